@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.emit import sum_standins
+from largek_dask.kernels.emit import sums as emitted
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.jit import njit
 from tests.kernels.test_statistics import scan, tables
 from tests.oracles import fixed_point_sums, row_square
 
+COMPILED = not numba.config.DISABLE_JIT
 K = 3
 
 
@@ -140,6 +145,54 @@ def test_moving_reads_only_rows_that_change(dtype):
     poisoned[old == new] = np.nan
     moved.move(poisoned, old, new)
     assert same(moved, sums_of(x, new, None, grid))
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i2"])
+@pytest.mark.parametrize("d", [1, 7, 8, 9, 21])
+def test_rows_of_any_type_and_layout_are_added_and_moved(d, dtype, layout):
+    rng = np.random.default_rng(d)
+    x = (rng.normal(size=(200, d)) * 40 + 90).astype(dtype)
+    x = {"C": x, "F": np.asfortranarray(x), "strided": np.repeat(x, 2, axis=1)[:, ::2]}[layout]
+    assert x.flags.c_contiguous == (layout == "C" or (d == 1 and layout == "F"))
+    grid = scan(np.ascontiguousarray(x)).finish().grid
+    assert grid.integer_weights
+    assert not grid.wide
+    old, new = rng.integers(-1, K, size=(2, 200)).astype(np.int32)
+    for before, after in ((-1, 0), (0, -1), (0, 1), (1, 1)):
+        assert ((old.clip(max=1) == before) & (new.clip(max=1) == after)).any()
+    weights = np.ones(200)
+    added = sums_of(x, old, None, grid)
+    assert integers_of(added) == fixed_point_sums(x, old, weights, K, grid)
+    added.move(x, old, new)
+    assert integers_of(added) == fixed_point_sums(x, new, weights, K, grid)
+    added.remove(x, new)
+    assert not any(part.any() for part in added.limbs())
+
+
+@pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i2"])
+def test_emitted_kernels_do_what_their_stand_ins_do(dtype):
+    @njit
+    def add(x, shift, sums):
+        emitted.add_row(x, 1, shift, 1024.0, sums, 2, 2, 0)
+
+    @njit
+    def move(x, shift, sums):
+        emitted.move_row(x, 2, shift, 0.25, sums, 2, 0)
+
+    rng = np.random.default_rng(0)
+    for d in (1, 8, 19):
+        x, shift = (rng.normal(size=(3, d)) * 50 + 80).astype(dtype), rng.normal(size=d)
+        found, plain = np.zeros((2, 3, d), np.int64)
+        add(x, shift, found)
+        sum_standins.add_row(x, 1, shift, 1024.0, plain, 2, 2, 0)
+        assert found[2].all()
+        np.testing.assert_array_equal(found, plain)
+        move(x, shift, found)
+        sum_standins.move_row(x, 2, shift, 0.25, plain, 2, 0)
+        assert found[0].all()
+        np.testing.assert_array_equal(found, plain)
 
 
 def largest_total(values, weight, integer, real_weights=False):

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE
 from largek_dask.kernels.jit import njit
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.sum_standins import add_row, move_row
+else:
+    from largek_dask.kernels.emit.sums import add_row, move_row
 
 __all__ = [
     "INTEGERS",
@@ -37,6 +43,8 @@ _HALF = LOW_BITS // 2
 _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
 """What row weights are."""
+AHEAD = 1 << 10
+"""Features that are added before the row and the sums are wanted that come near now."""
 
 
 @njit
@@ -54,6 +62,38 @@ def _steps(weight: Any, kind: Any, scale: Any) -> Any:
 
 
 @njit
+def whole_steps(value: Any) -> Any:
+    """A value rounded to whole steps."""
+    return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
+
+
+@njit
+def _change_ones(
+    x: Any, old: Any, new: Any, shift: Any, scale: Any, w: Any, sums: Any, weights: Any
+) -> None:
+    """As `change`, of rows that weigh `w` steps each."""
+    n, d = x.shape
+    soon = 1 + AHEAD // max(d, 1)
+    for i in range(n):
+        a, b = np.int64(old[i]), np.int64(new[i])
+        if a == b:
+            continue
+        if a >= 0:
+            weights[a] -= w
+        if b >= 0:
+            weights[b] += w
+        if a < 0:
+            later = min(i + soon, n - 1)
+            ahead = max(np.int64(new[later]), np.int64(0))
+            add_row(x, i, shift, scale, sums, b, later, ahead)
+        elif b >= 0:
+            move_row(x, i, shift, scale, sums, a, b)
+        else:
+            for f in range(d):
+                sums[a, f] -= whole_steps((np.float64(x[i, f]) - shift[f]) * scale)
+
+
+@njit
 def change(
     x: Any,
     old: Any,
@@ -68,12 +108,15 @@ def change(
 ) -> Any:
     """Take rows out of their old clusters and put them into their new ones."""
     n, d = x.shape
+    if kind == ONES:
+        _change_ones(x, old, new, shift, scale, _steps(0.0, kind, weight_scale), sums, weights)
+        return -1
     row = np.empty(d, np.int64)
     for i in range(n):
         a, b = old[i], new[i]
         if a == b:
             continue
-        w = _steps(0.0 if kind == ONES else weight[i], kind, weight_scale)
+        w = _steps(weight[i], kind, weight_scale)
         if w < 0:
             return i
         if kind == REALS:
@@ -83,10 +126,7 @@ def change(
         else:
             for f in range(d):
                 t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-            if kind == INTEGERS:
-                for f in range(d):
-                    row[f] *= w
+                row[f] = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
         if a >= 0:
             weights[a] -= w
             for f in range(d):
@@ -144,12 +184,6 @@ def steps_below(value: Any) -> Any:
     """What rounding to whole steps leaves of a value, in steps of a low limb."""
     rest = value - ((value + _MAGIC) - _MAGIC)
     return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
-
-
-@njit
-def whole_steps(value: Any) -> Any:
-    """A value rounded to whole steps."""
-    return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
