@@ -78,15 +78,21 @@ class SpacedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProjectedRows:
-    """All rows that weigh anything, by index, as they are seen in some directions.
+    """Rows that weigh anything, by index, as they are seen in some directions.
 
     A table of as many features as there are directions, with statistics of its own.
     """
 
     directions: Directions
+    within: RowSample | None = None
+    """The rows; None: all."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProjectedRows) and self.directions.same(other.directions)
+        return (
+            isinstance(other, ProjectedRows)
+            and self.within == other.within
+            and self.directions.same(other.directions)
+        )
 
     def __hash__(self) -> int:
         return hash(self.directions.vectors.tobytes())

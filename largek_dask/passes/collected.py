@@ -278,16 +278,29 @@ def collect_spaced(
     total.add(chunk.numbers(places), chunk.x, chunk.weight, places)
 
 
-def collect_projected(chunk: Chunk, total: CollectedRows, directions: Directions) -> None:
-    """Take all rows of a dense chunk that weigh anything, as they are seen in some directions."""
-    numbers, n = chunk.numbers(), len(chunk.x)
+def collect_projected(
+    chunk: Chunk, total: CollectedRows, directions: Directions, wanted: NDArray[np.int64] | None
+) -> None:
+    """Take rows of a dense chunk that weigh anything, as they are seen in some directions.
+
+    Those out of the ascending global indices ``wanted``; None: all.
+    """
+    numbers, places = chunk.numbers(), None
+    if wanted is not None:
+        begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
+        numbers = wanted[begin:end]
+        places = numbers - chunk.start
+    n = len(numbers)
     step = max(PROJECTED_ROWS, -(-n // (PARTS_A_THREAD * chunk.threads.n)))
 
     def see(begin: int) -> CollectedRows:
-        at, part = slice(begin, begin + step), CollectedRows()
+        part = CollectedRows()
+        at: Any = slice(begin, begin + step)
+        rows = numbers[at]
+        at = at if places is None else places[at]
         weight = None if chunk.weight is None else chunk.weight[at]
         there = None if weight is None or weight.all() else np.flatnonzero(weight)
-        x, rows = chunk.x[at], numbers[at]
+        x = chunk.x[at]
         if there is not None:
             x, rows = x[there], rows[there]
             weight = None if weight is None else weight[there]

@@ -337,28 +337,32 @@ class Subsets:
         return some_rows(pieces, asked.most) if pieces else _one_piece([], of)
 
     def _projected(self, of: BasePasses, asked: ProjectedRows, known: _Kept | None) -> Subset:
-        """All rows that count as they are seen in some directions, in the order of the table.
+        """Rows that count as they are seen in some directions, in the order of the table.
 
         Those as they are seen in the first of them are there already, if these were asked for.
         Rows of a subset stay as they lie.
         """
         directions, there = asked.directions, None
         if isinstance(of, Subset):
+            assert asked.within is None
             if known is not None:
                 known.passes.close()
             seen = of.take()
             seen = seen._replace(x=readonly(project(seen.x, directions)))
             rows = HeldRows(len(directions.vectors), directions.vectors.dtype, False, seen)
             return Subset(of, rows, own_features=True)
+        wanted = None if asked.within is None else _numbers(of, asked.within)
         if known is not None:
             assert isinstance(known.asked, ProjectedRows)
-            if directions.extend(known.asked.directions):
+            same_rows = known.asked.within == asked.within
+            if same_rows and directions.extend(known.asked.directions):
                 there = known.passes.held.together().x
                 directions = directions.beyond(there.shape[1])
             known.passes.close()
         found: CollectedRows = of.reduce(
             collect_projected,
             directions,
+            wanted,
             start=CollectedRows,
             combine=CollectedRows.combine,
             joined=True,
@@ -384,6 +388,15 @@ class Subsets:
         rows, weight = drawn.rows[:n], None if drawn.weight is None else drawn.weight[:n]
         x = of.take(rows).x if drawn.x is None else drawn.x[:n]
         return TakenRows(x, weight, rows)
+
+
+def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
+    """Ascending indices of a sample; as many more as there are rows that do not count."""
+    everything = of.n_rows
+    n = min(everything, -(-asked.n * everything // max(1, of.statistics.n_rows)))
+    rows = asked.rng.generator(0, asked.purpose).choice(everything, n, replace=False)
+    rows.sort()
+    return rows
 
 
 def _draw(of: BasePasses, asked: RowSample) -> _Drawn:

@@ -60,7 +60,6 @@ from largek_dask.algorithms.truncated.lists import NEAR_CELLS
 from largek_dask.algorithms.truncated.passes import Pass, PassDone, pass_over
 from largek_dask.algorithms.truncated.probe import ask_sample
 from largek_dask.algorithms.truncated.projected import (
-    MOST_VALUES,
     asks_few,
     begins_round,
     directions_of,
@@ -68,13 +67,17 @@ from largek_dask.algorithms.truncated.projected import (
     in_all_features,
     is_done,
     lifted,
+    most_held,
     opened,
+    rows_to_hold,
     saves,
+    scaled,
     seen_ahead,
     seen_back,
     some_directions,
     tells_little,
     told,
+    view_of,
     widened,
     with_means,
     with_sample_means,
@@ -156,7 +159,8 @@ class Truncated(Algorithm[TruncatedState]):
         Principal directions of the rows in which the search begins, before it goes on to more of
         them and to all features; "auto": as few as hold most of the variance, where there are 128
         features or more and that saves time; 0: in all features at once, as with centres that are
-        given and where rows as they are seen in them do not fit (256 MiB).
+        given. Rows are held as they are seen in them, a sample where they have more than 2^26
+        values (256 MiB); with fewer than 64 of these a cluster, too, all features come at once.
 
     Notes
     -----
@@ -249,11 +253,14 @@ class Truncated(Algorithm[TruncatedState]):
         m, init = self.directions, self.problem.init
         if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
-        if m == 0 or (m != "auto" and (m >= passes.n_features or m * passes.n_rows > MOST_VALUES)):
+        k = self.problem.n_clusters
+        if m == 0 or (
+            m != "auto" and (m >= passes.n_features or rows_to_hold(passes.n_rows, m, k) is None)
+        ):
             return None
         sample = self._direction_sample(passes, rng)
         if m == "auto":
-            return first_directions(passes, rng, sample)
+            return first_directions(passes, rng, sample, k)
         return some_directions(passes, rng, sample, m)
 
     def _direction_sample(self, passes: Passes, rng: Rng) -> Passes:
@@ -267,7 +274,9 @@ class Truncated(Algorithm[TruncatedState]):
     ) -> TruncatedState:
         """The state before the first step, which is one among projected rows."""
         assert self.problem is not None
+        n_rows = self._rows_to_hold(passes, directions)
         k, n, m = self.problem.n_clusters, passes.statistics.n_rows, len(directions.vectors)
+        n = n_rows or n
         search, sizes = replace(self._search(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(search, sizes)
         if schedule.stage.name == "first":
@@ -276,7 +285,7 @@ class Truncated(Algorithm[TruncatedState]):
         if asks_few(schedule):
             view = sample = self._few_rows(passes, rng, schedule).subset(ProjectedRows(directions))
         else:
-            view = passes.subset(ProjectedRows(directions))
+            view = view_of(passes, rng, directions, n_rows)
             sample = self._start_sample(view, rng, sizes[0])
         if schedule.task.kind == "start":
             # The first step makes better ones.
@@ -285,11 +294,18 @@ class Truncated(Algorithm[TruncatedState]):
         else:
             centers, coarse, _ = self._start(view, rng, sample)
         inner = TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
-        return opened(passes, directions, outside, inner, first_schedule(self._search(passes)))
+        full = first_schedule(self._search(passes))
+        return opened(passes, directions, outside, inner, full, n_rows)
 
     def _few_rows(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes:
         """The rows of a small sample, in all features."""
         return self._start_sample(passes, rng, schedule.sampling.sizes[0])
+
+    def _rows_to_hold(self, passes: Passes, directions: Directions) -> int:
+        assert self.problem is not None
+        n_rows = rows_to_hold(passes.n_rows, len(directions.vectors), self.problem.n_clusters)
+        assert n_rows is not None
+        return n_rows
 
     def _projected_step(
         self, passes: Passes, rng: Rng, state: TruncatedState, projected: Projected
@@ -298,19 +314,20 @@ class Truncated(Algorithm[TruncatedState]):
 
         While it is about a small sample only that is projected, and means are told at once.
         """
-        directions, before = directions_of(projected), projected.search
-        if asks_few(before.schedule):
-            rows = self._few_rows(passes, rng, before.schedule)
+        directions = directions_of(projected)
+        if asks_few(projected.search.schedule):
+            rows = self._few_rows(passes, rng, projected.search.schedule)
             view: Passes = rows.subset(ProjectedRows(directions))
-            search, info, done = self._step(passes, rng, before, view)
+            search, info, done = self._step(passes, rng, projected.search, view)
             assert done.labels is not None
             after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
             after = with_sample_means(rows, done.labels, after, done.scale)
             return after, told(info, after)
-        view = passes.subset(ProjectedRows(directions))
-        search, info = self.step(view, rng, before)
+        view = view_of(passes, rng, directions, projected.n_rows)
+        projected = scaled(passes, view, projected)
+        search, info = self.step(view, rng, projected.search)
         after = replace(state, step=state.step + 1, projected=replace(projected, search=search))
-        after = seen_ahead(before.schedule, after)
+        after = seen_ahead(projected.search.schedule, after)
         ends = search.schedule.stage.name == "end"
         if not ends and not begins_round(search):
             return after, told(info, after)
@@ -326,17 +343,19 @@ class Truncated(Algorithm[TruncatedState]):
         self, passes: Passes, rng: Rng, state: TruncatedState, view: Passes
     ) -> TruncatedState:
         """The state in twice as many directions, or in all features if they save too little."""
+        assert self.problem is not None
         assert state.projected is not None
         known = directions_of(state.projected)
         m, found = 2 * len(known.vectors), None
-        if saves(passes, m) and not tells_little(state):
+        if saves(passes, m, self.problem.n_clusters) and not tells_little(state):
             sample = self._direction_sample(passes, rng)
             found = some_directions(passes, rng, sample, m, known)
         if found is None:
             view.close()
             return in_all_features(state)
-        view = passes.subset(ProjectedRows(found[0]))
-        return widened(state, view, *found, self._search(view))
+        n_rows = self._rows_to_hold(passes, found[0])
+        view = view_of(passes, rng, found[0], n_rows)
+        return widened(state, view, *found, self._search(view), n_rows)
 
     def _start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         assert self.problem is not None
@@ -556,10 +575,19 @@ class Truncated(Algorithm[TruncatedState]):
         )
 
     def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """The largest sample that is searched, with its state, and another one for splits."""
+        """The largest sample that is searched, with its state, and what is held beside it.
+
+        That are rows as they are seen in few directions, and then another sample, for splits.
+        """
         splits = min(table.n_rows, _split_rows(table.row_values, k))
         searched = bytes_of_held(table, _sample_sizes(table, k)[-1], itemsize, 2 * ROW_BYTES, 2)
-        return searched + bytes_of_held(table, splits, itemsize, 0)
+        beside = bytes_of_held(table, splits, itemsize, 0)
+        if not table.is_sparse and self.directions != 0:
+            m = None if self.directions == "auto" else self.directions
+            values, rows = most_held(table, k, m)
+            # As they come, and in one piece.
+            beside = max(beside, 2 * values * itemsize + rows * (2 * 8 + 2 * ROW_BYTES))
+        return searched + beside
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """The centres as of the last pass, or from before the last moves until these have paid.
@@ -569,7 +597,8 @@ class Truncated(Algorithm[TruncatedState]):
         projected = state.projected
         if projected is not None and projected.is_ahead:
             own = self.model(projected.search)
-            return CenterArrays(seen_back(own.centers, projected), own.counts, state.shift)
+            counts = projected.scale * own.counts
+            return CenterArrays(seen_back(own.centers, projected), counts, state.shift)
         before = state.fallback
         if before is not None:
             return CenterArrays(before.centers, before.counts, state.shift)

@@ -11,6 +11,10 @@ much is lost by that: about a twentieth of their product. So the search begins i
 goes on to twice as many when a round gains no more than that, and to all features at last.
 
 Whenever a round begins, means in all features tell what rows cost and what the model is.
+
+All rows are held as they are seen in these directions, or as many as there is room for: a sample
+of them, then. It is searched for no longer than its rounds gain more than a twentieth of what all
+rows are going to take off the cost, as their means are better known.
 """
 
 from __future__ import annotations
@@ -22,7 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowState
+from largek_dask.algorithms.base import (
+    Chunk,
+    Info,
+    Passes,
+    ProjectedRows,
+    Rng,
+    RowSample,
+    RowState,
+    TableShape,
+)
 from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
     LeftOut,
@@ -38,14 +51,13 @@ from largek_dask.algorithms.truncated.passes import (
     pass_total,
     read_row_state,
 )
-from largek_dask.algorithms.truncated.schedule import Schedule, Search, on_all_rows
+from largek_dask.algorithms.truncated.schedule import TUNING, Schedule, Search, on_all_rows
 from largek_dask.algorithms.truncated.state import Projected, Shown, TruncatedState
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
 __all__ = [
-    "MOST_VALUES",
     "asks_few",
     "begins_round",
     "directions_of",
@@ -53,13 +65,17 @@ __all__ = [
     "in_all_features",
     "is_done",
     "lifted",
+    "most_held",
     "opened",
+    "rows_to_hold",
     "saves",
+    "scaled",
     "seen_ahead",
     "seen_back",
     "some_directions",
     "tells_little",
     "told",
+    "view_of",
     "widened",
     "with_means",
     "with_sample_means",
@@ -76,18 +92,22 @@ WORTH_LEAVING = 0.05
 """Times the shares of variance and cost that are outside: a round that lowers the cost by a smaller
 share is the last one in these directions. Searches that went on to their ends in 32 to 128
 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of the
-3,072 features of photographs' patches."""
+3,072 features of photographs' patches. Times what the means of all rows will take off, too, where
+these are a sample."""
 MOST_BESIDE = 0.85
 """Share of the cost that is outside, at most; beyond, the search goes on in all features. With 32
 directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where it pays most)."""
 MOST_VALUES = 1 << 26
-"""Rows times directions, at most: they are held where the driver is."""
+"""Rows times directions, at most: they are held where the driver is. Where there are more rows,
+only as many of them are searched."""
 LEAST_VALUES = 1 << 22
 """Rows times features from which on there is something to save. Not measured."""
 
 
-def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directions, LeftOut] | None:
-    """Directions that a search begins in, and what lies outside of them.
+def first_directions(
+    passes: Passes, rng: Rng, sample: Passes, k: int
+) -> tuple[Directions, LeftOut] | None:
+    """Directions that a search for k clusters begins in, and what lies outside of them.
 
     None: it begins in all features, as few directions hold too little or save too little.
 
@@ -101,7 +121,7 @@ def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directio
     if passes.n_rows * passes.n_features < LEAST_VALUES:
         return None
     m, known = NARROWEST, None
-    while saves(passes, m):
+    while saves(passes, m, k):
         found = some_directions(passes, rng, sample, m, known)
         if found is None or found[1].share <= MOST_LEFT_OUT:
             return found
@@ -112,9 +132,35 @@ def first_directions(passes: Passes, rng: Rng, sample: Passes) -> tuple[Directio
     return None
 
 
-def saves(passes: Passes, m: int) -> bool:
-    """Whether m directions are few enough, and rows as they are seen in them can be held."""
-    return m * LEAST_SAVED <= passes.n_features and passes.n_rows * m <= MOST_VALUES
+def saves(passes: Passes, m: int, k: int) -> bool:
+    """Whether m directions are few enough, and enough rows can be held as they are seen there."""
+    return m * LEAST_SAVED <= passes.n_features and rows_to_hold(passes.n_rows, m, k) is not None
+
+
+def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
+    """How many rows are searched in m directions; 0: all; None: too few would be for k clusters."""
+    if n_rows * m <= MOST_VALUES:
+        return 0
+    fit = MOST_VALUES // m
+    return fit if fit >= TUNING.rows_to_search * k else None
+
+
+def most_held(table: TableShape, k: int, m: int | None) -> tuple[int, int]:
+    """Values and rows that are held at most, in m directions, or in twice as many later on.
+
+    None: in as many as the rows will tell. Nothing where the search begins in all features.
+    """
+    first, widest = m or NARROWEST, max(m or 0, table.n_features // LEAST_SAVED)
+    held = rows_to_hold(table.n_rows, first, k)
+    if first > widest or first >= table.n_features or held is None:
+        return 0, 0
+    return min(table.n_rows * widest, MOST_VALUES), held or table.n_rows
+
+
+def view_of(passes: Passes, rng: Rng, directions: Directions, n_rows: int) -> Passes:
+    """All rows (0), or a sample, as they are seen in some directions."""
+    within = RowSample(rng, "projected", n_rows, ascending=True) if n_rows else None
+    return passes.subset(ProjectedRows(directions, within))
 
 
 def some_directions(
@@ -145,6 +191,7 @@ def opened(
     outside: LeftOut,
     search: TruncatedState,
     full: Schedule,
+    n_rows: int,
 ) -> TruncatedState:
     """The state of a fit whose search begins in these directions.
 
@@ -158,6 +205,8 @@ def opened(
         Of the search among projected rows.
     full : Schedule
         What follows in all features.
+    n_rows : int
+        Rows that are searched; 0: all.
     """
     # Centres that are seen back lie in the directions: rows cost outside what they have there.
     beside = outside.of_a_row * passes.statistics.total_weight
@@ -176,8 +225,27 @@ def opened(
             beside,
             float("inf"),
             Shown(),
+            n_rows=n_rows,
         ),
     )
+
+
+def scaled(passes: Passes, view: Passes, projected: Projected) -> Projected:
+    """The search with costs of the rows of a view, where these are a sample.
+
+    Before it comes to them they are of all rows, as a small sample tells.
+    """
+    scale = 1.0
+    if projected.n_rows:
+        scale = passes.statistics.total_weight / view.statistics.total_weight
+    factor, search = projected.scale / scale, projected.search
+    if factor == 1:
+        return projected
+    stage = search.schedule.stage
+    stage = replace(stage, cost_before=factor * stage.cost_before)
+    schedule = replace(search.schedule, cost=factor * search.schedule.cost, stage=stage)
+    search = replace(search, schedule=schedule, cost=factor * search.cost)
+    return replace(projected, search=search, scale=scale)
 
 
 def _in_all_features(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
@@ -206,7 +274,7 @@ def seen_ahead(before: Schedule, state: TruncatedState) -> TruncatedState:
     projected = state.projected
     assert projected is not None
     sizes, n = before.sampling.sizes, before.search.n_rows
-    now = projected.search.schedule.cost + projected.beside
+    now = projected.scale * projected.search.schedule.cost + projected.beside
     expected = _of_all_rows(now, len(state.centers), sizes[0] if sizes else n)
     ahead = projected.shown.generation == 0 and expected < projected.expected
     return replace(state, projected=replace(projected, is_ahead=ahead))
@@ -228,23 +296,30 @@ def begins_round(search: TruncatedState) -> bool:
 def lifted(
     passes: Passes, view: Passes, state: TruncatedState
 ) -> tuple[PassTotal, NDArray[np.int32]]:
-    """Sums in all features of the clusters that the search has come to, and labels of all rows.
+    """Sums in all features of the clusters that the search has come to, and labels of its rows.
 
-    One pass over all rows, which knows their labels; those that have kept theirs since the last
-    such pass are not touched.
+    One pass over all rows, which knows the labels of those that are searched; those that have kept
+    theirs since the last such pass are not touched.
+
+    Returns
+    -------
+    total : PassTotal
+    labels : (m,) int32
+        In the order of the view.
     """
     assert state.projected is not None
     before, search = state.projected, state.projected.search
     found: dict[int, NDArray[np.int32]] = read_row_state(
         view, search.history, _show_labels, start=dict, combine=_both
     )
-    labels = np.full(passes.n_rows, -1, np.int32)
+    labels = np.concatenate([found[begin] for begin in sorted(found)])
     rows = view.take().rows
-    for begin, part in found.items():
-        labels[rows[begin : begin + len(part)]] = part
-    replay = () if before.shown.labels is None else ((before.shown.labels, -1),)
+    numbers = None if len(rows) == passes.n_rows else rows
+    known = before.shown.labels
+    replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
     total: PassTotal = passes.reduce(
         count_chunk,
+        numbers,
         labels,
         state.step,
         start=partial(pass_total, len(search.centers), passes.n_features, passes.statistics.grid),
@@ -270,12 +345,33 @@ def _both(
     return a | b
 
 
-def count_chunk(chunk: Chunk, total: PassTotal, labels: NDArray[np.int32], step: int) -> None:
-    """Have a chunk's rows count for their clusters."""
+def count_chunk(
+    chunk: Chunk,
+    total: PassTotal,
+    numbers: NDArray[np.int64] | None,
+    labels: NDArray[np.int32],
+    step: int,
+) -> None:
+    """Have a chunk's rows count for their clusters.
+
+    Parameters
+    ----------
+    chunk, total
+    numbers : (m,) int64 or None
+        Ascending indices of the rows that count; None: all do.
+    labels : (m,) int32
+        Their clusters.
+    step : int
+    """
     old = None if chunk.state is None else chunk.state["labels"]
-    own = labels[chunk.start : chunk.start + len(chunk.x)]
+    x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)
+    if numbers is not None:
+        begin, end = np.searchsorted(numbers, [begin, end])
+        places = numbers[begin:end] - chunk.start
+        x, weight = x[places], None if weight is None else weight[places]
+    own = labels[begin:end]
     total.begin(step)
-    count_rows(chunk.x, chunk.weight, old, own, total, chunk.counted, chunk.threads)
+    count_rows(x, weight, old, own, total, chunk.counted, chunk.threads)
     chunk.keep(labels=own)
 
 
@@ -332,15 +428,15 @@ def with_means(
     assert state.projected is not None
     before = state.projected
     centers = total.sums.means(state.centers)
-    cost = total.sums.cost(centers, total.squares.value)
+    cost = before.scale * total.sums.cost(centers, total.squares.value)
     return replace(
         state,
         centers=centers,
-        counts=total.sums.counts.copy(),
+        counts=before.scale * total.sums.counts,
         cost=cost,
         projected=replace(
             before,
-            beside=max(0.0, cost - before.search.schedule.cost),
+            beside=max(0.0, cost - before.scale * before.search.schedule.cost),
             round_cost=cost,
             shown=before.shown.then(labels),
             is_ahead=False,
@@ -353,7 +449,10 @@ def is_done(before: Projected, state: TruncatedState) -> bool:
     assert state.projected is not None
     gained = before.round_cost - state.cost
     after = state.projected
-    return gained < WORTH_LEAVING * after.left_out * after.beside
+    # What the rows that are not searched are going to change: means of few rows fit these only.
+    k, n = len(state.centers), after.n_rows
+    unseen = state.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
+    return gained < WORTH_LEAVING * (after.left_out * after.beside + unseen)
 
 
 def tells_little(state: TruncatedState) -> bool:
@@ -363,9 +462,14 @@ def tells_little(state: TruncatedState) -> bool:
 
 
 def widened(
-    state: TruncatedState, view: Passes, directions: Directions, outside: LeftOut, search: Search
+    state: TruncatedState,
+    view: Passes,
+    directions: Directions,
+    outside: LeftOut,
+    search: Search,
+    n_rows: int,
 ) -> TruncatedState:
-    """The state with its search going on in more directions."""
+    """The state with its search going on in more directions; see :func:`opened`."""
     assert state.projected is not None
     before = state.projected.search
     inner = TruncatedState(
@@ -385,6 +489,7 @@ def widened(
             search=inner,
             left_out=outside.share,
             round_cost=float("inf"),
+            n_rows=n_rows,
         ),
     )
 
@@ -418,5 +523,8 @@ def told(info: Info, state: TruncatedState) -> Info:
         "steps_per_reading": state.step / _times_read(projected),
         "row_state_bytes": info.extra["row_state_bytes"] + m * itemsize,
     }
-    cost = info.cost + projected.beside if ahead else state.cost
+    if projected.n_rows:
+        extra["everywhere"] = 0.0
+        extra["by_means"] = projected.scale * info.extra["by_means"]
+    cost = projected.scale * info.cost + projected.beside if ahead else state.cost
     return replace(info, cost=cost, converged=False, extra=extra)

@@ -118,7 +118,7 @@ class TruncatedState:
 
 @dataclass(frozen=True, eq=False)
 class Shown(Derives):
-    """Labels of all rows as these have last counted for means in all features.
+    """Labels of rows as these have last counted for means in all features.
 
     Rows that have kept theirs need not be touched the next time.
     """
@@ -128,7 +128,7 @@ class Shown(Derives):
 
     @cached_property
     def labels(self) -> NDArray[np.int32] | None:
-        """(n_rows,) cluster of each row of the table, -1 where it is absent.
+        """(m,) cluster of each row that is searched.
 
         None: they are not known, as after a resume. Checkpoints do without them.
         """
@@ -164,6 +164,10 @@ class Projected:
     samples are searched, until means of all rows are."""
     expected: float = float("inf")
     """What all rows are expected to cost with the means of a sample; infinity: there are none."""
+    n_rows: int = 0
+    """Rows of the sample that is searched; 0: all of them are."""
+    scale: float = 1.0
+    """How many times all rows weigh what these do."""
 
 
 # --- the next pass --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms.base import ProjectedRows, Rng
+from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
 from largek_dask.algorithms.truncated import projected
@@ -153,6 +153,37 @@ def test_projected_rows(tmp_path, n_threads, chunk_rows, monkeypatch):
         assert set(looked) == {2, 4}
 
 
+@pytest.mark.parametrize("chunk_rows", [None, 37])
+def test_projected_rows_of_a_sample(tmp_path, chunk_rows):
+    x = planted(200)
+    x[7] = np.nan
+    weight = np.arange(200) % 4 / 2.0
+    three = Directions.of(np.eye(3, D, dtype="f4"), x[0])
+    data = x
+    if chunk_rows is not None:
+        data = str(tmp_path / "rows.zarr")
+        lk.ingest(x, data, chunk_rows=chunk_rows, progress=False)
+    with LocalPasses(open_rows(data, sample_weight=weight), on_bad_rows="skip") as passes:
+        sample = RowSample(Rng(0), "some", 60)
+        view = passes.subset(ProjectedRows(three, sample))
+        seen, own, numbers = view.take()
+        assert 40 < len(numbers) < 80
+        assert (np.diff(numbers) > 0).all()
+        assert (weight[numbers] > 0).all()
+        assert 7 not in numbers
+        assert (own == weight[numbers]).all()
+        assert seen.tobytes() == project(x[numbers], three).tobytes()
+        assert view.statistics.total_weight == own.sum()
+        assert passes.subset(ProjectedRows(three, sample)) is view
+        # What is known of other rows is of no use.
+        four = Directions.of(np.eye(4, D, dtype="f4"), x[0])
+        fewer = passes.subset(ProjectedRows(four, RowSample(Rng(0), "some", 30)))
+        seen, _, numbers = fewer.take()
+        assert 15 < len(numbers) < 45
+        assert seen.tobytes() == project(x[numbers], four).tobytes()
+        assert len(passes.subset(ProjectedRows(four)).take().rows) > 140
+
+
 # --- the way --------------------------------------------------------------------------------------
 
 
@@ -176,8 +207,8 @@ def test_where_there_are_none_to_begin_in(x, more):
 
 
 def test_rows_that_do_not_fit(x, monkeypatch):
+    """And of those that do there are fewer than 64 a cluster."""
     monkeypatch.setattr("largek_dask.algorithms.truncated.projected.MOST_VALUES", 2 * FEW * N - 1)
-    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.MOST_VALUES", 2 * FEW * N - 1)
     assert widths(fit(x)) == [FEW, 0]
     assert widths(fit(x, directions=2 * FEW)) == [0]
 

@@ -1,0 +1,188 @@
+"""Fewer features first where only a sample of the rows can be held as it is seen in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import largek_dask as lk
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.truncated import projected
+from largek_dask.data.sources import open_rows
+from largek_dask.passes.local import LocalPasses
+from tests.algorithms.conftest import bits
+from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
+
+N = 12_000
+DENSE, LISTS = 60, 140
+"""Clusters: rows meet all centres of the first search, and lists of the other."""
+HELD = {DENSE: (7_800, 3_900), LISTS: (0, 9_000)}
+"""Rows that are searched in ``FEW`` directions and in twice as many; 0: all."""
+MOST_VALUES = {DENSE: 7_800 * FEW, LISTS: 9_000 * 2 * FEW}
+
+
+@pytest.fixture(scope="module")
+def x():
+    return planted(N)
+
+
+@pytest.fixture(params=[DENSE, LISTS])
+def k(request, monkeypatch):
+    monkeypatch.setattr(projected, "MOST_VALUES", MOST_VALUES[request.param])
+    return request.param
+
+
+_clean = {}
+
+
+@pytest.fixture
+def clean(x, k):
+    if k not in _clean:
+        _clean[k] = fit(x, k, n_threads=1)
+    return _clean[k]
+
+
+def brute(x, centers):
+    return np.concatenate(
+        [
+            ((part[:, None].astype("f8") - centers[None]) ** 2).sum(axis=2).min(axis=1)
+            for part in np.array_split(x, 20)
+        ]
+    )
+
+
+def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
+    assert widths(clean) == [FEW, 2 * FEW, 0]
+    searched = {}
+    for step in clean.history_:
+        rows = searched.setdefault(int(step["extra"]["features"]), [0])
+        rows.append(step["rows"])
+        sampled = HELD[k][step["extra"]["features"] == 2 * FEW] > 0
+        if step["extra"]["features"] < D and sampled:
+            assert step["extra"]["everywhere"] == 0
+    assert max(searched[FEW]) == (HELD[k][0] or N)
+    assert max(searched[2 * FEW]) == HELD[k][1]
+    assert max(searched[D]) == N
+    assert clean.history_[-1]["converged"]
+    assert clean.inertia_ == pytest.approx(brute(x, clean.cluster_centers_).sum(), rel=1e-6)
+    assert clean.inertia_ < 1.01 * fit(x, k, directions=0).inertia_
+
+
+def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch):
+    seen, real = [], projected.with_means
+
+    def spied(state, total, labels):
+        after = real(state, total, labels)
+        seen.append((after.step, after.centers, after.counts, after.cost, after.projected.n_rows))
+        return after
+
+    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.with_means", spied)
+    km = fit(x, k)
+    costs = {step["step"]: step["cost"] for step in km.history_}
+    sampled = [each for each in seen if each[-1]]
+    assert len(sampled) > 2
+    for step, centers, counts, cost, n_rows in sampled:
+        assert n_rows in HELD[k]
+        assert counts.sum() == pytest.approx(N)
+        assert costs[step] == pytest.approx(cost)
+        # Labelled in few directions, and with means of these rows, which are nearer to them.
+        assert 0.95 < cost / brute(x, centers).sum() < (1.6 if n_rows == HELD[DENSE][0] else 1.1)
+
+
+def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
+    algorithm = lk.Truncated(directions=FEW, problem=KMeansProblem(k, "auto"))
+    with LocalPasses(open_rows(x), n_threads=1) as passes:
+        state = algorithm.init(passes, Rng(0))
+    n, cost = 3_000, 1e6
+    held = replace(state.projected, n_rows=n, scale=N / n, beside=0.4 * cost, left_out=0.1)
+    unseen = cost * k * (1 / n - 1 / N)
+    least = projected.WORTH_LEAVING * (held.left_out * held.beside + unseen)
+    for gained, ends in ((0.99 * least, True), (1.01 * least, False)):
+        before = replace(held, round_cost=cost + gained)
+        after = replace(state, cost=cost, projected=replace(held, round_cost=cost))
+        assert projected.is_done(before, after) == ends
+        whole = replace(after, projected=replace(after.projected, n_rows=0, scale=1.0))
+        assert not projected.is_done(replace(before, n_rows=0, scale=1.0), whole)
+
+
+def test_too_few_rows_a_cluster(x, monkeypatch):
+    monkeypatch.setattr(projected, "MOST_VALUES", FEW * 64 * DENSE)
+    assert widths(fit(x, DENSE, max_iter=2)) == [FEW]
+    assert widths(fit(x, DENSE + 1, max_iter=2)) == [0]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 25])
+def test_stopped_among_them(x, k, steps):
+    weight = np.random.default_rng(2).integers(0, 4, N).astype(float)
+    km = fit(x, k, weight=weight, max_iter=steps)
+    assert widths(km)[0] == FEW
+    assert km.model_.counts.sum() == pytest.approx(weight.sum())
+    cost = weight @ brute(x, km.cluster_centers_)
+    assert km.inertia_ == pytest.approx(cost, rel=1e-6)
+    # That is of rows as they are labelled in few directions, with means of the rows of a sample.
+    assert 0.9 < km.history_[-1]["cost"] / cost < 1.6
+
+
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_threads(x, k, clean, n_threads):
+    assert bits(fit(x, k, n_threads=n_threads)) == bits(clean)
+
+
+@pytest.mark.parametrize("chunk_rows", [97, 5_000])
+def test_chunks(x, k, clean, tmp_path, chunk_rows):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)
+    assert bits(fit(url, k)) == bits(clean)
+
+
+def test_on_workers(x, k, clean, cluster2, tmp_path):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=1_000, progress=False)
+    assert bits(fit(url, k, client=cluster2)) == bits(clean)
+
+
+def test_labels_that_are_lost_are_shown_again(x, k, clean, tmp_path, monkeypatch):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(x, url, chunk_rows=1_000, progress=False)
+    lost, reduce = [], LocalPasses.reduce
+
+    def watched(self, chunk_fn, *args, **options):
+        total = reduce(self, chunk_fn, *args, **options)
+        if chunk_fn is projected.count_chunk:
+            lost.append(self.last.rebuilt)
+        return total
+
+    monkeypatch.setattr(LocalPasses, "reduce", watched)
+    assert bits(fit(url, k, memory_limit=1)) == bits(clean)
+    assert sum(map(bool, lost)) > 1
+
+
+@pytest.mark.parametrize("at", ["first", "narrow", "wider", "all features"])
+def test_resumed(x, k, clean, tmp_path, at):
+    narrow = [int(h["extra"]["features"]) % D for h in clean.history_]
+    wider, whole = narrow.index(2 * FEW), narrow.index(0)
+    step = {"first": 2, "narrow": wider - 2, "wider": wider + 3, "all features": whole + 2}[at]
+
+    def die(snapshot):
+        if snapshot.record["step"] == step:
+            raise OSError("gone")
+
+    folder = str(tmp_path / "checkpoints")
+    with pytest.raises(OSError, match="gone"):
+        fit(x, k, checkpoint=folder, callbacks=[die])
+    again = fit(x, k, checkpoint=folder)
+    assert again.history_[0]["step"] == 1
+    assert bits(again) == bits(clean)
+
+
+def test_far_rows_integers_and_copies(k):
+    x = planted(N)
+    x[::1000] *= 1e3
+    x[1::2] = x[::2]
+    x = np.clip(np.rint(x), -30_000, 30_000).astype("i2")
+    km = fit(x, k)
+    assert widths(km)[0] == FEW
+    assert km.inertia_ < 1.05 * fit(x, k, directions=0).inertia_
