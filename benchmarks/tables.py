@@ -61,6 +61,7 @@ TABLES = {
     "large": Table(PAGE, "large"),
     "large_papers": Table(PAGE, "large", "papers_table"),
     "directions": Table(PAGE, "directions"),
+    "first": Table(PAGE, "first"),
     "elbow": Table(PAGE, "elbow"),
     "far": Table(PAGE, "far"),
     "kernels": Table(PAGE, "kernels"),
