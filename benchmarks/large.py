@@ -51,6 +51,8 @@ PICTURE = RESULTS / "large.png"
 PATH_CLUSTERS = 25
 """Clusters of the last partition that DCDBundle finds."""
 PAPERS = ("NMBatch", "VRKM", "Mixture", "DCDBundle")
+OF_PAPERS = ("papers", "papers_command", "papers_of", "minutes", "coreset")
+"""What of a result is of the four papers, and may be of another size and machine than the fit."""
 PHASES = {
     "start": "until the first step",
     "again": "a scheduler that goes on",
@@ -339,7 +341,7 @@ def busy(phase: dict[str, Any], name: str) -> str:
 
 def papers_table(result: dict[str, Any]) -> str:
     """The markdown table of the four papers."""
-    found, size = result.get("papers"), result["size"]
+    found = result.get("papers")
     if found is None:
         return "Not measured yet: `python -m benchmarks.large --papers --write`."
     heads = ["", "k", "s", "steps", "rows a second in steps", "workers busy", "scheduler busy",
@@ -370,10 +372,12 @@ def papers_table(result: dict[str, Any]) -> str:
         [
             *lines,
             "",
-            f"{size['rows']:,} × {runs.N_FEATURES}, each with {result['minutes']:g} minutes for "
+            f"{result['papers_of']['rows']:,} × {runs.N_FEATURES}, each with "
+            f"{result['minutes']:g} minutes for "
             "everything, labels included; planned is what `fit --plan` says beside what a process "
             f"held before. Mixture: iso, a coreset of {result['coreset']:,} rows. DCDBundle: all "
-            f"partitions up to k. {result['cpu']}. Made by `{result['papers_command']}`.",
+            f"partitions up to k. {result['papers_of']['cpu']}. Made by "
+            f"`{result['papers_command']}`.",
         ]
     )
 
@@ -387,7 +391,8 @@ def measure(
     result: dict[str, Any] = {"cpu": cpu_description(), "size": asdict(size)}
     if papers:
         result["papers"] = measure_papers(size, store, folder, **settings)
-        return result | {"minutes": size.minutes, "coreset": size.coreset}
+        about = {"rows": size.rows, "cpu": result["cpu"]}
+        return result | {"minutes": size.minutes, "coreset": size.coreset, "papers_of": about}
     load = [psutil.getloadavg()[0]]
     with runs.deployment(folder / "rig", **settings) as rig, rig.connected() as service:
         if size.warm:
@@ -402,12 +407,12 @@ def measure(
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A result with parts of the last one that were not measured now, where sizes are the same."""
-    same = all(old.get("size", {}).get(name) == new["size"][name] for name in ("rows", "clusters"))
-    if not same or old.get("cpu") != new["cpu"]:
+    """A result, and of the last one what was not measured now: the fit, or the four papers."""
+    if "papers" not in new:
+        return {name: old[name] for name in OF_PAPERS if name in old} | new
+    if "fit" not in old:
         return new
-    # Of the size only the limits may differ; those of the fit are told with it.
-    return old | new | {"size": new["size"] if "fit" in new else old["size"]}
+    return old | {name: new[name] for name in OF_PAPERS}
 
 
 def main() -> None:

@@ -99,7 +99,10 @@ def test_tables_and_picture(measured, tmp_path):
     assert "Not measured" in large.papers_table(result)
     of_a_paper = {"k": 160, "plan": result["plan"], "base": result["base"]}
     more = {"papers": {"VRKM": result["fit"] | of_a_paper}, "papers_command": "python -m …"}
+    more |= {"papers_of": {"rows": 123_456, "cpu": "another"}}
     papers = large.papers_table(result | more | {"minutes": 1.0, "coreset": SIZE.coreset})
+    assert "123,456 × 32" in papers
+    assert "up to k. another." in papers
     [line] = [line for line in papers.splitlines() if line.startswith("| VRKM | 160 | ")]
     assert line.endswith(f"| {result['fit']['energy']:.3f} | max iter |")
     pytest.importorskip("matplotlib")
@@ -108,11 +111,12 @@ def test_tables_and_picture(measured, tmp_path):
 
 
 def test_parts_that_are_not_measured_again_are_kept():
-    size = {"rows": 1, "clusters": 1, "long": 2.0}
-    old = {"size": size, "cpu": "one", "papers": 1, "fit": 1}
-    new = {"size": size | {"long": 3.0}, "cpu": "one", "fit": 2}
-    assert large.merged(old, new) == old | new
-    other = {"size": size | {"long": 3.0}, "cpu": "one", "papers": 2}
-    assert large.merged(old, other) == old | {"papers": 2}
-    for change in ({"size": size | {"rows": 2}}, {"cpu": "another"}):
-        assert large.merged(old, new | change) == new | change
+    papers = dict.fromkeys(large.OF_PAPERS, 1)
+    fit = {"size": {"rows": 1}, "cpu": "one", "fit": 1}
+    longer = {"size": {"rows": 2}, "cpu": "another", "fit": 2}
+    assert large.merged({}, fit) == fit
+    assert large.merged(papers | fit | {"strike": 1}, longer) == papers | longer
+    others = dict.fromkeys(large.OF_PAPERS, 2)
+    about = {"size": {"rows": 2}, "cpu": "another"}
+    assert large.merged(papers | fit, others | about) == others | fit
+    assert large.merged({}, others | about) == others | about
