@@ -17,7 +17,7 @@ from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
 
-FUNCTIONS_FEW, FUNCTIONS_MANY = 50, 62
+FUNCTIONS_FEW, FUNCTIONS_MANY = 52, 67
 """About how many functions a first fit compiles, up to `FEW_CLUSTERS` and with more of them."""
 LEAST_FUNCTIONS = 5
 """Functions that have been compiled before it is said how long the others will take."""
