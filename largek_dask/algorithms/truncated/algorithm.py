@@ -67,6 +67,7 @@ from largek_dask.algorithms.truncated.projected import (
     in_all_features,
     is_done,
     lifted,
+    misses_far_rows,
     most_held,
     opened,
     rows_to_hold,
@@ -260,8 +261,12 @@ class Truncated(Algorithm[TruncatedState]):
             return None
         sample = self._direction_sample(passes, rng)
         if m == "auto":
-            return first_directions(passes, rng, sample, k)
-        return some_directions(passes, rng, sample, m)
+            found = first_directions(passes, rng, sample, k)
+        else:
+            found = some_directions(passes, rng, sample, m)
+        if found is None or misses_far_rows(passes, sample, len(found[0].vectors), k):
+            return None
+        return found
 
     def _direction_sample(self, passes: Passes, rng: Rng) -> Passes:
         """Rows in random order that tell the directions: they begin the search, or more of them."""
@@ -350,6 +355,8 @@ class Truncated(Algorithm[TruncatedState]):
         if saves(passes, m, self.problem.n_clusters) and not tells_little(state):
             sample = self._direction_sample(passes, rng)
             found = some_directions(passes, rng, sample, m, known)
+            if found is not None and misses_far_rows(passes, sample, m, self.problem.n_clusters):
+                found = None
         if found is None:
             view.close()
             return in_all_features(state)

@@ -178,11 +178,21 @@ def test_resumed(x, k, clean, tmp_path, at):
     assert bits(again) == bits(clean)
 
 
-def test_far_rows_integers_and_copies(k):
+def test_integers_and_copies(k):
     x = planted(N)
-    x[::1000] *= 1e3
     x[1::2] = x[::2]
     x = np.clip(np.rint(x), -30_000, 30_000).astype("i2")
     km = fit(x, k)
     assert widths(km)[0] == FEW
     assert km.inertia_ < 1.05 * fit(x, k, directions=0).inertia_
+
+
+def test_few_far_rows_that_a_sample_may_miss(monkeypatch):
+    """All rows are searched, in all features: a sample had cost 10^4 times as much and more."""
+    monkeypatch.setattr(projected, "MOST_VALUES", MOST_VALUES[DENSE])
+    x = planted(N)
+    assert widths(fit(x, DENSE, max_iter=1)) == [FEW]
+    x[:20] *= 1e4
+    km = fit(x, DENSE, max_iter=40)
+    assert widths(km) == [0]
+    assert km.inertia_ < 1.05 * fit(x, DENSE, directions=0, max_iter=40).inertia_
