@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, stack_rows
+from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, sparse_rows, stack_rows
 from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.statistics import RowScan
@@ -282,3 +282,13 @@ def test_rows_of_a_block__are_those_of_the_array(dtype):
     np.testing.assert_array_equal(block[5], dense[5])
     with pytest.raises(IndexError):
         block[[38]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dense_rows_made_sparse_keep_their_numbers(dtype):
+    x = np.array([[0, 2, 0], [0, 0, 0], [-0.0, np.nan, -1], [0, 0, 0]], dtype)
+    block = sparse_rows(x)
+    assert (block.shape, block.dtype, block.indices.dtype) == (x.shape, dtype, np.int32)
+    assert block.indptr.tolist() == [0, 1, 1, 3, 3]
+    np.testing.assert_array_equal(block.toarray(), x)
+    assert sparse_rows(x[:0]).shape == (0, 3)
