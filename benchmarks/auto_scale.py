@@ -133,41 +133,51 @@ def from_storage(folder: str, searched: int) -> dict[str, Any]:
     """Readings, wall seconds and energies after some steps of a search."""
     import dask
 
-    from benchmarks.curves import Energies
-    from largek_dask.algorithms.base import Rng
-    from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.truncated import schedule
     from largek_dask.data.sources import open_rows
-    from largek_dask.passes.local import LocalPasses
 
     if not searched:
         schedule.TUNING = replace(schedule.TUNING, rows_to_search=1 << 60)
     others = np.load(Path(folder) / "others.npy")
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(STORED_CLUSTERS))
     rows = open_rows(str(Path(folder) / "stored.zarr"))
-    found: dict[str, Any] = {"steps": [], "readings": [], "seconds": [], "energies": []}
-    lost = readings = 0.0
     with dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):
-        for limit in (3.0, STORED_LIMIT):
-            # A short search first: code is compiled and loaded.
-            found = {name: [] for name in found}
-            begun, lost, readings, step = time.perf_counter(), 0.0, 0.0, 0
-            with LocalPasses(rows) as passes:
-                state = algorithm.init(passes, Rng(0))
-                while True:
-                    state, info = algorithm.step(passes, Rng(0), state)
-                    seconds = time.perf_counter() - begun - lost
-                    readings += info.extra["everywhere"]
-                    step += 1
-                    if seconds > 1.05 * (found["seconds"] or [0.0])[-1]:
-                        met = [algorithm.model(state).centers]
-                        told = (step, readings, seconds, Energies(others, met)[0])
-                        for name, value in zip(found, told, strict=True):
-                            found[name].append(value)
-                        lost = time.perf_counter() - begun - seconds
-                    if info.converged or seconds > limit:
-                        break
-    return found
+        # A short search first: code is compiled and loaded.
+        search(rows, others, STORED_CLUSTERS, 3.0)
+        return search(rows, others, STORED_CLUSTERS, STORED_LIMIT)
+
+
+def search(rows: Any, others: NDArray[np.float32], k: int, limit: float) -> dict[str, Any]:
+    """Readings, wall and CPU seconds, and energies of other rows, after some steps of a search.
+
+    It is cut after ``limit`` wall seconds. Energies are computed outside the clocks.
+    """
+    from benchmarks.curves import Energies
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.kmeans import KMeansProblem
+    from largek_dask.passes.local import LocalPasses
+
+    algorithm = replace(lk.Truncated(), problem=KMeansProblem(k))
+    names = ("steps", "readings", "seconds", "cpu", "energies")
+    found: dict[str, Any] = {name: [] for name in names}
+    clocks = (time.perf_counter, time.process_time)
+    begun, lost = np.array([clock() for clock in clocks]), np.zeros(2)
+    readings, step = 0.0, 0
+    with LocalPasses(rows) as passes:
+        state = algorithm.init(passes, Rng(0))
+        while True:
+            state, info = algorithm.step(passes, Rng(0), state)
+            now = np.array([clock() for clock in clocks]) - begun
+            seconds, cpu = (now - lost).tolist()
+            readings += info.extra["everywhere"]
+            step += 1
+            over = info.converged or seconds > limit
+            if over or seconds > 1.05 * (found["seconds"] or [0.0])[-1]:
+                energy = Energies(others, [algorithm.model(state).centers])[0]
+                for name, value in zip(names, (step, readings, seconds, cpu, energy), strict=True):
+                    found[name].append(value)
+                lost += np.array([clock() for clock in clocks]) - begun - now
+            if over:
+                return found | {"ended": info.converged}
 
 
 def storage(folder: Path) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Where time and memory go with very many clusters: what grows faster than they do.
 
-    python -m benchmarks.clusters [--write]
+    python -m benchmarks.clusters [--only steps large] [--minutes 8] [--write]
 
 writes `results/clusters.json` and the table of `RESULTS.md`. `Truncated()` on 400,000 × 32 rows of
 overlapping Gaussians, half as many again as there are clusters, in memory, on one thread: a number
 of steps that is the same for all, then the last pass. CPU seconds by what is done, without those in
 which kernels are compiled; bytes beside what the process has before; and what models since the
 last anchor take, which the driver keeps and writes with every checkpoint.
+
+``large`` is a search of 4,000,000 × 32 rows for 100,000 clusters on all threads, for some minutes:
+seconds until the energy of 100,000 other rows of the kind is near its end.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ from benchmarks.tables import write_tables
 
 ROWS, FEATURES, STEPS = 400_000, 32, 40
 CLUSTERS = (12_500, 25_000, 50_000, 100_000)
+LARGE = (4_000_000, 100_000)
+OTHERS = 100_000
+"""Rows that are not searched, over which energies are told."""
+NEAR = (1.05, 1.02, 1.01)
 PARTS = {
     "start": "start", "passes": "passes", "neighbours": "tables of neighbours",
     "moves": "moves", "last": "last pass",
@@ -117,8 +124,52 @@ def child(n: int, k: int, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def large_child(n: int, k: int, seconds: float) -> dict[str, Any]:
+    """A search of n rows for k clusters, and where it has come to when."""
+    import largek_dask as lk
+    from benchmarks.auto_scale import search
+    from largek_dask.data.synthetic import SyntheticRows
+    from largek_dask.passes.local import available_cpus
+
+    rows = SyntheticRows("mixture", n + OTHERS, FEATURES, n_components=k + k // 2, seed=11)
+    x = np.concatenate([rows.read(i) for i in range(rows.n_chunks)])
+    x, others = x[:n], np.ascontiguousarray(x[n:])
+    search(lk.open_rows(x[: n // 20]), others[:1000], max(3, k // 100), 5.0)
+    before = psutil.Process().memory_info().rss
+    found = search(lk.open_rows(x), others, k, seconds)
+    about = {"k": k, "rows": n, "threads": available_cpus(), "cpu": cpu_description()}
+    return about | {"memory": most_memory() - before, "run": found}
+
+
+def large_lines(found: dict[str, Any]) -> list[str]:
+    """Lines on the search for very many clusters."""
+    run, k = found["run"], found["k"]
+    end = run["energies"][-1]
+    heads = [f"to +{100 * (near - 1):.2g} % of its end" for near in NEAR]
+    lines = [f"| k | {' | '.join(heads)} | end | memory beyond the rows |", "|---" * 6 + "|"]
+    cells = []
+    for near in NEAR:
+        hit = next(i for i, energy in enumerate(run["energies"]) if energy <= near * end)
+        cells.append(f"{run['seconds'][hit]:.0f} s; CPU {run['cpu'][hit]:.0f} s")
+    last = f"{end:.5g} after {run['seconds'][-1]:.0f} s; CPU {run['cpu'][-1]:.0f} s"
+    return [
+        *lines,
+        f"| {k:,} | {' | '.join(cells)} | {last} | {found['memory'] / 1e6:,.0f} MB |",
+        "",
+        f"{found['rows']:,} × {FEATURES}, {found['threads']} threads, "
+        f"{'to its end' if run['ended'] else 'cut by its limit'}; energies of {OTHERS:,} other "
+        f"rows. {found['cpu']}. Made by `{found['command']}`.",
+    ]
+
+
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
+    """The markdown tables of a result."""
+    large = large_lines(result["large"]) if "large" in result else []
+    return "\n".join([steps_table(result), *([""] if large else []), *large])
+
+
+def steps_table(result: dict[str, Any]) -> str:
+    """What the same number of steps takes with ever more clusters."""
     heads = ["k", *PARTS.values(), "all else", "memory", "of it models since an anchor"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for record in result["records"]:
@@ -143,16 +194,27 @@ def main() -> None:
     """Measure, print, and write if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="save results, write the table")
+    parser.add_argument("--only", nargs="*", default=["steps", "large"], help="of the two")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of the search among all rows")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(child(*json.loads(args.child))))
+        kind, *given = json.loads(args.child)
+        print(json.dumps({"steps": child, "large": large_child}[kind](*given)))
         return
-    records = []
-    for k in CLUSTERS:
-        records.append(child_record("benchmarks.clusters", [ROWS, k, STEPS]))
-        print(records[-1], flush=True)
-    result = {"cpu": cpu_description(), "rows": ROWS, "steps": STEPS, "records": records}
+    file = RESULTS / "clusters.json"
+    result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if "steps" in args.only:
+        records = []
+        for k in CLUSTERS:
+            records.append(child_record("benchmarks.clusters", ["steps", ROWS, k, STEPS]))
+            print(records[-1], flush=True)
+        result |= {"cpu": cpu_description(), "rows": ROWS, "steps": STEPS, "records": records}
+    if "large" in args.only:
+        given = ["large", *LARGE, 60 * args.minutes]
+        result["large"] = child_record("benchmarks.clusters", given)
+        command = f"python -m benchmarks.clusters --only large --minutes {args.minutes:g} --write"
+        result["large"]["command"] = command
     print(table(result))
     if args.write:
         save("clusters", result, indent=None)

@@ -1,7 +1,7 @@
 """A large fit through the service: seconds beside dense passes, memory, energy, and what dies.
 
-    python -m benchmarks.large [--rows 80e6] [--clusters 32e3] [--scale 0.1] [--strike] [--papers]
-                               [--folder DIR] [--write]
+    python -m benchmarks.large [--rows 80e6] [--clusters 32e3] [--scale 0.1] [--strike]
+                               [--papers [--together]] [--folder DIR] [--write]
 
 Rows of 32 features of overlapping Gaussians, half as many again as there are clusters, in a Zarr
 store, which is written once and found again in the folder; a scheduler with a store and two workers
@@ -16,7 +16,8 @@ are not in the store, of the centres in checkpoints.
 
 ``--strike`` does the fit once more, with `kill -9` of a worker in a pass over all rows and of the
 scheduler some steps later, and compares digests. ``--papers`` gives the algorithms of the four
-papers ``--minutes`` each, 10 unless said otherwise, on the same rows.
+papers ``--minutes`` each, 10 unless said otherwise, on the same rows; ``--together`` all at once,
+on a machine with at least twelve cores, each with a scheduler and workers of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import json
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -201,27 +203,36 @@ def paper(name: str, size: Size) -> tuple[Any, int, dict[str, Any]]:
             return lk.DCDBundle(), PATH_CLUSTERS, {}
 
 
-def measure_papers(size: Size, store: str, folder: Path, **settings: Any) -> dict[str, Any]:
+def measure_papers(
+    size: Size, store: str, folder: Path, *, together: bool = False, **settings: Any
+) -> dict[str, Any]:
     """The algorithms of the four papers, each in a limit and in new processes."""
     held = runs.held_rows(size.rows, size.components)
-    found = {}
-    for name in PAPERS:
-        algorithm, k, more = paper(name, size)
-        record: dict[str, Any] = {"k": k, "plan": planned(store, algorithm, k, **more)}
-        place = folder / f"rig-{name}"
-        with runs.deployment(place, **settings) as rig, rig.connected() as service:
-            if size.warm:
-                runs.warm_up(service, folder, partial(submit_small, algorithm, more))
-            record["base"] = base_of(rig)
-            with runs.Watch(rig) as watch:
-                record |= runs.follow(
-                    rig, service, watch, store, folder / name, held, algorithm=algorithm,
-                    n_clusters=k, max_time=60 * size.minutes, **more,
-                )  # fmt: skip
-        found[name] = record
-        print(f"{name}: {told(record)}", flush=True)
-        shutil.rmtree(folder / name)
-    return found
+    if size.warm:
+        runs.stored(folder, *runs.WARM)  # before several want to write it
+    one = partial(measure_paper, size=size, store=store, folder=folder, held=held, **settings)
+    with ThreadPoolExecutor(len(PAPERS) if together else 1) as pool:
+        return dict(zip(PAPERS, pool.map(one, PAPERS), strict=True))
+
+
+def measure_paper(
+    name: str, size: Size, store: str, folder: Path, held: Any, **settings: Any
+) -> dict[str, Any]:
+    """What a paper's algorithm comes to."""
+    algorithm, k, more = paper(name, size)
+    record: dict[str, Any] = {"k": k, "plan": planned(store, algorithm, k, **more)}
+    with runs.deployment(folder / f"rig-{name}", **settings) as rig, rig.connected() as service:
+        if size.warm:
+            runs.warm_up(service, folder, partial(submit_small, algorithm, more))
+        record["base"] = base_of(rig)
+        with runs.Watch(rig) as watch:
+            record |= runs.follow(
+                rig, service, watch, store, folder / name, held, algorithm=algorithm,
+                n_clusters=k, max_time=60 * size.minutes, **more,
+            )  # fmt: skip
+    print(f"{name}: {told(record)}", flush=True)
+    shutil.rmtree(folder / name)
+    return record
 
 
 def told(record: dict[str, Any]) -> str:
@@ -368,6 +379,7 @@ def papers_table(result: dict[str, Any]) -> str:
             f"{record['energy']:.3f}", record["reason"].replace("_", " "),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    at_once = " All four at once. " if result["papers_of"].get("together") else " "
     return "\n".join(
         [
             *lines,
@@ -376,7 +388,7 @@ def papers_table(result: dict[str, Any]) -> str:
             f"{result['minutes']:g} minutes for "
             "everything, labels included; planned is what `fit --plan` says beside what a process "
             f"held before. Mixture: iso, a coreset of {result['coreset']:,} rows. DCDBundle: all "
-            f"partitions up to k. {result['papers_of']['cpu']}. Made by "
+            f"partitions up to k.{at_once}{result['papers_of']['cpu']}. Made by "
             f"`{result['papers_command']}`.",
         ]
     )
@@ -384,14 +396,15 @@ def papers_table(result: dict[str, Any]) -> str:
 
 def measure(
     size: Size, store_folder: Path, folder: Path, *, strike: bool = False, papers: bool = False,
-    **settings: Any,
+    together: bool = False, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """All that is asked for of a size."""
     store = runs.stored(store_folder, size.rows, size.components, size.chunk_rows)
     result: dict[str, Any] = {"cpu": cpu_description(), "size": asdict(size)}
     if papers:
-        result["papers"] = measure_papers(size, store, folder, **settings)
-        about = {"rows": size.rows, "cpu": result["cpu"]}
+        found = measure_papers(size, store, folder, together=together, **settings)
+        result["papers"] = found
+        about = {"rows": size.rows, "cpu": result["cpu"], "together": together}
         return result | {"minutes": size.minutes, "coreset": size.coreset, "papers_of": about}
     load = [psutil.getloadavg()[0]]
     with runs.deployment(folder / "rig", **settings) as rig, rig.connected() as service:
@@ -425,6 +438,7 @@ def main() -> None:
     parser.add_argument("--strike", action="store_true", help="once more, with kills")
     parser.add_argument("--papers", action="store_true", help="the four papers' algorithms instead")
     parser.add_argument("--minutes", type=float, default=10.0, help="of each of these")
+    parser.add_argument("--together", action="store_true", help="all four of these at once")
     parser.add_argument("--folder", type=Path, help="where stores of rows are kept")
     parser.add_argument("--write", action="store_true", help="save results, write the tables")
     args = parser.parse_args()
@@ -434,10 +448,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        result = measure(size, folder, Path(place), strike=args.strike, papers=args.papers)
+        result = measure(
+            size, folder, Path(place), strike=args.strike, papers=args.papers,
+            together=args.together,
+        )  # fmt: skip
     command = f"python -m benchmarks.large --scale {args.scale:g}"
     command += f" --long {args.long:g}" * (args.long != 12 and not args.papers)
     command += f" --papers --minutes {args.minutes:g}" * args.papers
+    command += " --together" * (args.papers and args.together)
     command += " --strike" * (args.strike and not args.papers) + " --write"
     result["papers_command" if args.papers else "command"] = command
     print(f"{time.perf_counter() - begun:.0f} s")

@@ -31,6 +31,7 @@ __all__ = [
     "DENSE_SHARE",
     "LIMIT",
     "N_WORKERS",
+    "WARM",
     "Struck",
     "Watch",
     "deployment",
@@ -56,6 +57,8 @@ CHECKPOINT_SECONDS = 5.0
 """Between two looks at the centres that a job has come to."""
 PAUSE = 0.5
 """Seconds between two looks at what processes hold."""
+WARM = (40_960, 300)
+"""Rows of the first, small job, and Gaussians that they are of."""
 SCHEDULER = "scheduler"
 
 
@@ -451,7 +454,7 @@ def _time_of(event: Mapping[str, Any]) -> float:
 
 def warm_up(service: lk.Service, folder: Path, ask: Callable[..., Any], **options: Any) -> None:
     """A small job of the kind, so that code is compiled and loaded."""
-    rows = stored(folder, 40_960, 300)
+    rows = stored(folder, *WARM)
     job = ask(service, rows, output=str(folder / f"warm-{time.time_ns()}"), **options)
     if job.wait(600) != "finished":
         print(job.status().get("result"), file=sys.stderr)
