@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, child_record, cpu_description, save
 from benchmarks.tables import write_tables
@@ -98,16 +99,27 @@ def most_memory() -> int:
     return 1024 * int(told.partition("VmHWM:")[2].split()[0])
 
 
+def drawn(n: int, k: int) -> NDArray[np.float32]:
+    """The rows; they are never there twice, which would be taken for memory of a fit."""
+    from largek_dask.data.synthetic import SyntheticRows
+
+    rows = SyntheticRows("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
+    x, at = np.empty((n, FEATURES), np.float32), 0
+    for i in range(rows.n_chunks):
+        part = rows.read(i)
+        x[at : at + len(part)] = part
+        at += len(part)
+    return x
+
+
 def child(n: int, k: int, steps: int) -> dict[str, Any]:
     """A fit of n rows with k clusters."""
     import largek_dask as lk
-    from largek_dask.data.synthetic import SyntheticRows
     from largek_dask.driver.fit import fit
     from largek_dask.driver.options import FitOptions
     from largek_dask.kernels.compiling import compiled
 
-    rows = SyntheticRows("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
-    x = np.concatenate([rows.read(i) for i in range(rows.n_chunks)])[:n]
+    x = drawn(n, k)
     options = {"algorithm": lk.Truncated(), "seed": 0, "tol": 0.0}
     # What most fits need is compiled and loaded.
     few = lk.open_rows(x[: n // 20])
@@ -128,12 +140,9 @@ def large_child(n: int, k: int, seconds: float) -> dict[str, Any]:
     """A search of n rows for k clusters, and where it has come to when."""
     import largek_dask as lk
     from benchmarks.auto_scale import search
-    from largek_dask.data.synthetic import SyntheticRows
     from largek_dask.passes.local import available_cpus
 
-    rows = SyntheticRows("mixture", n + OTHERS, FEATURES, n_components=k + k // 2, seed=11)
-    x = np.concatenate([rows.read(i) for i in range(rows.n_chunks)])
-    x, others = x[:n], np.ascontiguousarray(x[n:])
+    x, others = np.split(drawn(n + OTHERS, k), [n])
     search(lk.open_rows(x[: n // 20]), others[:1000], max(3, k // 100), 5.0)
     before = psutil.Process().memory_info().rss
     found = search(lk.open_rows(x), others, k, seconds)
