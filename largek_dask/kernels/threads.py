@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from largek_dask.context import carried
 from largek_dask.kernels.compiling import asked_before
@@ -26,7 +27,7 @@ _here = threading.local()
 def on_threads(
     n_threads: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> list[Result]:
-    """``[function(item) for item in items]`` on up to ``n_threads`` threads.
+    """``[function(item) for item in items]`` on up to ``n_threads`` threads, this one included.
 
     Kernels give the interpreter back while they run. Nothing may depend on which thread does what.
     The first error is raised when nobody is at work any more; pieces not yet begun are left out.
@@ -35,14 +36,46 @@ def on_threads(
     items = list(items)
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
         return [function(item) for item in items]
-    pool = _pool(n_threads)
-    futures = [pool.submit(carried(function), item) for item in items]
+    work = _Work(function, items)
+    pool, n_helpers = _pool(n_threads - 1), min(n_threads, len(items)) - 1
+    # This thread begins at once: to wake another one may take longer than a short piece.
+    helpers = [pool.submit(carried(work.go)) for _ in range(n_helpers)]
+    _here.is_one = True
     try:
-        return [future.result() for future in futures]
+        work.go()
     finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
+        _here.is_one = False
+        work.left.clear()
+        # Who has not begun yet is not waited for.
+        wait([helper for helper in helpers if not helper.cancel()])
+    if work.errors:
+        raise min(work.errors, key=lambda error: error[0])[1]
+    return work.results
+
+
+class _Work(Generic[Item, Result]):
+    """Pieces that several threads take one after the other."""
+
+    __slots__ = ("errors", "function", "left", "results")
+
+    def __init__(self, function: Callable[[Item], Result], items: list[Item]) -> None:
+        self.function = function
+        self.left = deque(enumerate(items))
+        self.results: list[Any] = [None] * len(items)
+        self.errors: list[tuple[int, BaseException]] = []
+
+    def go(self) -> None:
+        """Take pieces while there are any."""
+        while True:
+            try:
+                i, item = self.left.popleft()
+            except IndexError:
+                return
+            try:
+                self.results[i] = self.function(item)
+            except BaseException as error:
+                self.errors.append((i, error))
+                self.left.clear()
 
 
 def _go_on() -> None:

@@ -27,6 +27,48 @@ def test_threads_keep_the_order_and_work_at_the_same_time():
         on_threads(2, lambda item: 1 // item, [1, 0, 1])
 
 
+def test_who_asks_takes_part_and_does_not_wait_for_who_has_not_begun():
+    barrier, me = threading.Barrier(2, timeout=60), threading.current_thread()
+
+    def meet(item):
+        barrier.wait()
+        return threading.current_thread()
+
+    took_part = on_threads(2, meet, range(4))
+    assert len(set(took_part)) == 2
+    assert me in took_part
+
+    busy, end = threading.Event(), threading.Event()
+
+    def occupy():
+        busy.set()
+        assert end.wait(60)
+
+    other = threads._pool(1).submit(occupy)
+    assert busy.wait(60)
+    try:
+        assert on_threads(2, lambda item: threading.current_thread(), range(4)) == 4 * [me]
+        assert not other.done()
+    finally:
+        end.set()
+    other.result(60)
+
+
+def test_what_this_thread_does_for_others_has_no_threads_for_itself():
+    def inner(item):
+        return threading.current_thread()
+
+    def outer(item):
+        return threading.current_thread(), set(on_threads(2, inner, range(5)))
+
+    found = on_threads(2, outer, range(50))
+    assert all(own == {thread} for thread, own in found)
+    assert threading.current_thread() in {thread for thread, _ in found}
+    # ... and has them again afterwards
+    barrier = threading.Barrier(2, timeout=60)
+    assert len(on_threads(2, lambda item: barrier.wait(), range(2))) == 2
+
+
 def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
     begun, release, ended = threading.Event(), threading.Event(), []
 
