@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.bounds import boxes
+from largek_dask.kernels.bounds import box_search, boxes
 from largek_dask.kernels.bounds.boxes import Boxes, Slack, expect_rows, nearest_pruned
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.emit import box_standins as twins
@@ -266,9 +266,29 @@ def test_what_takes_longer_than_it_may_is_stopped(from_the_start):
     x, packed = clusters(20, 60, 9, np.random.default_rng(1))
     labels, left = np.full(20, -1, np.int32), np.empty(20, np.int64)
     stopped, n_left, _ = Boxes(packed).search(x, 5, 20, 4.5 * boxes.ROW, labels, left)
-    assert 5 < stopped < 10
-    assert n_left == 0
-    np.testing.assert_array_equal(labels[5:stopped], nearest(x, packed)[5:stopped])
+    assert (stopped, n_left) == (5, 0)
+    assert (labels == -1).all()
+
+
+def test_blocks_before_it_was_stopped_have_labels(from_the_start):
+    r = np.random.default_rng(2)
+    n = 3 * box_search.MOST_ROWS if COMPILED else 64
+    x, packed = clusters(n, 60, 9, r)
+    # rows of the last block lie far out, and are told of only if all of it was done
+    x[-5:] = 1e19
+    labels, left = np.full(n, -1, np.int32), np.empty(n, np.int64)
+    made = Boxes(packed)
+    with np.errstate(all="ignore"):
+        stopped, n_left, _ = made.search(x, 0, n, np.inf, labels, left)
+    assert (stopped, left[:n_left].tolist()) == (n, list(range(n - 5, n)))
+    if not COMPILED:
+        return
+    labels[:] = -1
+    # a block takes more than this, but not twice as much
+    work = box_search.MOST_ROWS * (boxes.ROW + 2 * boxes.BOXES * 16 * made.width)
+    stopped, n_left, _ = made.search(x, 0, n, 2 * work, labels, left)
+    assert (stopped, n_left) == (box_search.MOST_ROWS, 0)
+    np.testing.assert_array_equal(labels[:stopped], nearest(x[:stopped], packed))
     assert (labels[stopped:] == -1).all()
 
 
@@ -293,7 +313,7 @@ def test_rows_in_doubt_are_work_done_in_vain(monkeypatch, from_the_start):
 @pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_emitted_kernels_and_their_twins(width, dtype):
-    turn, values_within = emitted.turn, emitted.values_within
+    turn = emitted.turn
     points_within, boxes_within = emitted.points_within, emitted.boxes_within
 
     @njit
@@ -305,16 +325,8 @@ def test_emitted_kernels_and_their_twins(width, dtype):
         return points_within(width, columns, at, point, limit, out)
 
     @njit
-    def counted(n, columns, at, point, limit, out):
-        return points_within(n, columns, at, point, limit, out)
-
-    @njit
     def inside(low, high, at, point, limit, out, out_at):
         return boxes_within(width, low, high, at, point, limit, out, out_at)
-
-    @njit
-    def values(numbers, at, limit):
-        return values_within(numbers, at, limit)
 
     r = np.random.default_rng(width)
     d, size = 13, 16 * width
@@ -328,16 +340,64 @@ def test_emitted_kernels_and_their_twins(width, dtype):
     high = low + r.integers(0, 9, 2 * size).astype(np.float32)
     point = r.integers(-9, 9, width).astype(np.float32)
     for share in (0.0, 0.5, 1.0):
-        found = np.zeros((3, 32), np.float32)
+        found = np.zeros((2, 32), np.float32)
         twins.points_within(width, low, size, point, np.float32(0), found[1])
         limit = np.float32(np.quantile(found[1, :16], share))
         bits = points(low, size, point, limit, found[0])
         assert bits == twins.points_within(width, low, size, point, limit, found[1])
-        assert bits == counted(width, low, size, point, limit, found[2])
         np.testing.assert_array_equal(found[0], found[1])
-        np.testing.assert_array_equal(found[0], found[2])
-        assert bits == values(found[0], 0, limit)
         assert bits == sum(1 << j for j in range(16) if found[0, j] <= limit)
         bits = inside(low, high, size, point, limit, found[0], 16)
         assert bits == twins.boxes_within(width, low, high, size, point, limit, found[1], 16)
         np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_what_is_left_of_many_rows_and_its_twins():
+    each_within, gap_square = emitted.each_within, emitted.gap_square
+    listed_bits = emitted.listed_bits
+
+    @njit
+    def within(values, at, limits, limits_at):
+        return each_within(values, at, limits, limits_at)
+
+    @njit
+    def gap(points, at, others, others_at, count):
+        return gap_square(points, at, others, others_at, count)
+
+    @njit
+    def listed(mask, base, out, at, table, sizes):
+        return listed_bits(mask, base, out, at, table, sizes)
+
+    r = np.random.default_rng(1)
+    one, other = (r.integers(-9, 9, 80).astype(np.float32) for _ in range(2))
+    one[20] = np.nan
+    bits = within(one, 10, other, 40)
+    assert bits == twins.each_within(one, 10, other, 40)
+    assert bits == sum(1 << j for j in range(16) if one[10 + j] <= other[40 + j])
+    assert 0 < bits.bit_count() < 16
+    for count in (16, 48):
+        found = gap(one, 21, other, 5, count)
+        assert found == twins.gap_square(one, 21, other, 5, count)
+        assert found == ((one[21 : 21 + count] - other[5 : 5 + count]) ** 2).sum()
+    for mask in (0, 1, 1 << 15, 0b1000_0001_0111_0000, (1 << 16) - 1):
+        out, twin = np.full((2, 40), -7, np.int32)
+        end = listed(mask, np.int32(100), out, 3, *box_search.BITS)
+        assert end == twins.listed_bits(mask, 100, twin, 3, *box_search.BITS)
+        assert out[3:end].tolist() == [100 + j for j in range(16) if mask >> j & 1]
+        # no more than sixteen places are written to
+        assert (out[:3] == -7).all()
+        assert (out[19:] == -7).all()
+        np.testing.assert_array_equal(out[3:end], twin[3:end])
+
+
+def test_rows_of_a_block_in_the_order_of_their_nodes():
+    homes = np.array([2, -1, 0, 2, 0, -1, 5])
+    ends, order = np.full(8, 9), np.full(10, -1, np.int32)
+
+    @njit
+    def ordered(homes, m, ends, order):
+        box_search._by_home(homes, m, ends, order)
+
+    ordered(homes, 7, ends, order)
+    by_node = [order[ends[j] : ends[j + 1]].tolist() for j in range(6)]
+    assert by_node == [[2, 4], [], [0, 3], [], [], [6]]

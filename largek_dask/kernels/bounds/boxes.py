@@ -20,37 +20,19 @@ inequality that much is added to the distance within which boxes are opened.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.arguments import converted
 from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.dense.panels import Kernel, inner
+from largek_dask.kernels.bounds.box_search import BITS, LANES, search
 from largek_dask.kernels.distances import PackedCenters, nearest
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.box_standins import (
-        boxes_within,
-        points_within,
-        turn,
-        values_within,
-    )
-    from largek_dask.kernels.emit.rank_standins import lowest_bit
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.boxes import boxes_within, points_within, turn, values_within
-    from largek_dask.kernels.emit.ranks import lowest_bit
-    from largek_dask.kernels.emit.rows import square_distance
+from largek_dask.kernels.jit import readonly
 
 __all__ = ["Boxes", "Slack", "expect_rows", "nearest_pruned"]
 
-LANES = 16
-"""Centres in a box, and boxes in a node."""
 AWAY = 2.0**60
 """Where points stand that are not there; centres lie within 1 of the origin."""
 FARTHEST = 2.0**50
@@ -62,9 +44,9 @@ LEAST_REACH = 2.0**-400
 """... and so are centres that are all nearer to the shift, whose squares may be rounded to 0."""
 
 FEWEST_CENTERS = 4_096
-FEWEST_DIRECT = 1_024
-"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32
-features take 0.7 to 0.9 of a dense pass at best, of 128 features more than one."""
+FEWEST_DIRECT = 1_536
+"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
+128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
 MOST_FEATURES = 256
 LEAST_WORK = 2.0**36
 """Rows times centres times features that are to come before boxes are made and kernels compiled:
@@ -84,10 +66,10 @@ RESTED = 1 << 14
 MOST_RESTED = 1 << 20
 """... as are the next rows, each time twice as many."""
 
-ROW, DENSE, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1, 1.9, 6, 8, 5, 2_500
+ROW, DENSE, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1, 1.9, 4, 12, (300, 6), 2_500
 """What work costs, in multiplications of the dense search: a row; a multiplication of the dense
-search, and in the direct form; one in a test of points, of boxes, of centres in all features; a
-sum in float64. Measured; they decide who searches, never a label."""
+search, and in the direct form; one in a test of points, of boxes; a centre in all features, and a
+feature; a sum in float64. Measured; they decide who searches, never a label."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -161,20 +143,20 @@ class Boxes:
     """
 
     __slots__ = (
-        "basis", "columns", "corners", "given", "names", "node_corners", "reach", "scale", "shift",
-        "slack", "whole", "width",
+        "basis", "columns", "corners", "direct", "given", "names", "node_corners", "reach", "scale",
+        "shift", "slack", "whole", "width",
     )  # fmt: skip
 
     def __init__(self, packed: PackedCenters) -> None:
         moved = packed.centers.astype(np.float64) - packed.shift.astype(np.float64)
-        (k, d), direct = moved.shape, packed.direct > 0
-        self.basis = np.eye(d, WIDTHS[0]) if direct else directions(moved)
+        (k, d), self.direct = moved.shape, packed.direct > 0
+        self.basis = np.eye(d, WIDTHS[0]) if self.direct else directions(moved)
         self.width = width = self.basis.shape[1]
         squares = (moved * moved).sum(axis=1)
         self.reach = float(np.sqrt(squares.max())) * (1 + 2.0**-40)
         self.scale = 2.0 ** -int(np.clip(np.frexp(self.reach)[1], -1000, 1000))
         points = moved @ self.basis
-        if not direct:
+        if not self.direct:
             points[:, -1] = np.sqrt(np.maximum(squares - (points * points).sum(axis=1), 0))
         points = (points * self.scale).astype(np.float32)
         n_boxes = LANES
@@ -183,15 +165,16 @@ class Boxes:
         order = halved(points, n_boxes)
         self.names = readonly(_filled_boxes(order.astype(np.int32), 0).ravel())
         self.columns = _columns(_filled_boxes(points[order], AWAY))
-        whole = (moved * self.scale).astype(np.float32)
-        self.whole = self.columns if direct else _columns(_filled_boxes(whole[order], AWAY))
+        whole = np.zeros((k, -(-d // LANES) * LANES), np.float32)
+        whole[:, :d] = moved * self.scale
+        self.whole = readonly(_filled_boxes(whole[order], AWAY).ravel())
         low, high = points[order].min(axis=1), points[order].max(axis=1)
         low, high = (part.reshape(-1, LANES, width) for part in (low, high))
         self.corners = _columns(low), _columns(high)
         low, high = low.min(axis=1), high.max(axis=1)
         self.node_corners = _columns(_by_lanes(low)), _columns(_by_lanes(high))
         self.given, self.shift = packed.centers, readonly(packed.shift.astype(np.float64))
-        self.slack = Slack.of(packed.dtype, self.basis, direct)
+        self.slack = Slack.of(packed.dtype, self.basis, self.direct)
 
     def search(
         self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
@@ -218,12 +201,15 @@ class Boxes:
         """
         limit = float(np.sqrt(np.finfo(x.dtype).max / 64)) - self.reach
         farthest = min(FARTHEST / self.scale, limit)
-        d, direct = x.shape[1], self.whole is self.columns
-        costs = (ROW, *(c * LANES * self.width for c in (BOXES, POINTS)), WHOLE * LANES * d, SUM)
-        found: tuple[int, int, int] = _search(self.width, direct)(
-            readonly(x).reshape(-1), begin, end, d, self.given.reshape(-1), self.shift,
-            readonly(self.basis).reshape(-1), self.scale, self.names, self.columns, self.whole,
-            self.corners, self.node_corners, self.reach, farthest, self.slack.as_tuple(),
+        d, step = x.shape[1], LANES * self.width
+        costs = (ROW, BOXES * step, POINTS * step, WHOLE[0] + WHOLE[1] * d, SUM)
+        held = (
+            self.given.reshape(-1), self.names, self.columns, self.whole, *self.corners,
+            *self.node_corners,
+        )  # fmt: skip
+        found: tuple[int, int, int] = search(self.width, self.direct)(
+            readonly(x).reshape(-1), begin, end, d, self.shift, readonly(self.basis).reshape(-1),
+            self.scale, held, self.reach, farthest, self.slack.as_tuple(), BITS,
             tuple(map(float, costs)), float(budget), labels, left,
         )  # fmt: skip
         return found
@@ -398,213 +384,3 @@ def _label(x: Array, packed: PackedCenters, course: _Course, boxes: Boxes, label
         labels[rows_left] = nearest(x[rows_left], packed)
         n_evaluated += n_left * k
     return n_evaluated
-
-
-# --- compiled ------------------------------------------------------------------------------------
-
-
-@inner
-def _lowest(values: Any, count: Any) -> Any:
-    """Where the smallest of some numbers stands, which are bits of floats that are not negative."""
-    least = values[0]
-    for p in range(count):
-        least = min(least, values[p])
-    at = 0
-    while values[at] != least:
-        at += 1
-    return at
-
-
-@cache
-def _placed(width: int, direct: bool) -> Kernel:
-    """Put a row where the centres' points are; its length."""
-
-    @inner
-    def place(
-        rows: Any, at: Any, d: Any, shift: Any, basis: Any, scale: Any, turned: Any, point: Any,
-        full: Any,
-    ) -> Any:  # fmt: skip
-        turn(width, rows, at, shift, d, basis, turned)
-        square = turned[width]
-        if not direct:
-            rest = square
-            for g in range(width - 1):
-                rest -= turned[g] * turned[g]
-            turned[width - 1] = np.sqrt(max(rest, 0.0))
-            for f in range(d):
-                full[f] = np.float32((np.float64(rows[at + f]) - shift[f]) * scale)
-        for g in range(width):
-            point[g] = np.float32(turned[g] * scale)
-        return np.sqrt(square)
-
-    return place
-
-
-@inner
-def _limit(square: Any, extra: Any, scale: Any, slack: Any) -> Any:
-    """The square of how far from a row, as they are stored, centres that come into question are."""
-    reach = (np.sqrt(square * (1.0 + slack[2]) + slack[3]) + extra) * scale
-    return np.float32(reach * reach * slack[1])
-
-
-@cache
-def _listed(width: int) -> Kernel:
-    """List the boxes within the limit of all nodes that are, but for one, or of that one alone."""
-
-    @inner
-    def collect(
-        only: Any, start: Any, point: Any, limit: Any, corners: Any, nodes: Any, near: Any,
-        listed: Any,
-    ) -> Any:  # fmt: skip
-        count, opened = 0, 0
-        for block in range(0, nodes.size, LANES):
-            if only and not block <= start < block + LANES:
-                continue
-            some = np.int64(1) << (start - block) if only else values_within(nodes, block, limit)
-            while some != 0:
-                node = block + lowest_bit(some)
-                some &= some - 1
-                if node == start and not only:
-                    continue
-                opened += 1
-                bits = boxes_within(
-                    width, corners[0], corners[1], node * width * LANES, point, limit, near, 0
-                )
-                while bits != 0:
-                    listed[count] = node * LANES + lowest_bit(bits)
-                    bits &= bits - 1
-                    count += 1
-        return count, opened
-
-    return collect
-
-
-@cache
-def _kept(width: int) -> Kernel:
-    """Of listed boxes those with a point within the limit, in few coordinates."""
-
-    @inner
-    def keep(points: Any, point: Any, limit: Any, out: Any, listed: Any, count: Any) -> Any:
-        kept = 0
-        for s in range(count):
-            where = listed[s]
-            bits = points_within(width, points, where * width * LANES, point, limit, out)
-            listed[kept] = where
-            kept += bits != 0
-        return kept
-
-    return keep
-
-
-@cache
-def _compared(width: int, direct: bool) -> Kernel:
-    """Look for nearer centres than the best so far in listed boxes."""
-
-    @inner
-    def compare(
-        rows: Any, at: Any, d: Any, given: Any, names: Any, whole: Any, full: Any, extra: Any,
-        scale: Any, slack: Any, out: Any, listed: Any, count: Any, best: Any, first: Any,
-        second: Any,
-    ) -> Any:  # fmt: skip
-        n, sums, limit = width if direct else d, 0, _limit(first, extra, scale, slack)
-        for s in range(count):
-            where = listed[s] * LANES
-            bits = points_within(n, whole, where * n, full, limit, out)
-            while bits != 0:
-                j = lowest_bit(bits)
-                bits &= bits - 1
-                c = np.int64(names[where + j])
-                if c == best or out[j] > limit:
-                    continue
-                sums += 1
-                distance = square_distance(rows, at, given, c * d, d)
-                if distance < first or (distance == first and c < best):
-                    first, second, best = distance, first, c
-                    limit = _limit(first, extra, scale, slack)
-                elif distance < second:
-                    second = distance
-        return best, first, second, limit, sums
-
-    return compare
-
-
-@cache
-def _guessed(width: int, direct: bool) -> Kernel:
-    """A first guess: the nearest centre of a box that no other is nearer than; and its node."""
-
-    @inner
-    def guess(
-        point: Any, full: Any, d: Any, names: Any, whole: Any, corners: Any, node_corners: Any,
-        nodes: Any, near: Any, out: Any,
-    ) -> Any:  # fmt: skip
-        n, step, everything = width if direct else d, width * LANES, np.float32(np.inf)
-        for b in range(0, nodes.size, LANES):
-            boxes_within(
-                width, node_corners[0], node_corners[1], b * width, point, everything, nodes, b
-            )
-        start = _lowest(nodes.view(np.int32), nodes.size)
-        boxes_within(width, corners[0], corners[1], start * step, point, everything, near, 0)
-        where = (start * LANES + _lowest(near.view(np.int32), LANES)) * LANES
-        points_within(n, whole, where * n, full, everything, out)
-        return np.int64(names[where + _lowest(out.view(np.int32), LANES)]), start
-
-    return guess
-
-
-@cache
-def _search(width: int, direct: bool) -> Kernel:
-    """Rows one after the other; as :meth:`Boxes.search` says."""
-    place, guess, collect = _placed(width, direct), _guessed(width, direct), _listed(width)
-    keep, compare = _kept(width), _compared(width, direct)
-
-    @njit
-    def run(
-        rows: Any, begin: Any, end: Any, d: Any, given: Any, shift: Any, basis: Any, scale: Any,
-        names: Any, columns: Any, whole: Any, corners: Any, node_corners: Any, reach: Any,
-        farthest: Any, slack: Any, costs: Any, budget: Any, labels: Any, left: Any,
-    ) -> Any:  # fmt: skip
-        point, turned = np.zeros(width, np.float32), np.zeros(width + 1)
-        # in the direct form coordinates are features
-        full = point if direct else np.zeros(d, np.float32)
-        out, near = np.zeros(LANES, np.float32), np.zeros(LANES, np.float32)
-        nodes = np.zeros(node_corners[0].size // width, np.float32)
-        listed = np.zeros(names.size // LANES + 1, np.int64)
-        n_left, n_evaluated, work, i = 0, 0, 0.0, begin
-        while i < end and work < budget:
-            at, row = i * d, i
-            i += 1
-            work += costs[0]
-            length = place(rows, at, d, shift, basis, scale, turned, point, full)
-            if not length <= farthest:
-                left[n_left] = row
-                n_left += 1
-                continue
-            best, start = guess(
-                point, full, d, names, whole, corners, node_corners, nodes, near, out
-            )
-            first, second = square_distance(rows, at, given, best * d, d), np.inf
-            extra = slack[0] * (length + reach)
-            limit = _limit(first, extra, scale, slack)
-            n_whole, n_sums, work = 1, 1, work + (nodes.size // LANES + 1) * costs[1]
-            for others in range(2):
-                # the node of the guess first: what is found there leaves less of the others open
-                count, opened = collect(
-                    others == 0, start, point, limit, corners, nodes, near, listed
-                )
-                work += opened * costs[1] + count * costs[2]
-                if not direct:
-                    count = keep(columns, point, limit, out, listed, count)
-                best, first, second, limit, sums = compare(
-                    rows, at, d, given, names, whole, full, extra, scale, slack, out, listed,
-                    count, best, first, second,
-                )  # fmt: skip
-                n_whole, n_sums = n_whole + count, n_sums + sums
-            labels[row] = best
-            if direct and second <= first * (1.0 + slack[2]) + slack[3]:
-                left[n_left] = row
-                n_left += 1
-            n_evaluated += n_whole * LANES + n_sums
-            work += n_whole * costs[3] + n_sums * costs[4]
-        return i, n_left, n_evaluated
-
-    return run

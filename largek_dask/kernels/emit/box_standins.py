@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["boxes_within", "points_within", "turn", "values_within"]
+__all__ = ["boxes_within", "each_within", "gap_square", "listed_bits", "points_within", "turn"]
 
 Array = NDArray[Any]
 LANES = 16
@@ -29,7 +29,7 @@ def points_within(width: int, columns: Array, at: int, point: Array, limit: Any,
     """Twin of :func:`largek_dask.kernels.emit.boxes.points_within`."""
     others = columns[at : at + LANES * width].reshape(width, LANES)
     out[:LANES] = ((others - point[:width, None]) ** 2).sum(axis=0, dtype=np.float32)
-    return values_within(out, 0, limit)
+    return _bits(out[:LANES] <= limit)
 
 
 def boxes_within(
@@ -40,9 +40,29 @@ def boxes_within(
     own = point[:width, None]
     gaps = np.maximum(np.maximum(lower - own, own - upper), np.float32(0))
     out[out_at : out_at + LANES] = (gaps**2).sum(axis=0, dtype=np.float32)
-    return values_within(out, out_at, limit)
+    return _bits(out[out_at : out_at + LANES] <= limit)
 
 
-def values_within(values: Array, at: int, limit: Any) -> int:
-    """Twin of :func:`largek_dask.kernels.emit.boxes.values_within`."""
-    return sum(1 << int(j) for j in np.flatnonzero(values[at : at + LANES] <= limit))
+def each_within(values: Array, at: int, limits: Array, limits_at: int) -> int:
+    """Twin of :func:`largek_dask.kernels.emit.boxes.each_within`."""
+    return _bits(values[at : at + LANES] <= limits[limits_at : limits_at + LANES])
+
+
+def gap_square(points: Array, at: int, others: Array, others_at: int, count: int) -> Any:
+    """Twin of :func:`largek_dask.kernels.emit.boxes.gap_square`."""
+    gaps = points[at : at + count] - others[others_at : others_at + count]
+    return (gaps * gaps).sum(dtype=np.float32)
+
+
+def listed_bits(mask: Any, base: Any, out: Array, at: int, table: Array, sizes: Array) -> int:
+    """Twin of :func:`largek_dask.kernels.emit.boxes.listed_bits`."""
+    for half in (0, 8):
+        byte = int(mask) >> half & 255
+        out[at : at + 8] = base + half + table[8 * byte : 8 * byte + 8]
+        at += int(sizes[byte])
+    return at
+
+
+def _bits(within: Array) -> int:
+    """A bit for each that is true."""
+    return sum(1 << int(j) for j in np.flatnonzero(within))

@@ -11,9 +11,17 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I32, I64, Emitter, typed_intrinsic
 
-__all__ = ["LANES", "boxes_within", "points_within", "turn", "values_within"]
+__all__ = [
+    "LANES",
+    "boxes_within",
+    "each_within",
+    "gap_square",
+    "listed_bits",
+    "points_within",
+    "turn",
+]
 
 LANES = 16
 
@@ -25,12 +33,7 @@ def _spread(emit: Emitter, point: Any, f: int) -> Any:
 def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
     """Write the squares; a bit for each that is not above the limit."""
     emit.store(total, out)
-    return _bits(emit, total, limit)
-
-
-def _bits(emit: Emitter, values: Any, limit: Any) -> Any:
-    """A bit for each number that is not above the limit."""
-    within = emit.builder.fcmp_ordered("<=", values, emit.spread(limit))
+    within = emit.builder.fcmp_ordered("<=", total, emit.spread(limit))
     return emit.builder.zext(emit.builder.bitcast(within, ir.IntType(LANES)), I64)
 
 
@@ -43,7 +46,7 @@ def points_within(
     Parameters
     ----------
     width : int
-        Coordinates; what is known at compile time is unrolled.
+        Coordinates. A compile-time constant.
     columns, at : float32 (…,), int
         Coordinate f of point j is ``columns[at + 16 f + j]``.
     point, limit : float32 (width,), float32
@@ -55,45 +58,21 @@ def points_within(
     int
         Bit j is set where that of point j is not above the limit.
     """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count = width.literal_value
     sig = types.int64(width, columns, types.int64, point, types.float32, out)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, 32, LANES)
         column, own = emit.at(emit.data(1), args[2]), emit.data(3)
-        nothing = ir.Constant(emit.vector, [0.0] * LANES)
-
-        def added(total: Any, f: Any, at: Any) -> Any:
-            gap = builder.fsub(emit.load(emit.at(column, at)), _spread(emit, own, f))
-            return emit.fma(gap, gap, total)
-
-        total = nothing
-        if isinstance(width, types.IntegerLiteral):
-            for f in range(width.literal_value):
-                total = added(total, f, f * LANES)
-        else:
-            total = _looped(emit, args[0], nothing, added)
+        total = ir.Constant(emit.vector, [0.0] * LANES)
+        for f in range(count):
+            gap = builder.fsub(emit.load(emit.at(column, f * LANES)), _spread(emit, own, f))
+            total = emit.fma(gap, gap, total)
         return _concluded(emit, total, args[4], emit.data(5))
 
     return sig, codegen
-
-
-def _looped(emit: Emitter, count: Any, total: Any, added: Any) -> Any:
-    """The same as a loop over at least one coordinate."""
-    builder = emit.builder
-    before = builder.block
-    loop, done = builder.append_basic_block("points"), builder.append_basic_block("points.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    f, running = builder.phi(I64), builder.phi(emit.vector)
-    new = added(running, f, builder.mul(f, ir.Constant(I64, LANES)))
-    following = builder.add(f, ir.Constant(I64, 1))
-    f.add_incoming(ir.Constant(I64, 0), before)
-    f.add_incoming(following, loop)
-    running.add_incoming(total, before)
-    running.add_incoming(new, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    builder.position_at_end(done)
-    return new
 
 
 @typed_intrinsic
@@ -159,13 +138,96 @@ def turn(
 
 
 @typed_intrinsic
-def values_within(typingctx: Any, values: Any, at: Any, limit: Any) -> Any:
-    """A bit for each of the sixteen numbers from ``values[at]`` on that is not above the limit."""
-    sig = types.int64(values, types.int64, types.float32)
+def each_within(typingctx: Any, values: Any, at: Any, limits: Any, limits_at: Any) -> Any:
+    """A bit for each of sixteen numbers from ``values[at]`` on that is not above its own limit."""
+    sig = types.int64(values, types.int64, limits, types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, 32, LANES)
-        return _bits(emit, emit.load(emit.at(emit.data(0), args[1])), args[2])
+        numbers = emit.load(emit.at(emit.data(0), args[1]))
+        within = builder.fcmp_ordered("<=", numbers, emit.load(emit.at(emit.data(2), args[3])))
+        return builder.zext(builder.bitcast(within, ir.IntType(LANES)), I64)
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def gap_square(
+    typingctx: Any, points: Any, at: Any, others: Any, others_at: Any, count: Any
+) -> Any:
+    """The squared distance of two points, coordinates side by side, sixteen at a time.
+
+    Parameters
+    ----------
+    points, at, others, others_at : float32 (…,), int, float32 (…,), int
+        The points are ``points[at : at + count]`` and ``others[others_at : others_at + count]``.
+    count : int
+        A multiple of 16, at least 16.
+    """
+    sig = types.float32(points, types.int64, others, types.int64, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 32, LANES)
+        one, other = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
+        nothing, before = ir.Constant(emit.vector, [0.0] * LANES), builder.block
+        loop, done = builder.append_basic_block("gap"), builder.append_basic_block("gap.done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        f, running = builder.phi(I64), builder.phi(emit.vector)
+        gap = builder.fsub(emit.load(emit.at(one, f)), emit.load(emit.at(other, f)))
+        total = emit.fma(gap, gap, running)
+        following = builder.add(f, ir.Constant(I64, LANES))
+        f.add_incoming(ir.Constant(I64, 0), before)
+        f.add_incoming(following, loop)
+        running.add_incoming(nothing, before)
+        running.add_incoming(total, loop)
+        builder.cbranch(builder.icmp_signed("<", following, args[4]), loop, done)
+        builder.position_at_end(done)
+        lanes = LANES
+        while lanes > 1:
+            lanes //= 2
+            parts = (range(lanes), range(lanes, 2 * lanes))
+            total = builder.fadd(*(emit.shuffle(total, total, list(part)) for part in parts))
+        return builder.extract_element(total, ir.Constant(I32, 0))
+
+    return sig, codegen
+
+
+@typed_intrinsic
+def listed_bits(
+    typingctx: Any, mask: Any, base: Any, out: Any, at: Any, table: Any, sizes: Any
+) -> Any:
+    """List which of sixteen bits are set, without a branch.
+
+    Parameters
+    ----------
+    mask, base : int, int32
+    out, at : int32 (…,), int
+        ``base + j`` is written for each bit j that is set, in order, from ``out[at]`` on; of the
+        sixteen places from there on the others are written to as well.
+    table, sizes : int32 (2048,), int32 (256,)
+        Of each byte the numbers of the bits that are set, at eight places, and how many are.
+
+    Returns
+    -------
+    int
+        Where the next ones go.
+    """
+    sig = types.int64(types.int64, types.int32, out, types.int64, table, sizes)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, 32, 8)
+        place, kind = args[3], ir.VectorType(I32, 8)
+        for half in (0, 8):
+            byte = builder.lshr(args[0], ir.Constant(I64, half))
+            byte = builder.and_(byte, ir.Constant(I64, 255))
+            line = emit.at(emit.data(4), builder.mul(byte, ir.Constant(I64, 8)))
+            first = builder.add(args[1], ir.Constant(I32, half))
+            numbers = builder.add(emit.load(line, kind), emit.spread(first))
+            emit.store(numbers, emit.at(emit.data(2), place))
+            size = builder.load(emit.at(emit.data(5), byte))
+            place = builder.add(place, builder.sext(size, I64))
+        return place
 
     return sig, codegen
 
