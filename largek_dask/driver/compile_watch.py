@@ -11,7 +11,7 @@ import time
 
 from largek_dask.driver.events import Events
 from largek_dask.kernels.ahead import FEW_CLUSTERS
-from largek_dask.kernels.compiling import compiled
+from largek_dask.kernels.compiling import compiled, is_compiling
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.base import BasePasses
 
@@ -60,7 +60,8 @@ class CompileWatch:
 
         False: never a reason to end anything.
         """
-        if not self._lock.acquire(blocking=False):
+        # (at once: it is asked before every piece of work)
+        if not is_compiling() or not self._lock.acquire(blocking=False):
             return False
         try:
             now = compiled().since(self._before)

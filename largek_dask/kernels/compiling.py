@@ -22,7 +22,7 @@ from numba.core import event
 
 from largek_dask.kernels.jit import KernelCache
 
-__all__ = ["Compiled", "asked_before", "compiled", "seconds_ahead", "waiting"]
+__all__ = ["Compiled", "asked_before", "compiled", "is_compiling", "seconds_ahead", "waiting"]
 
 FIRST_SECONDS = 0.25
 """What one function is taken to need before any has been compiled here: about the mean of the
@@ -123,18 +123,28 @@ def compiled() -> Compiled:
     return _listener.now()
 
 
-@contextmanager
-def asked_before(ask: Callable[[], object]) -> Iterator[None]:
+def is_compiling() -> bool:
+    """Whether this process makes code now."""
+    return _listener.began is not None
+
+
+class asked_before:  # a context manager, written out: it is entered very often
     """Have ``ask`` called by this thread before it compiles a function.
 
     What it raises comes out of the kernel that was called; the function is not compiled then, and
     may be the next time. Functions that had been compiled before are kept.
     """
-    before, _here.ask = _here.ask, ask
-    try:
-        yield
-    finally:
-        _here.ask = before
+
+    __slots__ = ("_ask", "_before")
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+
+    def __enter__(self) -> None:
+        self._before, _here.ask = _here.ask, self._ask
+
+    def __exit__(self, *_: object) -> None:
+        _here.ask = self._before
 
 
 def seconds_ahead() -> float:

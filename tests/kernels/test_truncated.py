@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from unittest import mock
 
@@ -16,6 +17,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds import lists as lists_module
 from largek_dask.kernels.bounds.lists import (
     Lists,
+    ListSearch,
     decay,
     loss_scale,
     order_by_label,
@@ -24,6 +26,7 @@ from largek_dask.kernels.bounds.lists import (
     search_lists,
 )
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
+from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
 
@@ -129,6 +132,35 @@ def test_search_lists__is_the_search_row_by_row(shape, kernel, seed, n_groups, k
     np.testing.assert_array_equal(upper, want[1].astype(packed.dtype))
     np.testing.assert_array_equal(lower, want[2].astype(packed.dtype))
     assert counts == want[3:]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i8"])
+def test_a_search_of_lists_is_shared_by_threads(dtype):
+    rng = np.random.default_rng(4)
+    n, k, d = 2_000, 40, 12
+    x, centers = table(n, k, d, dtype, rng)
+    packed = pack_centers(centers, np.zeros(d))
+    lists, _ = random_lists(k, k, rng)
+    groups = rng.integers(-1, k, n).astype(np.int32)
+    alone = start_state(n, k, packed.dtype, rng)
+    shared = tuple(array.copy() for array in alone)
+    grouped = order_by_label(groups, k)
+    counts = search_lists(x, *grouped, lists, packed, *alone)
+    search = ListSearch(x, *grouped, lists, packed, shared)
+    barrier, threads = threading.Barrier(2, timeout=60), set()
+
+    def look(span):
+        barrier.wait()
+        threads.add(threading.get_ident())
+        return search.groups(*span)
+
+    found = on_threads(2, look, [(0, 11), (11, 25), (25, 26), (26, k)])
+    assert len(threads) == 2
+    assert tuple(map(sum, zip(*found, strict=True))) == counts
+    for got, want in zip(shared, alone, strict=True):
+        np.testing.assert_array_equal(got, want)
+    nobody = order_by_label(np.full(n, -1, np.int32), k)
+    assert ListSearch(x, *nobody, lists, packed, shared).groups(0, k) == (0, 0)
 
 
 @pytest.mark.parametrize(

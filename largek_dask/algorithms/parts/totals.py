@@ -12,12 +12,19 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import Table
+from largek_dask.kernels.blocks import SparseBlock, Table, rows_at
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["Additive", "AssignmentTotal", "Tally"]
 
+
+LOOKED_UP = 8
+"""Bytes, for each of all rows, that those that have changed their cluster may have to be looked up
+first, instead of on the way. Of 1,000,000 rows of 18 features, 8,000 of which have, that takes 1.8
+instead of 3.1 ms; with 3 kB a row it takes longer (measured)."""
+LOOKED_UP_BYTES = 1 << 20
+"""Bytes of them that are copied side by side at a time."""
 
 A = TypeVar("A", bound="Additive")
 
@@ -176,7 +183,7 @@ class AssignmentTotal(Generic[T]):
             label must not hold back a stop.
         """
         if counted and old is not None:
-            self.sums.move(x, old, new, weight)
+            self._move_sums(x, weight, old, new)
             if self.by_cluster:
                 self._move_squares(x, weight, old, new)
         else:
@@ -189,6 +196,25 @@ class AssignmentTotal(Generic[T]):
         self.tally.n_rows += len(new)
         self.tally.n_changed += int(np.count_nonzero(changed))
         return changed
+
+    def _move_sums(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32],
+        new: NDArray[np.int32],
+    ) -> None:
+        """All rows on the way, or only those that differ, where these are few."""
+        differ = np.flatnonzero(old != new)
+        row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
+        if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
+            self.sums.move(x, old, new, weight)
+            return
+        step = max(1, LOOKED_UP_BYTES // row_bytes)
+        for begin in range(0, len(differ), step):
+            rows = differ[begin : begin + step]
+            own = None if weight is None else weight[rows]
+            self.sums.move(rows_at(x, rows), old[rows], new[rows], own)
 
     def _move_squares(
         self,

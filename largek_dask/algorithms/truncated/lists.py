@@ -17,6 +17,7 @@ from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.jit import readonly
 
 __all__ = [
     "NEAR_CELLS",
@@ -32,6 +33,9 @@ NEAR_CELLS = 3
 """Coarse cells whose centres the rows of one of them meet at first."""
 REFUGE = 15
 """Nearest centres, of those that stay, that rows of a removed one may go to."""
+
+REACHED = 1 << 14
+"""Places of lists that are looked up at a time."""
 
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
@@ -56,6 +60,26 @@ class Neighbours(Derives):
     def remade(self) -> Labels:
         """The table, made once while this object is needed."""
         return self.table()
+
+    @cached_property
+    def last(self) -> list[tuple[int, Labels]]:
+        """The lists that were last made of the table: length, and what they hold."""
+        return []
+
+    def lists(self, table: Labels, length: int) -> tuple[Places, Labels]:
+        """:func:`lists_of` the table, which is this one's; most passes want the same again."""
+        if not self.last or self.last[0][0] != length:
+            self.last[:] = [(length, readonly(lists_of(table, length)[1]))]
+        flat, k = self.last[0][1], len(table)
+        return np.arange(k + 1, dtype=np.int64) * (len(flat) // k), flat
+
+    def forget(self) -> None:
+        """Let go of the table; the last lists stay while the search goes by it."""
+        self.__dict__.pop("remade", None)
+
+    def forget_lists(self) -> None:
+        """The search goes by another table."""
+        self.last.clear()
 
 
 @dataclass(frozen=True)
@@ -148,7 +172,8 @@ def lists_with_moves(
         if not len(stay):
             stay = np.array([j], np.int32)
         halves = partner[stay]
-        special[r] = np.unique(np.concatenate([stay, halves[halves >= 0]])).astype(np.int32)
+        met = {*stay.tolist(), *halves[halves >= 0].tolist()}
+        special[r] = np.array(sorted(met), np.int32)
     lengths = np.full(len(table), width)
     touched = np.array(sorted(special), np.int64)
     lengths[touched] = [len(special[j]) for j in touched.tolist()]
@@ -180,7 +205,13 @@ def reach_of(
     if offsets is None or listed is None:
         reach = np.full(len(gone), gone.max())
     else:
-        reach = np.maximum.reduceat(gone[listed], offsets[:-1])
+        # Some lists at a time: of all of them it would be fresh memory.
+        reach, k = np.empty(len(gone)), len(gone)
+        step = max(1, REACHED * k // max(1, len(listed)))
+        for begin in range(0, k, step):
+            cuts = offsets[begin : min(begin + step, k) + 1]
+            met = gone.take(listed[cuts[0] : cuts[-1]])
+            reach[begin : begin + step] = np.maximum.reduceat(met, cuts[:-1] - cuts[0])
     if unmet is not None:
         reach[unmet] = np.inf
     return reach

@@ -180,7 +180,7 @@ def moves_to_try(
 
 def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
     """Splits of some clusters, ascending, and what they would gain on all rows."""
-    order, starts = order_by_label(rows.labels, len(rows.centers))
+    order, starts = order_by_label(rows.labels, len(rows.centers), n_threads=n_threads)
     weight = rows.weight
     if rows.far:
         order, starts, weight = _with_costliest(rows, order, starts)

@@ -186,6 +186,8 @@ def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
     fits = table is not None and table.shape[1] >= width
     if fits and state.moves is None and state.table_age < TABLE_AGE:
         return state
+    if state.neighbours is not None:
+        state.neighbours.forget_lists()
     neighbours = Neighbours(state.centers, state.shift, min(k, max(WIDTH, width)))
     return replace(state, neighbours=neighbours, table=neighbours.table(n_threads), table_age=0)
 
@@ -213,7 +215,10 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
             recipe, before=state.round.neighbours, split=moves.split, removed=moves.removed
         )
         before = state.round.table
-    offsets, listed = recipe.make(state.table, before)
+    if moves is None:
+        offsets, listed = state.neighbours.lists(state.table, task.length)
+    else:
+        offsets, listed = recipe.make(state.table, before)
     drift, reach = _drift_and_reach(state, offsets, listed)
     return Pass(
         "lists",

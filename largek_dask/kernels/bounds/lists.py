@@ -11,7 +11,10 @@ alone: a pass may be cut anywhere, and shared by any number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import select_tile
 
 __all__ = [
+    "ListSearch",
     "Lists",
     "decay",
     "loss_scale",
@@ -217,26 +221,70 @@ def search_lists(
         Distances computed: rows times the length of their list.
     """
     stop = len(starts) - 1 if end is None else end
-    if not (x.dtype in NATIVE and x.flags.c_contiguous):
-        return _search_converted(
-            x, order, starts, lists, packed, (labels, upper, lower), range(begin, stop), keep
+    search = ListSearch(x, order, starts, lists, packed, (labels, upper, lower), keep=keep)
+    return search.groups(begin, stop)
+
+
+class ListSearch:
+    """:func:`search_lists` of some groups at a time, by any number of threads.
+
+    All that can be is made beforehand: after a kernel that has filled the caches the same lines of
+    Python take several times as long as by themselves.
+    """
+
+    __slots__ = ("_converted", "_fixed", "_keep", "_largest", "_packed", "_run", "_scratch",
+                 "_sizes", "_state", "_tile")  # fmt: skip
+
+    def __init__(
+        self,
+        x: Array,
+        order: Labels,
+        starts: Places,
+        lists: Lists,
+        packed: PackedCenters,
+        state: tuple[Labels, Array, Array],
+        *,
+        keep: bool = False,
+    ) -> None:
+        self._packed, self._state, self._keep = packed, state, keep
+        self._converted: Callable[[range], tuple[int, int]] | None = None
+        self._largest = int(np.diff(starts).max(initial=0))
+        if not (x.dtype in NATIVE and x.flags.c_contiguous):
+            self._converted = partial(
+                _search_converted, x, order, starts, lists, packed, state, keep=keep
+            )
+            return
+        form = packed.dense
+        self._tile = tile = select_tile().for_form(packed.direct)
+        self._run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
+        self._fixed = (
+            readonly(x), packed.centers, readonly(order), readonly(starts),
+            readonly(lists.offsets), readonly(lists.centers), form.offsets, form.factors,
+            form.starts,
+        )  # fmt: skip
+        self._sizes = lists.n_groups, int(lists.lengths.max(initial=1))
+        self._scratch: dict[int, tuple[Any, ...]] = {}
+
+    def groups(self, begin: int, end: int) -> tuple[int, int]:
+        """Groups ``begin .. end``; returns what :func:`search_lists` does."""
+        if self._largest == 0:
+            return 0, 0
+        if self._converted is not None:
+            return self._converted(range(begin, end))
+        scratch = self._scratch.get(get_ident())
+        if scratch is None:
+            scratch = self._scratch[get_ident()] = self._new_scratch()
+        counts: tuple[int, int] = self._run(
+            *self._fixed, begin, end, self._keep, *scratch, *self._state
         )
-    largest = int(np.diff(starts[begin : stop + 1]).max(initial=0))
-    if largest == 0:
-        return 0, 0
-    tile = select_tile().for_form(packed.direct)
-    scratch = gathered.scratch(tile, packed.dtype, largest, stop - begin)
-    blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
-    longest = int(lists.lengths.max(initial=1))
-    space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
-    form = packed.dense
-    run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
-    counts: tuple[int, int] = run(
-        readonly(x), packed.centers, readonly(order), readonly(starts), readonly(lists.offsets),
-        readonly(lists.centers), form.offsets, form.factors, form.starts, begin, stop, keep,
-        space, *scratch, labels, upper, lower,
-    )  # fmt: skip
-    return counts
+        return counts
+
+    def _new_scratch(self) -> tuple[Any, ...]:
+        """Arrays for one thread."""
+        packed, tile, (n_groups, longest) = self._packed, self._tile, self._sizes
+        blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
+        space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
+        return space, *gathered.scratch(tile, packed.dtype, self._largest, n_groups)
 
 
 def _search_converted(

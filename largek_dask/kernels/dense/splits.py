@@ -29,8 +29,8 @@ _POWER_STEPS = 3
 _STEPS = 4
 _WORTH = 1.005
 """A step of 2-means that does not gain this many times what the one before did is the last."""
-_PART = 64
-"""Clusters that a thread takes at a time."""
+_PARTS, _LEAST, _MOST = 8, 8, 64
+"""Shares of a thread, and how many clusters each has at least and at most."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -88,8 +88,10 @@ def split_clusters(
     n_panels = -(-max_rows // width)
     run = _halve(tile, dtype, x.dtype)
 
+    step = min(_MOST, max(_LEAST, -(-len(clusters) // (_PARTS * n_threads))))
+
     def work(begin: int) -> None:
-        part = slice(begin, begin + _PART)
+        part = slice(begin, begin + step)
         blocks = panels.Blocking(panels=n_panels, tiles=1, features=d)
         space = panels.workspace(tile, dtype, False, d, blocks, (0, 0))
         run(
@@ -100,7 +102,7 @@ def split_clusters(
             gains[part], halves[part],
         )  # fmt: skip
 
-    on_threads(n_threads, work, range(0, len(clusters), _PART))
+    on_threads(n_threads, work, range(0, len(clusters), step))
     return gains, halves
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.parts import totals
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 K, D, N = 4, 3, 300
 
@@ -92,6 +93,35 @@ def test_assign__differences_lead_where_a_full_count_does(weighted, by_cluster):
     assert contents(moved) == contents(anew) != contents(before)
     np.testing.assert_array_equal(moved_changed, changed)
     assert moved.tally == anew.tally
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pieces", [1, 5])
+def test_assign__few_rows_that_differ_are_looked_up(weighted, pieces, monkeypatch):
+    rows = Rows(weighted)
+    few = rows.old.copy()
+    few[::50] = (few[::50] + 1) % K
+    assert 0 < np.count_nonzero(few != rows.old) == N // 50
+    rows.new = few
+    monkeypatch.setattr(totals, "LOOKED_UP_BYTES", N // 50 // pieces * D * 4)
+    moved, given = [], ClusterSums.move
+    monkeypatch.setattr(
+        ClusterSums, "move", lambda sums, x, *how: (moved.append(len(x)), given(sums, x, *how))
+    )
+    found = {}
+    for looked_up in (0, 8):
+        monkeypatch.setattr(totals, "LOOKED_UP", looked_up)
+        total = rows.total()
+        total.assign(rows.x, rows.weight, None, rows.old)
+        moved.clear()
+        changed = rows.assign(total, slice(None), rows.old, counted=True)
+        found[looked_up] = contents(total), total.tally.n_changed, changed.tolist()
+        assert sum(moved) == (N // 50 if looked_up else N)
+    assert len(moved) == N // 50 // (N // 50 // pieces)
+    assert found[0] == found[8]
+    anew = rows.total()
+    rows.assign(anew, slice(None), None)
+    assert found[8][0] == contents(anew)
 
 
 def test_assign__counts_changes_of_rows_that_weigh_something():

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.moves import Splits, choose_moves
+from largek_dask.algorithms.truncated import lists as lists_module
 from largek_dask.algorithms.truncated.lists import (
+    Neighbours,
     lists_of,
     lists_with_moves,
     reach_of,
@@ -51,11 +55,35 @@ def test_moves_never_touch_a_centre_twice(seed):
             assert moves.split[moves.removed.tolist().index(other)] in refuge
 
 
+def test_lists_of_a_table_are_made_once_while_the_search_goes_by_it(table):
+    near = Neighbours(np.zeros((40, 1), np.float32), np.zeros(1, np.float32), 24)
+    first = near.lists(table, 8)
+    for got, want in zip(first, lists_of(table, 8), strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == want.dtype
+    assert near.lists(table, 8)[1] is first[1]
+    assert not first[1].flags.writeable
+    near.forget()
+    assert near.lists(table, 8)[1] is first[1], "passes let go of tables only"
+    # other lists take their place: no more than one set of them is held
+    longer = near.lists(table, 16)
+    np.testing.assert_array_equal(longer[1], lists_of(table, 16)[1])
+    assert [length for length, _ in near.last] == [16]
+    assert "last" not in near.__getstate__()
+    near.forget_lists()
+    assert near.last == []
+
+
 def test_reach_is_the_farthest_drift_in_a_list(table):
     offsets, listed = lists_of(table, 4)
     drift = np.arange(40.0)
     reach = reach_of(drift, offsets, listed, None, None)
     assert reach[10] == table[10, :4].max()
+    for reached in (1, 11, 12, 160, 161):
+        # some lists at a time, or all of them
+        with mock.patch.object(lists_module, "REACHED", reached):
+            assert reach_of(drift, offsets, listed, None, None).tolist() == reach.tolist()
+    assert reach.tolist() == table[:, :4].max(axis=1).tolist()
     unmet = np.zeros(40, bool)
     unmet[7] = True
     reach = reach_of(drift, offsets, listed, unmet, np.array([20]))

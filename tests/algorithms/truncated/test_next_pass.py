@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated import TruncatedState
+from largek_dask.algorithms.truncated import passes as passes_module
 from largek_dask.algorithms.truncated.lists import (
     NEAR_CELLS,
     Neighbours,
@@ -20,10 +24,14 @@ from largek_dask.algorithms.truncated.lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated.passes import (
+    LAST_PARTS,
     LEAST_COUNTED,
+    PARTS_A_THREAD,
+    SHORT_WORK,
     WORTH_COUNTING,
     Pass,
     RowArrays,
+    _shares_of_lists,
     count_far_rows,
     count_rows,
     pass_total,
@@ -218,6 +226,42 @@ def test_a_cell_without_a_centre_anywhere_near_is_lent_one():
     offsets, listed = lists_of_cells(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
     lent = listed[offsets[2] : offsets[3]]
     assert lent.tolist() == [np.square(CENTERS - far[1]).sum(axis=1).argmin()]
+
+
+# --- what threads share
+
+
+@given(
+    st.lists(st.integers(0, 1 << 30), min_size=1, max_size=200),
+    st.integers(1, 20),
+    st.sampled_from([1, 1 << 10, SHORT_WORK]),
+)
+def test_shares_of_lists_are_all_groups_and_shrink(each, n_threads, short):
+    work = np.cumsum(each)
+    with mock.patch.object(passes_module, "SHORT_WORK", short):
+        shares = _shares_of_lists(work, n_threads)
+    assert [begin for begin, _ in shares] == [0, *(end for _, end in shares[:-1])]
+    assert shares[-1][1] == len(each)
+    assert all(begin < end for begin, end in shares)
+    # none is more than what is bearable, but for the group that goes across its end
+    total = int(work[-1])
+    most = max(short, total // (PARTS_A_THREAD * n_threads))
+    assert all(work[end - 1] - work[begin] <= most for begin, end in shares)
+
+
+@pytest.mark.parametrize(("n_threads", "n_shares"), [(1, 5), (2, 12), (16, 98)])
+def test_shares_of_lists_are_few_and_end_small(n_threads, n_shares):
+    work = np.arange(1, 10_001) * 100
+    shares = _shares_of_lists(work, n_threads)
+    sizes = np.diff([begin for begin, _ in shares] + [10_000])
+    assert len(shares) == n_shares
+    # (cut between groups, so all may be one more or less)
+    assert abs(sizes[0] - 10_000 // (2 * n_threads)) <= 1
+    assert (np.diff(sizes[:-1]) <= 1).all()
+    assert max(sizes[-2:]) <= 10_000 // (LAST_PARTS * n_threads) + 1
+    # much work is cut into more: nobody who says stop waits for half of it
+    large = _shares_of_lists(work * SHORT_WORK, n_threads)
+    assert max(end - begin for begin, end in large) <= 10_000 // (PARTS_A_THREAD * n_threads) + 1
 
 
 # --- what is added up
