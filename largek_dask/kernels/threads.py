@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -37,11 +37,13 @@ def on_threads(
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
         return [function(item) for item in items]
     work = _Work(function, items)
-    pool, n_helpers = _pool(n_threads - 1), min(n_threads, len(items)) - 1
-    # This thread begins at once: to wake another one may take longer than a short piece.
-    helpers = [pool.submit(carried(work.go)) for _ in range(n_helpers)]
-    _here.is_one = True
+    pool = _pool(n_threads - 1)
+    helpers: list[Future[None]] = []
     try:
+        n_others = min(n_threads, len(items)) - 1
+        helpers.extend(pool.submit(carried(work.go)) for _ in range(n_others))
+        # This thread begins at once: to wake another one may take longer than a short piece.
+        _here.is_one = True
         work.go()
     finally:
         _here.is_one = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import wait
 from itertools import count
 
@@ -55,18 +56,67 @@ def test_who_asks_takes_part_and_does_not_wait_for_who_has_not_begun():
 
 
 def test_what_this_thread_does_for_others_has_no_threads_for_itself():
+    both = threading.Barrier(3, timeout=60)
+
     def inner(item):
+        time.sleep(0.01)  # enough for another thread to take part
         return threading.current_thread()
 
     def outer(item):
-        return threading.current_thread(), set(on_threads(2, inner, range(5)))
+        both.wait()
+        # (of another pool than that of these pieces, so somebody would be there)
+        return threading.current_thread(), set(on_threads(2, inner, range(6)))
 
-    found = on_threads(2, outer, range(50))
+    found = on_threads(3, outer, range(3))
     assert all(own == {thread} for thread, own in found)
     assert threading.current_thread() in {thread for thread, _ in found}
     # ... and has them again afterwards
-    barrier = threading.Barrier(2, timeout=60)
-    assert len(on_threads(2, lambda item: barrier.wait(), range(2))) == 2
+    assert len(set(on_threads(2, inner, range(6)))) == 2
+
+
+def test_the_error_of_the_first_piece_is_raised_whoever_comes_first():
+    second = threading.Event()
+
+    def fail(item):
+        if item == 0:
+            assert second.wait(60)
+            raise ValueError("of the first piece")
+        second.set()
+        raise ValueError("of another one")
+
+    with pytest.raises(ValueError, match="first piece"):
+        on_threads(2, fail, range(2))
+
+
+def test_pieces_are_left_out_where_no_more_threads_can_be_had(monkeypatch):
+    pool, begun, release, done = threads._pool(2), threading.Event(), threading.Event(), []
+
+    class Full:
+        asked = 0
+
+        def submit(self, call):
+            self.asked += 1
+            if self.asked == 2:
+                assert begun.wait(60)
+                raise RuntimeError("no more threads")
+            return pool.submit(call)
+
+    def work(item):
+        begun.set()
+        assert release.wait(60)
+        done.append(item)
+
+    def waiting(futures):
+        release.set()
+        return wait(futures)
+
+    monkeypatch.setattr(threads, "_pool", lambda n: full)
+    monkeypatch.setattr(threads, "wait", waiting)
+    full = Full()
+    with pytest.raises(RuntimeError, match="no more threads"):
+        on_threads(3, work, range(50))
+    assert done == [0]
+    assert not getattr(threads._here, "is_one", False)
 
 
 def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
