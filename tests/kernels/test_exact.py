@@ -158,6 +158,28 @@ def test_values_that_are_not_finite_are_seen_and_can_be_removed():
     assert sums.value == 2.0
 
 
+@given(
+    st.lists(st.tuples(finite, st.just(1.0), cells)),
+    st.one_of(st.integers(1, 2**60), st.floats(2.0**-30, 2.0**30).map(Fraction)),
+)
+def test_quotients_are_rounded_once(rows, divisor):
+    values, _, where = arrays(rows)
+    sums = ExactSums(3)
+    sums.add(values / 2**40, None, where)
+    exact = exact_sums(values / 2**40, np.ones(len(values)), where, 3)
+    assert sums.over(Fraction(divisor)).tolist() == rounded([v / divisor for v in exact])
+
+
+@pytest.mark.parametrize("divisor", [Fraction(3), Fraction(2**60 + 1), Fraction(1, 3)])
+def test_quotients_of_sums_that_float64_holds_or_not(divisor):
+    """Numbers of many sizes in a cell, and one number in another one."""
+    sums = ExactSums(4)
+    sums.add(np.array([1.0, 2.0**-70, 2.0**90, 0.1]), None, np.array([0, 0, 1, 2]))
+    expected = [1 + Fraction(2) ** -70, Fraction(2**90), Fraction(0.1), Fraction(0)]
+    assert Fraction(float(expected[0])) != expected[0]
+    assert sums.over(divisor).tolist() == rounded([value / divisor for value in expected])
+
+
 def test_too_large_a_sum_is_infinite():
     sums = ExactSums(2)
     sums.add(np.array([1.7e308, 1.7e308, -1.7e308, -1.7e308]), None, np.array([0, 0, 1, 1]))

@@ -10,6 +10,7 @@ Source: R. M. Neal, "Fast exact summation using small and large superaccumulator
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -321,6 +322,37 @@ class ExactSums:
         for limb in self._limbs[::-1]:
             totals = [(t << LIMB) + v for t, v in zip(totals, limb.tolist(), strict=True)]
         return totals, LIMB * self._low - ORIGIN
+
+    def over(self, divisor: Fraction) -> NDArray[np.float64]:
+        """(n_cells,) finite sums divided by a positive number, each quotient rounded once.
+
+        Sums that float64 holds as they are need no integers of any length: of float32 numbers that
+        is nearly all of them, and there may be a cell for every word.
+        """
+        self._carry()
+        totals, inexact = np.zeros(self.n_cells), np.zeros(self.n_cells, np.bool_)
+        exponent, denominator = LIMB * self._low - ORIGIN, float(divisor)
+        # What is too large or too small for float64 is found in what comes of it.
+        with np.errstate(all="ignore"):
+            for limb in self._limbs[::-1]:
+                high, low = totals * 2.0**LIMB, limb.astype(np.float64)
+                totals = high + low
+                inexact |= (totals - high != low) | (totals - low != high)
+                inexact |= low.astype(np.int64) != limb
+            sizes = np.ldexp(np.abs(totals), exponent)
+            quotients = sizes / denominator
+            for size in (sizes, quotients):
+                inexact |= ~((size > 1 / _LARGEST) & (size < _LARGEST)) & (totals != 0)
+        out: NDArray[np.float64] = np.copysign(quotients, totals)
+        if Fraction(denominator) != divisor:
+            inexact[:] = True
+        left = np.flatnonzero(inexact)
+        if len(left):
+            sums, _ = self.integers()
+            # Python rounds the quotient of two integers once.
+            above, below = (Fraction(2) ** exponent / divisor).as_integer_ratio()
+            out[left] = [sums[cell] * above / below for cell in left.tolist()]
+        return out
 
     @property
     def values(self) -> NDArray[np.float64]:

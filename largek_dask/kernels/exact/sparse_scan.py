@@ -16,7 +16,7 @@ __all__ = ["SparseScan"]
 _SINGLE = np.int32(0x7FFFFFFF)
 _INFINITE = 0x7F800000
 _ONE = np.int32(1)
-_ZERO = np.float32(0)
+_NONE = np.int32(0)
 _ROOM = 62
 """Bits that a column's sum may take."""
 _HALF = 31
@@ -49,7 +49,9 @@ class SparseScan:
         sizes.
         """
         data = x.data[x.stored]
-        low, high, largest, least = _extent(readonly(data), readonly(data).view(np.int32))
+        highest, lowest, largest, least = _extent(
+            readonly(data).view(np.int32), readonly(data).view(np.uint32)
+        )
         if largest >= _INFINITE:
             return False
         if largest > 0:
@@ -69,7 +71,9 @@ class SparseScan:
             self._top = max(self._top, top)
             self._n_added += len(x)
             _add(readonly(data), readonly(x.indices[x.stored]), 2.0**self._power, self._sums)
-        self._low, self._high = min(self._low, float(low)), max(self._high, float(high))
+        low, high = np.array([lowest, highest], np.uint32).view(np.float32).tolist()
+        # Without a negative number the largest unsigned integer is that of the highest.
+        self._low, self._high = min(0.0, low, self._low), max(self._high, high)
         return True
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -96,19 +100,20 @@ class SparseScan:
 
 
 @njit
-def _extent(data: Any, bits: Any) -> Any:
-    """Smallest and largest number (0 included), the bits of the largest size, and of the least.
+def _extent(bits: Any, unsigned: Any) -> Any:
+    """Bits of the largest number (0 included), of the lowest, of the largest size, of the least.
 
-    The latter of what is not zero, less one.
+    The lowest one's as an unsigned integer, that of the least of what is not zero, less one. Sizes
+    of float32 numbers are in the order of their bits, and integers are compared many at a time.
     """
-    low, high = _ZERO, _ZERO
-    largest, least = np.int32(0), _SINGLE  # zero, less one and without its sign, is the largest
-    for i in range(data.shape[0]):
-        low, high = min(low, data[i]), max(high, data[i])
+    highest, lowest = _NONE, np.uint32(0)
+    largest, least = _NONE, _SINGLE  # zero, less one and without its sign, is the largest
+    for i in range(bits.shape[0]):
         size = bits[i] & _SINGLE
+        highest, lowest = max(highest, bits[i]), max(lowest, unsigned[i])
         largest = max(largest, size)
         least = min(least, (size - _ONE) & _SINGLE)
-    return low, high, largest, least
+    return highest, lowest, largest, least
 
 
 @njit

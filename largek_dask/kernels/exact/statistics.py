@@ -359,14 +359,13 @@ class RowScan:
                 "weights, by a constant"
             )
         integer_data = self.dtype.kind in "biu"
-        sums, exponent = self._sums.integers()
         weights, weight_exponent = self._weights.integers()
         total = Fraction(weights[0]) * Fraction(2) ** weight_exponent
-        # Python rounds the quotient of two integers once.
-        above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
-        mean = np.array([s * above / below for s in sums], np.float64)
+        mean = self._sums.over(total or Fraction(1))
         origin = np.zeros(len(mean)) if self._sparse else mean
         if integer_data:
+            sums, exponent = self._sums.integers()
+            above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
             origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
         shift = readonly(origin.astype(self.compute_dtype))
         spread = None
