@@ -170,6 +170,10 @@ class SparseRows(Rows):
         """Bytes of the stored numbers and of where they are."""
         return self._block.nbytes
 
+    def in_memory(self) -> SparseBlock:
+        """All rows."""
+        return self._block
+
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         rows = self._block[start:stop]
         # what is not of these rows must not count in anybody's accounts

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
 from largek_dask.facts import facts_table
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, Table
 
 __all__ = [
     "MAX_CHUNK_ROWS",
@@ -199,8 +199,11 @@ class Rows(ABC):
         start, stop = self.chunk_rows(i)
         return self._checked(i, self._load(i, start, stop), stop - start)
 
-    def in_memory(self) -> NDArray[Any] | None:
-        """All rows as one C-contiguous, read-only array that this process holds; None if none."""
+    def in_memory(self) -> Table | None:
+        """All rows in one piece that this process holds, dense ones C-contiguous and read-only.
+
+        None if they do not lie so.
+        """
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:

@@ -17,7 +17,7 @@ from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, Taken
 from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError, ParameterError
-from largek_dask.kernels.blocks import rows_at
+from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error
@@ -419,7 +419,7 @@ class BasePasses(ABC):
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
-    def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+    def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
         """All rows and weights where they lie in one piece in this process, as chunks show them.
 
         Those that weigh 0 may hold anything.

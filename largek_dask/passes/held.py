@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import TakenRows
 from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.rows import Rows
-from largek_dask.kernels.blocks import SparseBlock, stack_rows
+from largek_dask.kernels.blocks import Table, stack_rows
 from largek_dask.kernels.jit import readonly
 
 __all__ = ["HeldRows"]
@@ -98,12 +98,9 @@ class HeldRows(Rows):
         assert self._whole is not None
         return self._whole.rows
 
-    def in_memory(self) -> NDArray[Any] | None:
+    def in_memory(self) -> Table | None:
         """All rows, if they lie in one piece."""
-        if self._whole is None or isinstance(self._whole.x, SparseBlock):
-            return None
-        x: NDArray[Any] = self._whole.x
-        return x
+        return None if self._whole is None else self._whole.x
 
     def describe_source(self, location: str | None) -> str:
         """How messages call these rows."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.blocks import Table
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.engine import Engine, Ticket
 from largek_dask.passes.rowstate import process_memory
@@ -106,10 +106,10 @@ class LocalPasses(BasePasses):
         ticket = self._ticket
         return (0, 0) if ticket is None else (len(ticket.done), len(ticket.chunks))
 
-    def in_one_piece(self) -> tuple[NDArray[Any], NDArray[np.float64] | None] | None:
+    def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
         """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""
         part = self._engine.joined() if self._shown_as_they_lie() else None
-        return None if part is None else (dense_rows(part.x), part.weight)
+        return None if part is None else (part.x, part.weight)
 
     def close(self) -> None:
         """End the threads and drop row state, cached chunks and subsets."""

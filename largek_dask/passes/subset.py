@@ -306,7 +306,8 @@ class Subsets:
                 start=partial(CollectedShares, len(missing)),
                 combine=CollectedShares.combine,
                 rows=replace(asked[-1], begin=begin),
-                joined=True,
+                # A share of sparse rows is one of every chunk, wherever they lie.
+                joined=not of.is_sparse,
             )
             for rows, share in zip(missing, collected.shares, strict=True):
                 held.extend(list(share.pieces(of.threads.n)), rows)

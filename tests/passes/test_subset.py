@@ -690,3 +690,29 @@ def test_row_state_of_shares_that_take_turns(x, memory_limit):
                 assert known == (generation > 1)
                 lost = memory_limit == 0 and generation > 1
                 assert passes.last.rebuilt == lost
+
+
+def test_sparse_rows_in_one_piece(x, monkeypatch):
+    """All of them are one chunk, and some are copied once; shares are shares of every chunk."""
+    monkeypatch.setattr("largek_dask.data.memory_rows.SPARSE_CHUNK_ROWS", 300)
+    table = sp.csr_array(np.where(x % 3 == 0, x, 0))
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        rows = lk.open_rows(table)
+    assert rows.n_chunks == 3
+    chosen = np.random.default_rng(2).permutation(N)[:500]
+    with LocalPasses(rows, n_threads=3) as passes:
+        whole, weight = passes.in_one_piece()
+        assert weight is None
+        assert np.shares_memory(whole.data, table.data)
+        assert seen_pass(passes, 1, [])[1:] == [1, N, 3]
+        monkeypatch.setattr(passes, "reduce", None)
+        taken = passes.take(chosen)
+        np.testing.assert_array_equal(taken.x.toarray(), table[chosen].toarray())
+        assert passes.take(np.arange(N)).x is whole
+        monkeypatch.undo()
+        held = passes.subset(chosen)
+        assert seen_pass(held, 1, [])[1] == 1
+        np.testing.assert_array_equal(held.in_one_piece()[0].toarray(), table[chosen].toarray())
+        share = passes.subset(nested(300))
+        expected = first_rows(300, table=np.array([0, 300, 600, 900]))
+        np.testing.assert_array_equal(np.sort(share.take().rows), expected)

@@ -510,7 +510,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             state=state.history.next_state(
                 "labels", lambda last: (last.pack(state.shift), step - 1), retain=True
             ),
-            joined=True,
+            joined=not passes.is_sparse,
         )
         means, counts = total.sums.means_float64(centers), total.sums.counts
         empty = np.flatnonzero(counts == 0)
@@ -570,7 +570,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             start=partial(ClusterSums, k, d, passes.statistics.grid),
             combine=ClusterSums.merge,
             state=self._labels(passes, state),
-            joined=True,
+            joined=not passes.is_sparse,
         )
         return snapshot_gradient(state.centers, sums)
 
@@ -599,7 +599,8 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
                 combine=RoundTotal.combine,
                 state=labels,
                 rows=RowSlice(rng, place, end, n),
-                joined=True,
+                # A round of sparse rows takes its part of every chunk, so all passes see chunks.
+                joined=not passes.is_sparse,
             )
             centers = round_step(centers, state.centers, total.known, total.change, eta, gradient)
             n_rows, n_changed = n_rows + total.n_rows, n_changed + total.n_changed
@@ -629,7 +630,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             start=partial(LabelTotal, {}),
             combine=LabelTotal.combine,
             state=self._labels(rows.passes, state),
-            joined=True,
+            joined=not rows.passes.is_sparse,
         )
         labels = np.concatenate([found.labels[start] for start in sorted(found.labels)])
         order = rows.draws(rng, state.epoch, "vrkm rows", self.epoch)
