@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.exact.movement import center_terms, squared_movement, squared_movements
+from largek_dask.kernels.exact.movement import (
+    beyond,
+    center_terms,
+    squared_lengths,
+    squared_movement,
+    squared_movements,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -40,3 +46,22 @@ def test_movements_and_terms__are_sums_in_the_order_of_the_features(dtype, shape
     found = center_terms(new, shift, sums)
     assert found[0].tobytes() == dot.tobytes()
     assert found[1].tobytes() == norm.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 1), (4, 3), (7, 3), (40, 33)])
+def test_lengths__are_sums_in_the_order_of_the_features(dtype, shape):
+    x = np.random.default_rng(2).normal(size=shape).astype(dtype)
+    expected = np.zeros(shape[0])
+    for f in range(shape[1]):
+        expected += x[:, f].astype(np.float64) ** 2
+    assert squared_lengths(x).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_beyond__has_the_bits_of_numpy(dtype):
+    means, before = np.random.default_rng(3).normal(size=(2, 37, 19)).astype(dtype)
+    found = beyond(means, np.asfortranarray(before), 0.8)
+    expected = means + dtype(0.8) * (means - before)
+    assert found.dtype == dtype
+    assert found.tobytes() == expected.tobytes()

@@ -9,16 +9,19 @@ where what was not worth it is undone (:mod:`~largek_dask.algorithms.truncated`)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 
 __all__ = ["Moves", "Splits", "choose_moves", "losses_of_merging", "nearest_others"]
+
+Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
+"""Squared distances of some centres to all."""
 
 PAIRED_VALUES = 1 << 16
 """Values of the centres that are compared in one call, about."""
@@ -114,14 +117,17 @@ def nearest_others(
     which: NDArray[np.int64],
     shift: NDArray[Any],
     m: int,
-    stored: SparseBlock | None = None,
+    gaps: Gaps | None = None,
 ) -> NDArray[np.int64]:
     """(len(which), up to m) the centres nearest to each of ``which``, without itself.
 
-    ``stored`` are the same centres without zeros, where most of their numbers are 0.
+    ``gaps`` tells the squared distances of some centres to all, where these are not to be found
+    from all their numbers.
     """
-    rows = centers if stored is None else stored
-    distances = scores(rows[which], pack_centers(centers, shift))
+    if gaps is None:
+        distances = scores(centers[which], pack_centers(centers, shift))
+    else:
+        distances = gaps(which)
     distances[np.arange(len(which)), which] = np.inf
     order: NDArray[np.int64] = np.argsort(distances, axis=1, kind="stable")
     return order[:, : min(m, len(centers) - 1)]
@@ -131,28 +137,28 @@ def losses_of_merging(
     centers: NDArray[Any],
     counts: NDArray[np.float64],
     shift: NDArray[Any],
-    stored: SparseBlock | None = None,
+    gaps: Gaps | None = None,
 ) -> NDArray[np.float64]:
     """(k,) what removing each centre costs at most if all its rows go to one other, and it to them.
 
     Means follow their rows. Where each row goes to its second nearest centre and none of these
     moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping
-    to optimize an objective function, JASA 1963). ``stored`` as in :func:`nearest_others`.
+    to optimize an objective function, JASA 1963). ``gaps`` as in :func:`nearest_others`.
     """
     (k, d), packed = centers.shape, pack_centers(centers, shift)
     losses = np.empty(k)
-    step = max(1, PAIRED_VALUES // (k * d if stored is None else k))
+    step = max(1, PAIRED_VALUES // (k * d if gaps is None else k))
     for begin in range(0, k, step):
         these = np.arange(begin, min(begin + step, k))
-        if stored is None:
+        if gaps is None:
             labels = np.repeat(these.astype(np.int32), k)
-            gaps = squared_distances(np.tile(centers, (len(these), 1)), packed, labels)
+            apart = squared_distances(np.tile(centers, (len(these), 1)), packed, labels)
         else:
-            gaps = scores(stored[these], packed)
+            apart = gaps(these)
         own = counts[these, None]
         both = own + counts
         merged = np.divide(own * counts, both, out=np.zeros(both.shape), where=both > 0)
-        merged *= gaps.reshape(both.shape)
+        merged *= apart.reshape(both.shape)
         merged[np.arange(len(these)), these] = np.inf
         losses[these] = merged.min(axis=1)
     return losses

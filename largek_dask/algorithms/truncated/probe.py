@@ -68,6 +68,8 @@ MORE_MOVES = 6
 """Moves that are looked for at most, beyond twice as many as were found last time."""
 SHARE_TRIED = 16
 """A split is tried in at least one cluster out of 16."""
+MOST_GAPS = 1 << 22
+"""Distances between centres of sparse rows that are kept, at most."""
 LOCKED = 8
 """Nearest centres of a removed one that stay."""
 CANDIDATES = 8
@@ -98,9 +100,20 @@ class LabelledSample:
         return pack_centers(self.centers, self.shift)
 
     @cached_property
-    def stored_centers(self) -> SparseBlock | None:
-        """The centres of sparse rows without their zeros."""
-        return sparse_rows(self.centers) if isinstance(self.x, SparseBlock) else None
+    def stored_centers(self) -> SparseBlock:
+        """The centres without their zeros."""
+        return sparse_rows(self.centers)
+
+    @cached_property
+    def _gaps(self) -> NDArray[Any]:
+        return scores(self.stored_centers, self.packed)
+
+    def gaps(self, which: NDArray[np.int64]) -> NDArray[Any]:
+        """(m, k) squared distances of some centres of sparse rows to all."""
+        if len(self.centers) ** 2 > MOST_GAPS:
+            return scores(self.stored_centers[which], self.packed)
+        # Centres have far more numbers than rows: nothing is asked twice.
+        return self._gaps[which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +174,16 @@ def moves_to_try(
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
-    counts, stored = done.total.sums.counts, rows.stored_centers
+    counts = done.total.sums.counts
+    gaps = rows.gaps if isinstance(rows.x, SparseBlock) else None
     if schedule.dense:
-        merged = losses_of_merging(rows.centers, counts, rows.shift, stored)
+        merged = losses_of_merging(rows.centers, counts, rows.shift, gaps)
         losses = np.minimum(losses, merged)
     cheapest = np.argsort(losses, kind="stable")
     if state.table is None:
         cheapest = cheapest[: CANDIDATES * most]
         near: NDArray[np.integer[Any]] = nearest_others(
-            rows.centers, cheapest, rows.shift, LOCKED, stored
+            rows.centers, cheapest, rows.shift, LOCKED, gaps
         )
     else:
         near = state.table[cheapest, 1 : LOCKED + 1]

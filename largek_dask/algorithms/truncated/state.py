@@ -18,7 +18,7 @@ from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
 from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
-from largek_dask.kernels.exact.movement import squared_movements
+from largek_dask.kernels.exact.movement import beyond, squared_movements
 
 __all__ = [
     "Projected",
@@ -345,8 +345,10 @@ def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> 
 
     Those that have just been moved across the data go to the mean.
     """
-    beyond: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
+    centers = beyond(means, before, BEYOND)
     if moves is not None:
         moved = np.concatenate([moves.split, moves.removed])
-        beyond[moved] = means[moved]
-    return beyond
+        centers[moved] = means[moved]
+    # Packing needs no copy of what nobody can change.
+    centers.flags.writeable = False
+    return centers

@@ -32,7 +32,7 @@ __all__ = [
     "weighted_square_distance",
 ]
 
-LANES = 8
+LANES = 16
 """As in :mod:`~largek_dask.kernels.emit.sparse`."""
 
 

@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["center_terms", "squared_movement", "squared_movements"]
+__all__ = [
+    "beyond",
+    "center_terms",
+    "squared_lengths",
+    "squared_movement",
+    "squared_movements",
+]
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
@@ -55,6 +61,50 @@ def _squared_movements(new: Any, old: Any, out: Any) -> None:
             t, u = np.float64(new[p, f]) - old[p, f], np.float64(new[q, f]) - old[q, f]
             a, b, c, e = a + r * r, b + s * s, c + t * t, e + u * u
         out[q], out[p], out[j], out[i] = e, c, b, a
+
+
+def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
+    """(k,) squared lengths of the rows of a C-contiguous (k, d) array, features added in order."""
+    out = np.empty(len(centers))
+    _squared_lengths(readonly(centers), out)
+    return out
+
+
+@njit
+def _squared_lengths(centers: Any, out: Any) -> None:
+    k, d = centers.shape
+    # Sums in order wait for every addition: several at a time wait together.
+    for j in range(0, k - 3, 4):
+        a, b, c, e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            p, q = np.float64(centers[j, f]), np.float64(centers[j + 1, f])
+            r, s = np.float64(centers[j + 2, f]), np.float64(centers[j + 3, f])
+            a, b, c, e = a + p * p, b + q * q, c + r * r, e + s * s
+        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, e
+    for j in range(k - k % 4, k):
+        total = 0.0
+        for f in range(d):
+            p = np.float64(centers[j, f])
+            total += p * p
+        out[j] = total
+
+
+def beyond(means: NDArray[Any], before: NDArray[Any], factor: float) -> NDArray[Any]:
+    """``means + factor * (means - before)`` of two (k, d) arrays, in their own type."""
+    out: NDArray[Any] = np.empty(means.shape, means.dtype)
+    _beyond(
+        readonly(np.ascontiguousarray(means).ravel()),
+        readonly(np.ascontiguousarray(before).ravel()),
+        means.dtype.type(factor),
+        out.ravel(),
+    )
+    return out
+
+
+@njit
+def _beyond(means: Any, before: Any, factor: Any, out: Any) -> None:
+    for i in range(out.size):
+        out[i] = means[i] + factor * (means[i] - before[i])
 
 
 def center_terms(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.exact.movement import squared_lengths
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
 
@@ -27,9 +28,7 @@ LOST = 8.0
 
 def center_norms(centers: Array) -> NDArray[np.float64]:
     """(k,) squared lengths in float64, the features added in order."""
-    out = np.empty(len(centers))
-    _norms(readonly(centers), out)
-    return readonly(out)
+    return readonly(squared_lengths(centers))
 
 
 def squared_distances(
@@ -52,25 +51,6 @@ def squared_distances(
         readonly(centers), prepared.get(center_norms), readonly(labels), out,
     )  # fmt: skip
     return out
-
-
-@njit
-def _norms(centers: Any, out: Any) -> None:
-    k, d = centers.shape
-    # Sums in order wait for every addition: several at a time wait together.
-    for j in range(0, k - 3, 4):
-        a, b, c, e = 0.0, 0.0, 0.0, 0.0
-        for f in range(d):
-            p, q = np.float64(centers[j, f]), np.float64(centers[j + 1, f])
-            r, s = np.float64(centers[j + 2, f]), np.float64(centers[j + 3, f])
-            a, b, c, e = a + p * p, b + q * q, c + r * r, e + s * s
-        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, e
-    for j in range(k - k % 4, k):
-        total = 0.0
-        for f in range(d):
-            p = np.float64(centers[j, f])
-            total += p * p
-        out[j] = total
 
 
 @njit

@@ -37,10 +37,12 @@ __all__ = [
 
 Array = NDArray[Any]
 
-MOST_VECTORS = 8
+MOST_VECTORS = 4
 """Vectors of a block of centres: as many chains as keep two multipliers busy."""
 _ROWS = 4096
 """Rows that meet a block of centres before the next block takes its place."""
+_LINE = 64
+"""Bytes of a cache line."""
 _FEATURES = 256
 """Features of a patch of centres that is transposed at once."""
 
@@ -74,7 +76,10 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     centers = readonly(np.ascontiguousarray(centers))
     k, d = centers.shape
     n_blocks = -(-k // width)
-    columns = np.zeros((n_blocks, d, width), centers.dtype)
+    # Vectors that begin within a cache line would reach into the next one.
+    room = np.empty(n_blocks * d * width + _LINE // centers.itemsize, centers.dtype)
+    skipped = -room.ctypes.data % _LINE // centers.itemsize
+    columns = room[skipped : skipped + n_blocks * d * width].reshape(n_blocks, d, width)
     _transpose(centers, columns)
     norms = np.empty(k)
     origin = readonly(np.zeros((1, d), centers.dtype))
@@ -97,6 +102,8 @@ def _transpose(centers: Any, columns: Any) -> None:
                 for f in range(begin, min(begin + _FEATURES, d)):
                     for q in range(first, first + few):
                         columns[b, f, q] = factor * centers[b * width + q, f]
+        # Padding, which starts from infinity, may be met by any finite number.
+        columns[b, :, max(0, k - b * width) :] = 0
 
 
 def nearest_sparse(

@@ -13,7 +13,8 @@ from largek_dask.algorithms.parts.moves import (
     losses_of_merging,
     nearest_others,
 )
-from largek_dask.kernels.blocks import sparse_rows
+from largek_dask.algorithms.truncated import probe
+from largek_dask.algorithms.truncated.probe import LabelledSample
 
 
 def on_a_line(k):
@@ -135,12 +136,22 @@ def test_apply__puts_one_half_in_its_place_and_the_other_where_a_centre_is_taken
     assert centers[:, 0].tolist() == list(range(8)), "a copy"
 
 
-def test_nearest_others():
+def gaps_of(centers):
+    """Squared distances of some sparse centres to all, as a labelled sample tells."""
+    nobody = np.empty(0, np.int32)
+    return LabelledSample(None, None, nobody, 1.0, centers, np.zeros(centers.shape[1])).gaps
+
+
+def test_nearest_others(monkeypatch):
     centers = np.array([[0.0], [1.0], [3.0], [7.0]])
-    stored = sparse_rows(centers)
-    for same in (None, stored):
+    kept, anew = gaps_of(centers), gaps_of(centers)
+    for same, most in ((None, 0), (kept, 16), (anew, 15)):
+        monkeypatch.setattr(probe, "MOST_GAPS", most)
         found = nearest_others(centers, np.array([3, 0]), np.zeros(1), 2, same)
         assert found.tolist() == [[2, 1], [1, 2]]
+    assert "_gaps" in kept.__self__.__dict__, "all are asked once"
+    assert "_gaps" not in anew.__self__.__dict__, "there are too many to keep"
+    assert kept.__self__._gaps.min() == 0, "what is kept is not written to"
     assert nearest_others(centers, np.array([1]), np.zeros(1), 9).tolist() == [[0, 2, 3]]
 
 
@@ -154,8 +165,8 @@ def test_what_merging_loses():
             both = np.maximum(counts[i] + counts[j], 1)
             ward = counts[i] * counts[j] / both * ((centers[i] - centers[j]) ** 2).sum()
             wanted[i] = min(wanted[i], ward)
-    for stored in (None, sparse_rows(centers)):
-        found = losses_of_merging(centers, counts, np.zeros(3), stored)
+    for gaps in (None, gaps_of(centers)):
+        found = losses_of_merging(centers, counts, np.zeros(3), gaps)
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
         assert found[4] == 0
 
