@@ -89,6 +89,7 @@ from largek_dask.algorithms.truncated.schedule import (
     Schedule,
     Search,
     Task,
+    center_work,
     ended_round,
     first_schedule,
     is_restarted,
@@ -243,7 +244,7 @@ class Truncated(Algorithm[TruncatedState]):
         length = None if self.neighbours == "auto" else self.neighbours
         moves, beside = self.moves and k > 2, 0.0
         if table.is_sparse:
-            beside = TUNING.center_work * k * table.n_features / table.row_values
+            beside = center_work(table.n_features, table.row_values, k)
         return Search(table.n_rows, k, moves, rounds, length, table.is_sparse, beside)
 
     # --- fewer features first ---------------------------------------------------------------------
@@ -390,7 +391,7 @@ class Truncated(Algorithm[TruncatedState]):
         if isinstance(x, SparseBlock):
             # They have no coarse cells to speak of: one centre stands for all.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
-            if known is None and _sample_sizes(passes, k)[0] < passes.n_rows:
+            if known is None and passes.n_rows > TUNING.largest_share * TUNING.restart_rows * k:
                 # Moves mend such a start before a better one is made; not with few rows a centre.
                 generator = rng.generator(0, "rows")
                 found = different_rows(x, mass, k, grid, generator, n_threads)
@@ -646,6 +647,8 @@ def run_pass(
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
+    # Packing needs no copy of what nobody can change.
+    centers.flags.writeable = False
     cost = scale * total.sums.cost(centers, total.squares.value)
     by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
     k = len(centers)

@@ -213,16 +213,37 @@ def test_sizes_of_samples(n, d, k, sizes):
         (200_000, 20, 100, 300, (6_400, 25_600)),
         (200_000, 24, 100, 30_000, (25_000,)),
         (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
-        (200_000, 24, 1_000, 30_000, (64_000,)),
-        (60_000, 24, 100, 300_000, (20_000,)),
+        (200_000, 24, 1_000, 30_000, (200_000,)),
+        (400_000, 24, 1_000, 30_000, (64_000,)),
+        (60_000, 24, 100, 300_000, (60_000,)),
         (19_000, 24, 100, 30_000, (19_000,)),
-        (25_000, 24, 100, 30_000, (8_333,)),
-        (19_043, 120, 50, 25_627, (4_271,)),
+        (25_000, 24, 100, 30_000, (25_000,)),
+        (19_043, 120, 50, 25_627, (19_043,)),
+        (20_000, 120, 50, 25_627, (4_271,)),
+        (4_000_000, 24, 10, 20_000_000, (4_000_000,)),
+        (6_000_000, 24, 10, 20_000_000, (2_048, 1_398_101)),
     ],
 )
 def test_sizes_of_samples_of_sparse_rows(n, values, k, n_features, sizes):
-    """Together they have twenty times the numbers of a centre, which has all features."""
+    """Together they have twenty times the numbers of a centre, which has all features.
+
+    All rows are taken where a pass over them is not twice the work of one over the sample.
+    """
     assert sample_sizes(n, values, k, n_features) == sizes
+
+
+@pytest.mark.parametrize("sizes", [(6_400,), ()])
+def test_sparse_rows_have_a_model_before_a_look(sizes):
+    search = Search(20_000, 100, sparse=True)
+    schedule = first_schedule(search, sizes)
+    assert schedule.task == Task("all", not sizes, 100)
+    schedule, _ = stepped(schedule, done(220.0, moves=0))
+    assert schedule.task == Task("all", not sizes, 100, looks=True)
+    schedule, back = stepped(schedule, done(200.0))
+    assert not back
+    assert schedule.opens_round
+    dense = first_schedule(replace(search, sparse=False), sizes)
+    assert dense.task.looks, "of dense rows a look takes less than a pass"
 
 
 def test_round_that_pays_is_kept():
