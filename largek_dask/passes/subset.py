@@ -306,7 +306,7 @@ class Subsets:
                 start=partial(CollectedShares, len(missing)),
                 combine=CollectedShares.combine,
                 rows=replace(asked[-1], begin=begin),
-                # A share of sparse rows is one of every chunk, wherever they lie.
+                # Chunks show a share of rows in one piece by kernels for dense ones.
                 joined=not of.is_sparse,
             )
             for rows, share in zip(missing, collected.shares, strict=True):

@@ -116,9 +116,9 @@ class Tuning:
     texts in 100 clusters 1.2 s instead of 1.7 s (cases and clock of ``benchmarks.sparse``)."""
     whole_work: float = 2.0
     """How many times the work of a pass over the first sample one over all sparse rows may be, for
-    all of them to be taken instead. For Reuters in 50 clusters it is 1.95 times: models of a sample come to
-    1.2 % above where Lloyd's algorithm ends, and in that time those of all rows to 0.2 %. For short
-    texts in 100 clusters it is 2.5 times: without a sample mini-batches are as soon."""
+    all of them to be taken instead. For Reuters in 50 clusters it is 1.95: models of a sample come
+    to 1.2 % above where Lloyd's algorithm ends, and in that time those of all rows to 0.2 %. For
+    short texts in 100 clusters it is 2.5: without a sample mini-batches are as soon."""
     rows_to_move: int = 32
     """Rows a centre of a sample that tells which centres to move. Not measured."""
     rows_to_search: int = 64

@@ -599,7 +599,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
                 combine=RoundTotal.combine,
                 state=labels,
                 rows=RowSlice(rng, place, end, n),
-                # A round of sparse rows takes its part of every chunk, so all passes see chunks.
+                # Chunks show a share of rows in one piece by kernels for dense ones.
                 joined=not passes.is_sparse,
             )
             centers = round_step(centers, state.centers, total.known, total.change, eta, gradient)
