@@ -64,19 +64,20 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
 
 
 class Stages:
-    """Which stage a fit is in, by the CPU clock; one within another interrupts it."""
+    """Which stage a fit is in, by the CPU clock or another; one within another interrupts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
         self.spans: list[tuple[str, float, float]] = []
         self.beside = 0.0
         """What was done meanwhile that is not the fit's."""
+        self._clock = clock
         self._within = [DRIVER]
-        self._begun = time.process_time()
+        self._begun = clock()
         self._since = 0.0
 
     def now(self) -> float:
-        """CPU seconds of the fit so far."""
-        return time.process_time() - self._begun - self.beside
+        """Seconds of the fit so far."""
+        return self._clock() - self._begun - self.beside
 
     def cut(self) -> float:
         """End the span of the present stage."""

@@ -57,6 +57,7 @@ TABLES = {
     "auto_behind": Table(PAGE, "auto", "behind_table"),
     "auto_parts": Table(PAGE, "auto_parts"),
     "auto_scale": Table(PAGE, "auto_scale"),
+    "cores": Table(PAGE, "cores"),
     "clusters": Table(PAGE, "clusters"),
     "large": Table(PAGE, "large"),
     "large_papers": Table(PAGE, "large", "papers_table"),

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import auto, auto_scale, curves, figures, nmbatch, nmbatch_tables, peers, workers
+from benchmarks import (
+    auto,
+    auto_scale,
+    cores,
+    curves,
+    figures,
+    nmbatch,
+    nmbatch_tables,
+    peers,
+    workers,
+)
 from benchmarks.curves import DENSE, LLOYD, MINIBATCH, NMBATCH, OWN_START, PUBLISHED
 
 METHODS = [*curves.METHODS, MINIBATCH]
@@ -220,8 +230,12 @@ def test_very_many_clusters_and_stored_rows_have_a_line_each():
         "large": [{"k": 9000, "run": run, "rivals": rivals}],
     }
     told = auto_scale.table(found).splitlines()
-    assert "| threads, A, k = 1,000 | 3.0 | 2.0 | 1.50x | 1.8x |" in told
-    assert "| workers, 1,000 × 32, k = 4,000 | 8.0 | 4.0 | 2.00x | 1.6x |" in told
+    assert "| threads, A, k = 1,000 | 3.0 | 2.0 | 1.50x | 1.85x |" in told
+    assert "| workers, 1,000 × 32, k = 4,000 | 8.0 | 4.0 | 2.00x | 1.8x |" in told
+    # ... and how much of it workers waited for the driver, where that is known
+    found["workers"] |= {"driver 1": 0.254, "driver 2": 0.3}
+    shares = "8.0, the driver 25 % | 4.0, the driver 30 % | 2.00x | 1.8x |"
+    assert f"| workers, 1,000 × 32, k = 4,000 | {shares}" in auto_scale.table(found).splitlines()
     assert "| as it is | 4 | 8 | 9 | 4 | 8 | 9 | 60 | 9 | 2.0 |" in told
     assert "| other | never | | | never | | | 80 | 9 | 2.0 |" in told
     assert "| 9,000 | never | 60 | 200 | 250 | 500 |" in told
@@ -278,6 +292,52 @@ def test_what_is_said_of_the_papers_claims():
     assert "3.0 times sooner" in figures.sooner({"x": line, "mbatch": slow}, "x")
     assert "more than 3 times" in figures.sooner({"x": line, "mbatch": never}, "x")
     assert "does not come" in figures.sooner({"x": never, "mbatch": slow}, "x")
+
+
+def busy_of(done, seconds):
+    pieces = cores.Pieces(cores.Stages(lambda: 0.0))
+    pieces.driver, pieces.done = 7, done
+    shares = pieces.busy(seconds)
+    return [
+        [round(float(a), 1) for a in np.flatnonzero(np.diff(own)) * cores.TICK] for own in shares
+    ]
+
+
+def test_who_waits_while_others_are_at_work():
+    # the driver takes part until 2 and waits until 3; then it goes on by itself
+    assert busy_of([(7, 1.0, 2.0), (5, 1.2, 3.0)], 4.0) == [[2.0, 3.0], [1.2, 3.0]]
+    # of two who compute a pass one stands for the driver
+    assert busy_of([(5, 1.0, 2.0), (6, 1.0, 3.0)], 4.0) == [[2.0, 3.0], [1.0, 3.0]]
+    assert busy_of([], 4.0) == [[], []]
+
+
+def test_a_timeline_is_of_both_threads_and_all_stages(blobs, tmp_path):
+    x = np.tile(blobs, (4, 1)) + np.float32(1e-3) * np.arange(len(blobs) * 4)[:, None] % 1
+    x = np.ascontiguousarray(x, np.float32)
+    run = cores.clocked(x, 140, 2)
+    stages = cores.of_stages(run)
+    assert sum(whole for whole, _ in stages.values()) == pytest.approx(run["seconds"], abs=1e-3)
+    assert all(0 <= alone <= whole for whole, alone in stages.values())
+    assert stages["rows searched"][0] > 0
+    assert 0 < run["busy"][1].mean() < run["busy"][0].mean() <= 1
+    steps = cores.steps_near(x, 140, 1)
+    seconds = cores.timed(x, 140, 1)
+    assert sorted(seconds) == seconds
+    assert 0 <= steps[0] <= steps[1] < len(seconds) - 1
+    bars = cores.bars_of(run)
+    for own, busy in zip(bars, run["busy"], strict=True):
+        assert sum(end - begin for _, begin, end in own) == pytest.approx(busy.sum() * cores.TICK)
+    times = {"1": [2.0, 3.0, 4.0], "2": [1.0, 2.0, 3.2]}
+    record = {
+        "set": "blobs", "n": len(x), "d": 5, "k": 140, "seconds": times, "steps": steps,
+        "cpu_seconds": {"1": 4.0, "2": 4.4}, "busy": [0.9, 0.5],
+        "stages": {"1": stages, "2": stages}, "bars": bars,
+    }  # fmt: skip
+    result = {"cpu": "a processor", "records": [record]}
+    first = cores.table(result).splitlines()[2]
+    assert "2.00 → 1.00 s, 2.00x | 3.00 → 2.00 s, 1.50x | 4.00 → 3.20 s, 1.25x" in first
+    cores.draw(result, tmp_path / "cores.png")
+    assert (tmp_path / "cores.png").stat().st_size > 5_000
 
 
 def test_workers_are_compared_at_the_same_step():
