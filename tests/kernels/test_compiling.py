@@ -11,7 +11,13 @@ import pytest
 from numba.core import event
 
 from largek_dask.kernels import compiling
-from largek_dask.kernels.compiling import Compiled, asked_before, compiled, seconds_ahead
+from largek_dask.kernels.compiling import (
+    Compiled,
+    asked_before,
+    compiled,
+    is_compiling,
+    seconds_ahead,
+)
 from largek_dask.kernels.jit import KernelCache, njit
 
 with_compiler = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
@@ -38,6 +44,8 @@ def test_functions_inside_of_one_are_counted_and_their_time_once(now: list[float
         with compiling_one():
             now[0] += 2.0
             assert compiled().since(before) == Compiled(2, 3.0, at_it=True)
+        assert is_compiling()
+    assert not is_compiling()
     now[0] += 50.0
     found = compiled().since(before)
     assert (found, found.mean_seconds()) == (Compiled(2, 3.0, at_it=False), 1.5)
