@@ -87,7 +87,7 @@ def warmup(
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
     is not compiled again.
 
-    From 4,096 clusters on (1,024 with up to 8 features) the last pass over a large table, and a
+    From 4,096 clusters on (1,536 with up to 8 features) the last pass over a large table, and a
     model of it, pass most centres over; that has kernels which nothing else needs.
 
     Parameters
@@ -95,7 +95,7 @@ def warmup(
     client : distributed.Client, optional
         Compile on the machines of its workers, once for each cache folder; None: on this one.
     n_clusters : int, optional
-        The most that fits are going to have; from 1,024 on, what many clusters need is compiled as
+        The most that fits are going to have; from 1,536 on, what many clusters need is compiled as
         well.
     n_processes : int, optional
         Processes that compile at the same time on a machine, up to 4; None: one a core.

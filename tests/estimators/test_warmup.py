@@ -20,7 +20,7 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
-from largek_dask.kernels.bounds.boxes import WIDTHS, Boxes
+from largek_dask.kernels.bounds.boxes import FEWEST_CENTERS, FEWEST_DIRECT, WIDTHS, Boxes
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
@@ -211,9 +211,9 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 @pytest.mark.usefixtures("quick")
 def test_many_clusters_are_warmed_where_there_are_going_to_be_many(fresh_cluster: Any) -> None:
-    assert [machine.kernels for machine in lk.warmup(n_clusters=1_023)] == [4]
+    assert [machine.kernels for machine in lk.warmup(n_clusters=FEWEST_DIRECT - 1)] == [4]
     told: list[str] = []
-    (more,) = lk.warmup(n_clusters=1_024, told=told.append)
+    (more,) = lk.warmup(n_clusters=FEWEST_DIRECT, told=told.append)
     assert sorted(told) == sorted(f"{kind} is done" for kind in warmup_module.MANY)
     assert (more.kernels, more.there) == (2, 6)
     assert run_json("warmup", "--clusters", "32000")["kernels"] == 0
@@ -225,6 +225,17 @@ def test_many_clusters_are_warmed_where_there_are_going_to_be_many(fresh_cluster
     assert len(told) == 6
     (machine,) = lk.warmup(fresh_cluster(2, processes=False), n_clusters=5_000)
     assert (machine.kernels, machine.there) == (1, 6)
+
+
+def test_what_is_written_about_many_clusters_is_so() -> None:
+    few, direct = f"{FEWEST_CENTERS:,} clusters", f"{FEWEST_DIRECT:,}"
+    told = " ".join(str(lk.warmup.__doc__).split())
+    assert f"From {few} on ({direct} with" in told
+    assert f"from {direct} on" in told
+    helped = CliRunner().invoke(main, ["warmup", "-h"]).output
+    assert f"from {direct} on" in " ".join(helped.split())
+    page = Path(__file__).parents[2] / "docs/start/install.md"
+    assert f"From {few} on ({direct} with" in page.read_text()
 
 
 @pytest.mark.usefixtures("small")
