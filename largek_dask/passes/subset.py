@@ -306,8 +306,7 @@ class Subsets:
                 start=partial(CollectedShares, len(missing)),
                 combine=CollectedShares.combine,
                 rows=replace(asked[-1], begin=begin),
-                # Chunks show a share of rows in one piece by kernels for dense ones.
-                joined=not of.is_sparse,
+                joined=True,
             )
             for rows, share in zip(missing, collected.shares, strict=True):
                 held.extend(list(share.pieces(of.threads.n)), rows)

@@ -693,7 +693,7 @@ def test_row_state_of_shares_that_take_turns(x, memory_limit):
 
 
 def test_sparse_rows_in_one_piece(x, monkeypatch):
-    """All of them are one chunk, and some are copied once; shares are shares of every chunk."""
+    """All of them are one chunk, and some of them, or a share of every chunk, are copied once."""
     monkeypatch.setattr("largek_dask.data.memory_rows.SPARSE_CHUNK_ROWS", 300)
     table = sp.csr_array(np.where(x % 3 == 0, x, 0))
     with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
@@ -713,6 +713,13 @@ def test_sparse_rows_in_one_piece(x, monkeypatch):
         held = passes.subset(chosen)
         assert seen_pass(held, 1, [])[1] == 1
         np.testing.assert_array_equal(held.in_one_piece()[0].toarray(), table[chosen].toarray())
-        share = passes.subset(nested(300))
+        seen = []
+        monkeypatch.setattr(
+            "largek_dask.passes.subset.collect_shares",
+            lambda chunk, *more: (seen.append(chunk.index), collected.collect_shares(chunk, *more)),
+        )
+        share = passes.subset(nested(300)).take()
+        assert seen == [JOINED]
         expected = first_rows(300, table=np.array([0, 300, 600, 900]))
-        np.testing.assert_array_equal(np.sort(share.take().rows), expected)
+        np.testing.assert_array_equal(np.sort(share.rows), expected)
+        np.testing.assert_array_equal(share.x.toarray(), table[share.rows].toarray())
