@@ -25,6 +25,9 @@ Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
 
 PAIRED_VALUES = 1 << 16
 """Values of the centres that are compared in one call, about."""
+GAPS_AT_ONCE = 1 << 22
+"""Distances between centres that are there at a time, about. Those of 12,800 to all of 32,000 would
+take 1.6 GB, and twice that to be put in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +127,34 @@ def nearest_others(
     ``gaps`` tells the squared distances of some centres to all, where these are not to be found
     from all their numbers.
     """
-    if gaps is None:
-        distances = scores(centers[which], pack_centers(centers, shift))
-    else:
-        distances = gaps(which)
-    distances[np.arange(len(which)), which] = np.inf
-    order: NDArray[np.int64] = np.argsort(distances, axis=1, kind="stable")
-    return order[:, : min(m, len(centers) - 1)]
+    k = len(centers)
+    found = np.empty((len(which), min(m, k - 1)), np.int64)
+    packed = pack_centers(centers, shift) if gaps is None else None
+    step = max(1, GAPS_AT_ONCE // k)
+    for begin in range(0, len(which), step):
+        these = which[begin : begin + step]
+        if packed is not None:
+            distances = scores(centers[these], packed)
+        else:
+            assert gaps is not None
+            distances = gaps(these)
+        distances[np.arange(len(these)), these] = np.inf
+        found[begin : begin + step] = _least(distances, found.shape[1])
+    return found
+
+
+def _least(values: NDArray[Any], m: int) -> NDArray[np.int64]:
+    """(n, m) where the least m values of each row are, in ascending order; ties by place."""
+    n = len(values)
+    if m == 0:
+        return np.empty((n, 0), np.int64)
+    most = np.partition(values, m - 1, axis=1)[:, m - 1 : m]
+    # No more than m and ties. What is not a number comes last, as numpy has it.
+    rows, places = np.nonzero(~(values > most))
+    order = np.lexsort((places, values[rows, places], rows))
+    starts = np.searchsorted(rows, np.arange(n))
+    least: NDArray[np.int64] = places[order[starts[:, None] + np.arange(m)]]
+    return least
 
 
 def losses_of_merging(

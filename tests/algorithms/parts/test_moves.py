@@ -155,6 +155,42 @@ def test_nearest_others(monkeypatch):
     assert nearest_others(centers, np.array([1]), np.zeros(1), 9).tolist() == [[0, 2, 3]]
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_nearest_others_are_looked_for_a_few_at_a_time(monkeypatch, sparse):
+    """Among many centres, of which some are equal, and the same as if all were put in order."""
+    r = np.random.default_rng(1)
+    centers, which = r.integers(0, 3, (90, 3)).astype(np.float64), r.permutation(90)[:40]
+    apart = ((centers[which, None] - centers) ** 2).sum(axis=2)
+    apart[np.arange(40), which] = np.inf
+    expected = np.argsort(apart, axis=1, kind="stable")[:, :5]
+    assert (np.sort(apart, axis=1)[:, 4] == np.sort(apart, axis=1)[:, 5]).any(), "ties at the end"
+    asked = []
+
+    def gaps(some):
+        asked.append(len(some))
+        return ((centers[some, None] - centers) ** 2).sum(axis=2)
+
+    compare = moves.scores
+    monkeypatch.setattr(
+        moves, "scores", lambda x, packed: (asked.append(len(x)), compare(x, packed))[1]
+    )
+    monkeypatch.setattr(moves, "GAPS_AT_ONCE", 700)
+    found = nearest_others(centers, which, np.zeros(3), 5, gaps if sparse else None)
+    assert asked == [7, 7, 7, 7, 7, 5]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_least_values_are_those_that_come_first_in_order():
+    r = np.random.default_rng(2)
+    for _ in range(300):
+        values = r.integers(0, 4, (r.integers(1, 6), r.integers(1, 9))).astype(np.float64)
+        values[r.random(values.shape) < 0.2] = np.inf
+        values[r.random(values.shape) < 0.1] = np.nan
+        for m in range(values.shape[1] + 1):
+            expected = np.argsort(values, axis=1, kind="stable")[:, :m]
+            np.testing.assert_array_equal(moves._least(values, m), expected)
+
+
 def test_what_merging_loses():
     r = np.random.default_rng(0)
     centers, counts = r.standard_normal((9, 3)), r.integers(1, 50, 9).astype(np.float64)
