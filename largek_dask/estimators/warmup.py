@@ -41,7 +41,7 @@ __all__ = ["KINDS", "MANY", "Warmed", "warmup"]
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
 MANY = ("many clusters of float32", "many clusters of float64")
-"""What only a last pass over very many clusters needs, and models of them."""
+"""What only passes over all of very many clusters need, and models of them."""
 BOXED = (8, 9, 32, 64)
 """Numbers of features: one for each width of the boxes that centres stand in, and the direct form.
 """
@@ -87,8 +87,8 @@ def warmup(
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
     is not compiled again.
 
-    From 4,096 clusters on (1,536 with up to 8 features) the last pass over a large table, and a
-    model of it, pass most centres over; that has kernels which nothing else needs.
+    From 4,096 clusters on (1,536 with up to 8 features) passes over a large table, and a model of
+    it, pass most centres over; that has kernels which nothing else needs.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
 
 
 def _search_boxes(d: int, dtype: np.dtype[Any]) -> None:
-    """Label rows as the last pass over many clusters does: as many clusters would take longer."""
+    """Label rows as passes over many clusters do: as many clusters would take longer."""
     x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
     boxes = Boxes(pack_centers(x, np.zeros(d, dtype)))

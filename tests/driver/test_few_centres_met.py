@@ -1,4 +1,4 @@
-"""The last pass and a model meet few of many centres, and give what they give with all of them."""
+"""Steps, the last pass and a model meet few of many centres; what comes out is as with all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms import kmeans
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
+from largek_dask.algorithms.parts import labels as parts_labels
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import boxes
 from largek_dask.passes.local import LocalPasses
@@ -16,8 +17,15 @@ from largek_dask.passes.local import LocalPasses
 KINDS = ["plain", "weighted", "integer", "away", "far rows", "twice", "not finite"]
 
 
-@pytest.fixture
-def met(monkeypatch):
+STEPS = {
+    "lloyd": lk.Lloyd(),
+    "nmbatch": lk.NMBatch(),
+    "vrkm": lk.VRKM(rounds=3),
+    "snapshot": lk.VRKM(table="snapshot"),
+}
+
+
+def counted_in(monkeypatch, module):
     """Pairs of rows and centres, and how many of them were distances computed, call by call."""
     calls = []
 
@@ -26,8 +34,14 @@ def met(monkeypatch):
         calls.append((len(x) * packed.n_clusters, n_evaluated))
         return labels, n_evaluated
 
-    monkeypatch.setattr(kmeans, "nearest_pruned", counted)
+    monkeypatch.setattr(module, "nearest_pruned", counted)
     return calls
+
+
+@pytest.fixture
+def met(monkeypatch):
+    """Of the last pass and of models."""
+    return counted_in(monkeypatch, kmeans)
 
 
 def few(monkeypatch, is_on):
@@ -93,6 +107,33 @@ def test_a_fit_ends_and_a_model_predicts_as_with_all_centres(monkeypatch, met, d
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(("d", "weighted"), [(12, False), (5, True)])
+def test_steps_are_those_with_all_centres(monkeypatch, name, d, weighted):
+    r = np.random.default_rng(11)
+    k, n = 240, 6_000
+    places = 100 * r.normal(size=(k, d))
+    x = (places[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
+    weight = r.integers(0, 4, n).astype(float) if weighted else None
+    met = counted_in(monkeypatch, parts_labels)
+    found = []
+    for is_on, n_threads in ((False, 1), (True, 1), (True, 3)):
+        few(monkeypatch, is_on)
+        model = lk.KMeans(
+            k, init="random", algorithm=STEPS[name], max_iter=3, n_threads=n_threads,
+            random_state=0,
+        ).fit(da.from_array(x, chunks=(1_100, d)), sample_weight=weight)  # fmt: skip
+        assert met
+        computed = share(met)
+        assert computed < 0.7 if is_on else computed == 1
+        history = [{key: step[key] for key in step if key != "seconds"} for step in model.history_]
+        found.append((model.labels_, model.cluster_centers_, model.inertia_, history))
+    for other in found[1:]:
+        for a, b in zip(found[0][:3], other[:3], strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert found[0][3] == other[3]
 
 
 def test_on_workers(monkeypatch, met, fresh_cluster):

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.bounds import bounds
+from largek_dask.kernels.bounds.boxes import nearest_pruned
 from largek_dask.kernels.bounds.groups import BoundedCenters
-from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
+from largek_dask.kernels.distances import PackedCenters, nearest_two
 
 __all__ = ["UNKNOWN", "Kept", "label_rows", "label_with_margins"]
 
@@ -44,10 +45,12 @@ def label_rows(
     kept : mapping
         What to keep of the rows.
     n_evaluated : int
-        Distances that were computed.
+        Distances that were computed. Without bounds all count, those too that are passed over as
+        centres stand in boxes: how many these are depends on threads and workers.
     """
     if isinstance(centers, PackedCenters):
-        return {"labels": nearest(x, centers)}, len(x) * centers.n_clusters
+        labels, _ = nearest_pruned(x, centers)
+        return {"labels": labels}, len(x) * centers.n_clusters
     if before is None or "lower" not in before:
         labels, upper, lower, n_evaluated = bounds.start(x, centers)
         return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated
