@@ -1,7 +1,7 @@
 """A large fit through the service: seconds beside dense passes, memory, energy, and what dies.
 
     python -m benchmarks.large [--rows 80e6] [--clusters 32e3] [--scale 0.1] [--strike]
-                               [--papers [--together]] [--folder DIR] [--write]
+                               [--papers [NAME ...] [--together]] [--folder DIR] [--write]
 
 Rows of 32 features of overlapping Gaussians, half as many again as there are clusters, in a Zarr
 store, which is written once and found again in the folder; a scheduler with a store and two workers
@@ -17,7 +17,8 @@ are not in the store, of the centres in checkpoints.
 ``--strike`` does the fit once more, with `kill -9` of a worker in a pass over all rows and of the
 scheduler some steps later, and compares digests. ``--papers`` gives the algorithms of the four
 papers ``--minutes`` each, 10 unless said otherwise, on the same rows; ``--together`` all at once,
-on a machine with at least twelve cores, each with a scheduler and workers of its own.
+on a machine with at least twelve cores, each with a scheduler and workers of its own. Each is saved
+as soon as it is there; with names only these are measured, beside what is there of the others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import argparse
 import json
 import shutil
 import tempfile
-import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -204,15 +205,15 @@ def paper(name: str, size: Size) -> tuple[Any, int, dict[str, Any]]:
 
 
 def measure_papers(
-    size: Size, store: str, folder: Path, *, together: bool = False, **settings: Any
+    names: Sequence[str], size: Size, store: str, folder: Path, **settings: Any
 ) -> dict[str, Any]:
-    """The algorithms of the four papers, each in a limit and in new processes."""
+    """The algorithms of some papers, all at once, each in a limit and in processes of its own."""
     held = runs.held_rows(size.rows, size.components)
     if size.warm:
         runs.stored(folder, *runs.WARM)  # before several want to write it
     one = partial(measure_paper, size=size, store=store, folder=folder, held=held, **settings)
-    with ThreadPoolExecutor(len(PAPERS) if together else 1) as pool:
-        return dict(zip(PAPERS, pool.map(one, PAPERS), strict=True))
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(one, names), strict=True))
 
 
 def measure_paper(
@@ -395,16 +396,15 @@ def papers_table(result: dict[str, Any]) -> str:
 
 
 def measure(
-    size: Size, store_folder: Path, folder: Path, *, strike: bool = False, papers: bool = False,
-    together: bool = False, **settings: Any,
+    size: Size, store_folder: Path, folder: Path, *, strike: bool = False,
+    papers: Sequence[str] = (), **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """All that is asked for of a size."""
+    """All that is asked for of a size: the fit and the long run, or some papers' algorithms."""
     store = runs.stored(store_folder, size.rows, size.components, size.chunk_rows)
     result: dict[str, Any] = {"cpu": cpu_description(), "size": asdict(size)}
     if papers:
-        found = measure_papers(size, store, folder, together=together, **settings)
-        result["papers"] = found
-        about = {"rows": size.rows, "cpu": result["cpu"], "together": together}
+        result["papers"] = measure_papers(papers, size, store, folder, **settings)
+        about = {"rows": size.rows, "cpu": result["cpu"], "together": len(papers) > 1}
         return result | {"minutes": size.minutes, "coreset": size.coreset, "papers_of": about}
     load = [psutil.getloadavg()[0]]
     with runs.deployment(folder / "rig", **settings) as rig, rig.connected() as service:
@@ -420,12 +420,15 @@ def measure(
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """A result, and of the last one what was not measured now: the fit, or the four papers."""
+    """A result, and of the last one what was not measured now: the fit, or papers' algorithms."""
     if "papers" not in new:
         return {name: old[name] for name in OF_PAPERS if name in old} | new
-    if "fit" not in old:
-        return new
-    return old | {name: new[name] for name in OF_PAPERS}
+    papers = new["papers"]
+    if all(old.get(name) == new[name] for name in OF_PAPERS if name != "papers"):
+        papers = {**old["papers"], **papers}
+    papers = {name: papers[name] for name in PAPERS if name in papers}
+    rest = old if "fit" in old else new
+    return rest | {name: new[name] for name in OF_PAPERS} | {"papers": papers}
 
 
 def main() -> None:
@@ -436,7 +439,9 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.1, help="of both")
     parser.add_argument("--long", type=float, default=12.0, help="dense passes of the long run")
     parser.add_argument("--strike", action="store_true", help="once more, with kills")
-    parser.add_argument("--papers", action="store_true", help="the four papers' algorithms instead")
+    parser.add_argument(
+        "--papers", nargs="*", choices=PAPERS, help="the four papers' algorithms instead, or some"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="of each of these")
     parser.add_argument("--together", action="store_true", help="all four of these at once")
     parser.add_argument("--folder", type=Path, help="where stores of rows are kept")
@@ -446,29 +451,32 @@ def main() -> None:
     size = Size(rows, clusters, args.scale, args.long, minutes=args.minutes)
     folder = args.folder or Path(tempfile.gettempdir()) / "largek-large"
     folder.mkdir(parents=True, exist_ok=True)
-    begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        result = measure(
-            size, folder, Path(place), strike=args.strike, papers=args.papers,
-            together=args.together,
-        )  # fmt: skip
-    command = f"python -m benchmarks.large --scale {args.scale:g}"
-    command += f" --long {args.long:g}" * (args.long != 12 and not args.papers)
-    command += f" --papers --minutes {args.minutes:g}" * args.papers
-    command += " --together" * (args.papers and args.together)
-    command += " --strike" * (args.strike and not args.papers) + " --write"
-    result["papers_command" if args.papers else "command"] = command
-    print(f"{time.perf_counter() - begun:.0f} s")
-    if args.write:
-        file = RESULTS / "large.json"
-        old = json.loads(file.read_text()) if file.exists() else {}
-        result = merged(old, result)
-        save("large", result, indent=None)
-        if "fit" in result:
-            draw(result, PICTURE)
-        write_tables("large", result)
-        print(file)
-    print(papers_table(result) if args.papers else table(result))
+    if args.papers is None:
+        command = f" --long {args.long:g}" * (args.long != 12) + " --strike" * args.strike
+        runs_wanted: list[Sequence[str]] = [()]
+    else:
+        command = f" --papers --minutes {args.minutes:g}" + " --together" * args.together
+        names = args.papers or PAPERS
+        runs_wanted = [names] if args.together else [(name,) for name in names]
+    command = f"python -m benchmarks.large --scale {args.scale:g}{command} --write"
+    for papers in runs_wanted:
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            result = measure(size, folder, Path(place), strike=args.strike, papers=papers)
+        result["papers_command" if papers else "command"] = command
+        if args.write:
+            result = keep(result)
+        print(papers_table(result) if papers else table(result), flush=True)
+
+
+def keep(result: dict[str, Any]) -> dict[str, Any]:
+    """Save a result beside what is there, draw it, and write the tables."""
+    file = RESULTS / "large.json"
+    result = merged(json.loads(file.read_text()) if file.exists() else {}, result)
+    save("large", result, indent=None)
+    if "fit" in result:
+        draw(result, PICTURE)
+    write_tables("large", result)
+    return result
 
 
 if __name__ == "__main__":

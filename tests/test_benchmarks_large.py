@@ -111,12 +111,17 @@ def test_tables_and_picture(measured, tmp_path):
 
 
 def test_parts_that_are_not_measured_again_are_kept():
-    papers = dict.fromkeys(large.OF_PAPERS, 1)
+    papers = dict.fromkeys(large.OF_PAPERS, 1) | {"papers": {"VRKM": 1, "Mixture": 1}}
     fit = {"size": {"rows": 1}, "cpu": "one", "fit": 1}
     longer = {"size": {"rows": 2}, "cpu": "another", "fit": 2}
     assert large.merged({}, fit) == fit
     assert large.merged(papers | fit | {"strike": 1}, longer) == papers | longer
-    others = dict.fromkeys(large.OF_PAPERS, 2)
+    others = dict.fromkeys(large.OF_PAPERS, 2) | {"papers": {"NMBatch": 2}}
     about = {"size": {"rows": 2}, "cpu": "another"}
     assert large.merged(papers | fit, others | about) == others | fit
     assert large.merged({}, others | about) == others | about
+    # Of the same size, by the same command on the same machine, they come together.
+    again = papers | {"papers": {"VRKM": 3, "NMBatch": 3}}
+    found = large.merged(papers | fit, again | about)
+    assert found == papers | fit | {"papers": {"NMBatch": 3, "VRKM": 3, "Mixture": 1}}
+    assert list(found["papers"]) == ["NMBatch", "VRKM", "Mixture"]
