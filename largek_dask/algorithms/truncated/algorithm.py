@@ -433,6 +433,7 @@ class Truncated(Algorithm[TruncatedState]):
             misled=found.misled,
             curve=found.curve,
             restart_rows=self._restart_rows(passes, state, far),
+            met=done.total.tally.n_evaluated / (done.n_rows * len(done.centers)),
         )
         schedule, back = next_step(state.schedule, outcome, self.problem.tol)
         centers, cost = _centers_after(state, done, goes_on=schedule.goes_on and not back)

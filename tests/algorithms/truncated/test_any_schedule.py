@@ -174,6 +174,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             n_moves=n_moves if task.looks and schedule.search.moves else 0,
             curve=curve if probed else (),
             misled=misled if probed and not schedule.everywhere else 0.0,
+            met=min(1.0, evaluated),
         )
         self.before = schedule
         self.schedule, self.back = next_step(schedule, self.done, self.tol)

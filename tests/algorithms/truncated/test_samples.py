@@ -29,9 +29,10 @@ every_kind = pytest.mark.parametrize("kind", ALGORITHMS)
 
 @pytest.fixture(scope="module", autouse=True)
 def no_restarts():
-    """Samples as for many clusters; the best of several starts has tests of its own."""
+    """Samples as for many clusters; what is otherwise with few of them has tests of its own."""
     with pytest.MonkeyPatch.context() as patched:
-        tuning = replace(TUNING, restarted_clusters=0)
+        # Cells of so few centres leave hardly any out.
+        tuning = replace(TUNING, restarted_clusters=0, most_met=1.0)
         patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
         yield
 
@@ -202,6 +203,21 @@ def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
     assert asked
     assert max(asked) < len(x)
     assert set(asked) <= {n for n, _ in steps}
+
+
+@pytest.mark.parametrize("is_noise", [False, True])
+def test_rows_meet_all_centres_where_cells_leave_hardly_any_out(is_noise, monkeypatch):
+    monkeypatch.setattr("largek_dask.algorithms.truncated.schedule.TUNING", TUNING)
+    k, n = 150, 20_000
+    x = blobs(n, 64, k, seed=3, spread=0.2)
+    if is_noise:
+        x = np.random.default_rng(3).normal(size=(n, 192)).astype(np.float32)
+    km = lk.KMeans(k, algorithm="truncated", max_iter=20, random_state=0, n_threads=1).fit(x)
+    steps = [(step["rows"], step["extra"]["distances"]) for step in km.history_]
+    assert steps[0][0] < n
+    assert (steps[0][1] > TUNING.most_met) is is_noise, "the first pass is led by coarse cells"
+    everywhere = next(share for rows, share in steps if rows == n)
+    assert (everywhere == 1) is is_noise
 
 
 def test_labels_of_a_start_are_no_part_of_the_history(x):

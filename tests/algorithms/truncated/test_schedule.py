@@ -132,6 +132,21 @@ def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
     assert schedule.task.everywhere
 
 
+@pytest.mark.parametrize(("met", "kind"), [(0.5, "cells"), (0.51, "all")])
+def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kind):
+    schedule = first_schedule(Search(N, K), (8_000, 32_000, 60_000))
+    assert schedule.task.kind == "cells"
+    schedule, _ = stepped(schedule, replace(done(300.0), met=met))
+    # That of another pass says nothing of cells.
+    schedule, _ = stepped(schedule, replace(done(220.0), met=0.03))
+    assert (schedule.task.kind, schedule.task.everywhere) == (kind, False)
+    for cost in (215.0, 214.9, 214.8):
+        if not schedule.everywhere:
+            schedule, _ = stepped(schedule, replace(done(cost), met=met))
+    assert (schedule.task.kind, schedule.task.everywhere) == (kind, True)
+    assert not schedule.task.keeps_centers
+
+
 @pytest.mark.parametrize(("misled", "kind"), [(0.04, "cells"), (0.06, "all")])
 @pytest.mark.parametrize("larger", [(), (512_000,)])
 def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
