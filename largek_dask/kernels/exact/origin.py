@@ -56,19 +56,21 @@ class DistinctRows:
         Compute dtype: that of the rows that are kept.
     """
 
-    __slots__ = ("_hashes", "_recent", "_rows", "size")
+    __slots__ = ("_hashes", "_places", "_recent", "_rows", "size")
 
     def __init__(self, n_features: int, dtype: np.dtype[Any]) -> None:
         self.size = max(FEWEST_ROWS, min(MOST_ROWS, _VALUES // n_features))
         self._hashes = np.empty(0, np.uint64)
-        self._rows = np.empty((0, n_features), dtype)
+        # where the row of each hash is: rows stay in their places while others go
+        self._places = np.empty(0, np.int64)
+        self._rows = np.empty((self.size, n_features), dtype)
         # hashes that have been met: tables of few distinct rows meet each of them often
         self._recent = np.full(_RECENT, _ALL)
 
     @property
     def rows(self) -> NDArray[Any]:
         """(m, d) the rows in ascending order of their hashes."""
-        return self._rows
+        return self._rows[self._places]
 
     def add(self, x: NDArray[Any]) -> None:
         """Add (n, d) finite rows that count."""
@@ -87,12 +89,19 @@ class DistinctRows:
 
     def merge(self, other: DistinctRows) -> None:
         """Add another sample's rows into this one."""
-        self._keep(other._hashes, other._rows)
+        self._keep(other._hashes, other.rows)
 
     def _keep(self, hashes: NDArray[np.uint64], rows: NDArray[Any]) -> None:
+        n_before = len(self._hashes)
         together, first = np.unique(np.concatenate([self._hashes, hashes]), return_index=True)
-        self._hashes = together[: self.size]
-        self._rows = np.concatenate([self._rows, rows.astype(self._rows.dtype)])[first[: self.size]]
+        kept = first[: self.size]
+        enters = kept >= n_before
+        places = np.empty(len(kept), np.int64)
+        places[~enters] = self._places[kept[~enters]]
+        free = np.setdiff1d(np.arange(self.size), places[~enters], assume_unique=True)
+        places[enters] = free[: np.count_nonzero(enters)]
+        self._rows[places[enters]] = rows[kept[enters] - n_before]
+        self._hashes, self._places = together[: self.size], places
 
 
 class Middle:
