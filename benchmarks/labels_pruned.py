@@ -16,34 +16,51 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import largek_dask as lk
 from benchmarks.common import cpu_description, save
+from benchmarks.directions import patches
+from benchmarks.lloyd import data_folder
 from benchmarks.tables import write_tables
 from largek_dask.data.synthetic import generate
 from largek_dask.kernels.bounds import boxes
 from largek_dask.kernels.distances import nearest, pack_centers
 
 ROUNDS = 5
-POINTS: tuple[tuple[int | None, int, int, str], ...] = (
+POINTS: tuple[tuple[int | str | None, int, int, str], ...] = (
     (8_000, 32, 8_000, "f4"),
     (8_000, 32, 8_000, "f8"),
     (32_000, 32, 32_000, "f4"),
     (2_000, 8, 8_000, "f4"),
     (None, 32, 8_192, "f4"),
+    ("mnist", 784, 1_000, "f4"),
+    ("mnist", 784, 4_000, "f4"),
+    ("patches", 3_072, 1_000, "f4"),
+    (None, 784, 1_000, "f4"),
 )
-"""Components of the rows (None: one Gaussian, without structure), features, clusters, type."""
-FITTED = 150_000
-"""Rows of each of these sets that centres are fitted to."""
+"""Components of the rows (None: one Gaussian, without structure) or a set's name, features,
+clusters, type."""
+FITTED, MOST_VALUES = 150_000, 1 << 26
+"""Rows of each of these sets that centres are fitted to, of no more numbers than these."""
 
 
-def record_of(components: int | None, d: int, k: int, dtype: str) -> dict[str, Any]:
+def rows_of(components: int | str | None, n: int, d: int, dtype: str) -> NDArray[Any]:
+    """At least n rows, or all there are of a set."""
+    if components == "patches":
+        return patches().astype(dtype)
+    if isinstance(components, str):
+        return np.load(data_folder() / f"{components}.npz")["X"].astype(dtype)
+    if components is None:
+        return np.random.default_rng(5).standard_normal((n, d)).astype(dtype)
+    return generate("mixture", n, d, n_components=components, seed=3, dtype=dtype)
+
+
+def record_of(components: int | str | None, d: int, k: int, dtype: str) -> dict[str, Any]:
     """A pass that passes most centres over beside the dense one, over the same rows."""
     n = int(boxes.LEAST_WORK / (k * d)) + 1
-    if components is None:
-        x = np.random.default_rng(5).standard_normal((max(n, FITTED), d)).astype(dtype)
-    else:
-        x = generate("mixture", max(n, FITTED), d, n_components=components, seed=3, dtype=dtype)
+    x = rows_of(components, max(n, min(FITTED, MOST_VALUES // d)), d, dtype)
+    n = min(n, len(x))
     model = lk.KMeans(k, random_state=0, max_iter=3, n_threads=1).fit(x[:FITTED]).model_
     centers, shift = (part.astype(dtype) for part in (model.arrays.centers, model.arrays.shift))
     x = x[:n]
@@ -54,6 +71,8 @@ def record_of(components: int | None, d: int, k: int, dtype: str) -> dict[str, A
     def pruned() -> tuple[Any, int]:
         return boxes.nearest_pruned(x, pack_centers(centers, shift))
 
+    # Fewer rows than make it worth to compile kernels are looked at in vain the first time.
+    pruned()
     (labels, _), (found, n_evaluated) = dense(), pruned()
     np.testing.assert_array_equal(labels, found)
     seconds: dict[str, list[float]] = {"dense": [], "pruned": []}
@@ -78,7 +97,8 @@ def table(result: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in result["points"]:
-        rows = "one Gaussian" if r["components"] is None else f"{r['components']:,} components"
+        of = r["components"]
+        rows = "one Gaussian" if of is None else of if isinstance(of, str) else f"{of:,} components"
         dense, pruned = (f"{r[name] / r['n'] * 1e9:.0f}" for name in ("dense", "pruned"))
         lines.append(
             f"| {rows} | {r['d']} | {r['k']} | {r['dtype']} | {dense} | {pruned} "
@@ -93,7 +113,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="save results, write the table")
     args = parser.parse_args()
-    result = {"cpu": cpu_description(), "points": [record_of(*point) for point in POINTS]}
+    there = [p for p in POINTS if p[0] != "mnist" or (data_folder() / "mnist.npz").exists()]
+    result = {"cpu": cpu_description(), "points": [record_of(*point) for point in there]}
     print(table(result))
     if args.write:
         save("labels_pruned", result)

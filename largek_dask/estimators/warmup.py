@@ -87,8 +87,9 @@ def warmup(
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
     is not compiled again.
 
-    From 4,096 clusters on (1,536 with up to 8 features) passes over a large table, and a model of
-    it, pass most centres over; that has kernels which nothing else needs.
+    From 4,096 clusters on (1,536 with up to 8 features, fewer with more than 256) passes over a
+    large table, and a model of it, pass most centres over; that has kernels which nothing else
+    needs.
 
     Parameters
     ----------

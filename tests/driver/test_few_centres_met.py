@@ -49,6 +49,8 @@ def few(monkeypatch, is_on):
     monkeypatch.setattr(boxes, "FEWEST_CENTERS", 200 if is_on else 10**9)
     monkeypatch.setattr(boxes, "FEWEST_DIRECT", 200 if is_on else 10**9)
     monkeypatch.setattr(boxes, "LEAST_WORK", 0)
+    monkeypatch.setattr(boxes, "LEAST_PASS", 0)
+    monkeypatch.setattr(boxes, "_PASTS", {})
     monkeypatch.setattr(boxes, "WORTH", np.inf)
     monkeypatch.setattr(boxes, "IN_VAIN", 1)
 

@@ -128,7 +128,7 @@ def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: P
 BOXED = """
 from largek_dask.kernels.bounds import boxes
 boxes.FEWEST_CENTERS = boxes.FEWEST_DIRECT = 200
-boxes.LEAST_WORK = 0
+boxes.LEAST_WORK = boxes.LEAST_PASS = 0
 places = 100 * draws.normal(size=(300, {d})).astype({dtype!r})
 x = places[draws.integers(300, size=2_000)] + draws.normal(size=(2_000, {d})).astype({dtype!r})
 lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500])

@@ -21,6 +21,7 @@ from largek_dask.kernels.jit import njit, readonly
 
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.emit.box_standins import (
+        ROWS,
         boxes_within,
         each_within,
         gap_square,
@@ -31,6 +32,7 @@ if numba.config.DISABLE_JIT:
     from largek_dask.kernels.emit.standins import square_distance
 else:
     from largek_dask.kernels.emit.boxes import (
+        ROWS,
         boxes_within,
         each_within,
         gap_square,
@@ -46,8 +48,12 @@ LANES = 16
 """Centres in a box, and boxes in a node."""
 MOST_ROWS = 1_024
 """Rows of a block, at most: codes of a row and a centre of a node have 32 bits."""
+MOST_FULL = 1 << 19
+"""Numbers of the rows of a block, at most."""
 MOST_NEAR = 1 << 17
 """Numbers that a block keeps of how far rows are from nodes, at most."""
+FEATURES_OF_GUESS = 128
+"""With more a guess is of few coordinates: to meet sixteen centres takes longer than it saves."""
 BATCH = 64
 """Rows that meet a node at a time, but for a few."""
 
@@ -80,14 +86,23 @@ def _limit(square: Any, extra: Any, scale: Any, slack: Any) -> Any:
 
 @cache
 def _placed(width: int, direct: bool) -> Kernel:
-    """Put a row where the centres' points are; its length."""
+    """Put row r of the block from ``start`` on where the centres' points are; its length.
+
+    Rows are turned together, with the first of them.
+    """
 
     @inner
     def place(
-        rows: Any, at: Any, d: Any, shift: Any, basis: Any, scale: Any, turned: Any, point: Any,
-        full: Any,
+        rows: Any, start: Any, r: Any, m: Any, d: Any, shift: Any, basis: Any, scale: Any,
+        together: Any, point: Any, full: Any,
     ) -> Any:  # fmt: skip
-        turn(width, rows, at, shift, d, basis, turned)
+        places, all_turned = together
+        at, own = (start + r) * d, r % ROWS
+        if own == 0:
+            for i in range(ROWS):
+                places[i] = (start + min(r + i, m - 1)) * d
+            turn(width, rows, places, shift, d, basis, all_turned)
+        turned = all_turned[own * (width + 1) : (own + 1) * (width + 1)]
         square = turned[width]
         if not direct:
             rest = square
@@ -111,7 +126,7 @@ def _guessed(width: int) -> Kernel:
     def guess(
         r: Any, n: Any, held: Any, nodes: Any, points: Any, fulls: Any, far: Any, out: Any
     ) -> Any:
-        _, names, _, whole, low, high, node_low, node_high = held
+        _, names, columns, whole, low, high, node_low, node_high = held
         step, everything = width * LANES, np.float32(np.inf)
         point = points[r * width : (r + 1) * width]
         for b in range(0, nodes.size, LANES):
@@ -124,8 +139,11 @@ def _guessed(width: int) -> Kernel:
         far[at + home * LANES] = everything
         boxes_within(width, low, high, home * step, point, everything, out, 0)
         first = (home * LANES + _lowest(out.view(np.int32), LANES)) * LANES
-        for j in range(LANES):
-            out[j] = gap_square(whole, (first + j) * n, fulls, r * n, n)
+        if n > FEATURES_OF_GUESS:
+            points_within(width, columns, first * width, point, everything, out)
+        else:
+            for j in range(LANES):
+                out[j] = gap_square(whole, (first + j) * n, fulls, r * n, n)
         return home, np.int64(names[first + _lowest(out.view(np.int32), LANES)])
 
     return guess
@@ -247,10 +265,12 @@ def search(width: int, direct: bool) -> Kernel:
     ) -> Any:  # fmt: skip
         n, nodes = (d + LANES - 1) // LANES * LANES, np.empty(held[6].size // width, np.float32)
         n_nodes, few = held[1].size // LANES // LANES, (end - begin + LANES - 1) // LANES * LANES
-        size = max(LANES, min(MOST_ROWS, MOST_NEAR // nodes.size, few))
+        most = min(MOST_ROWS, MOST_NEAR // nodes.size, MOST_FULL // n) // LANES * LANES
+        size = max(LANES, min(most, few))
         placed = np.empty(size * width, np.float32), np.zeros(size * n, np.float32), np.empty(size)
         # (zeros: what nobody has written is not below 0)
-        far, turned = np.zeros(size * nodes.size, np.float32), np.empty(width + 1)
+        far = np.zeros(size * nodes.size, np.float32)
+        together = np.empty(ROWS, np.int64), np.empty(ROWS * (width + 1))
         homes, ends = np.empty(size, np.int64), np.empty(n_nodes + 2, np.int64)
         order, queue = np.empty(size, np.int32), np.empty(BATCH + 2 * LANES, np.int32)
         known, scratch = _known(size), _scratch()
@@ -263,7 +283,7 @@ def search(width: int, direct: bool) -> Kernel:
             for r in range(m):
                 at, point = (start + r) * d, points[r * width : (r + 1) * width]
                 full = fulls[r * n : (r + 1) * n]
-                length = place(rows, at, d, shift, basis, scale, turned, point, full)
+                length = place(rows, start, r, m, d, shift, basis, scale, together, point, full)
                 homes[r] = -1
                 if not length <= farthest:
                     left[n_left] = start + r
@@ -274,7 +294,7 @@ def search(width: int, direct: bool) -> Kernel:
                 firsts[r] = square_distance(rows, at, held[0], c * d, d)
                 limits[r] = _limit(firsts[r], extras[r], scale, slack)
             work += m * (costs[0] + (nodes.size // LANES + 1) * costs[1])
-            n_evaluated += m * (LANES + 1)
+            n_evaluated += m if n > FEATURES_OF_GUESS else m * (LANES + 1)
             _by_home(homes, m, ends, order)
             for visit in range(2 * n_nodes):
                 if work >= budget:

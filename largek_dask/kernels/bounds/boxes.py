@@ -47,13 +47,24 @@ FEWEST_CENTERS = 4_096
 FEWEST_DIRECT = 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
 128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
-MOST_FEATURES = 256
+FEW_FEATURES, FEWEST_VALUES = 256, 750_000
+"""Of more features so many numbers of centres are enough: measured, 1,000 centres of images of 784
+features take 0.45 to 0.9 of a dense pass, 500 as long as one, and 500 of 3,072 features 0.7."""
 LEAST_WORK = 2.0**36
-"""Rows times centres times features that are to come before boxes are made and kernels compiled:
+"""Rows times centres times features that are to come, or have come, before kernels are compiled:
 about two seconds of a dense pass."""
+LEAST_PASS = 2.0**32
+"""The same of one set of centres, before boxes are made of them."""
+MOST_SPARED = 31
+"""Sets of centres after one of which boxes have spared nothing that make none, at most: of the next
+one, then of the next three, and so on."""
 WIDTHS = (8, 16, 32)
-ENOUGH = 0.7
-"""Coordinates are as few as have this share of the variance of the centres."""
+ENOUGH, ENOUGH_OF_MANY = 0.7, 0.9
+"""Coordinates are as few as have this share of the variance of the centres, and of more than
+`FEW_FEATURES` this one: to meet a centre takes longer then."""
+SOME_CENTERS, ITERATIONS = 512, 4
+"""Of more than `FEW_FEATURES` directions are found about, of so many centres, in so many steps: to
+find them exactly takes as long as thousands of rows do."""
 
 TRIED = 256
 """Rows after which, and `PIECE` rows after each of which, it is seen what boxes have spared."""
@@ -222,13 +233,32 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     d = moved.shape[1]
     apart = moved - moved.mean(axis=0)
-    values, vectors = np.linalg.eigh(apart.T @ apart)
-    shares = np.cumsum(np.maximum(values[::-1], 0))
+    values, vectors = _leading(apart)
+    shares = np.cumsum(np.maximum(values, 0))
+    enough = (ENOUGH_OF_MANY if d > FEW_FEATURES else ENOUGH) * (apart * apart).sum()
     allowed = [width for width in WIDTHS if width <= max(WIDTHS[0], d // 2)]
-    width = next((w for w in allowed if shares[w - 2] >= ENOUGH * shares[-1]), allowed[-1])
+    width = next((w for w in allowed if shares[w - 2] >= enough), allowed[-1])
     basis = np.zeros((d, width))
-    basis[:, : width - 1] = vectors[:, ::-1][:, : width - 1]
+    basis[:, : width - 1] = vectors[:, : width - 1]
     return basis
+
+
+def _leading(apart: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What (k, d) points vary by along their first principal directions, and these, side by side.
+
+    Of many features about: by some steps of block power iteration on some of the points.
+    """
+    k, d = apart.shape
+    if d <= FEW_FEATURES:
+        values, vectors = np.linalg.eigh(apart.T @ apart)
+        return values[::-1], vectors[:, ::-1]
+    some = apart[:: -(-k // SOME_CENTERS)]
+    block = np.random.default_rng(0).standard_normal((d, WIDTHS[-1]))
+    for _ in range(ITERATIONS):
+        block = np.linalg.qr(some.T @ (some @ block))[0]
+    seen = some @ block
+    values, turned = np.linalg.eigh(seen.T @ seen)
+    return values[::-1] * (k / len(some)), block @ turned[:, ::-1]
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
@@ -276,26 +306,54 @@ def _columns(table: Array) -> Array:
 # --- who searches --------------------------------------------------------------------------------
 
 
+class _Past:
+    """What a process has seen of passes with as many centres of as many features."""
+
+    __slots__ = ("in_vain", "spared", "work")
+
+    def __init__(self) -> None:
+        self.work = 0.0
+        """Rows times centres times features so far."""
+        self.in_vain = 0
+        """Sets of centres, one after the other, whose boxes have spared nothing."""
+        self.spared = 0
+        """Sets of centres to come of which no boxes are made."""
+
+
+_PASTS: dict[tuple[int, int], _Past] = {}
+"""By the shape of the centres."""
+
+
 class _Course:
     """What a process knows of a pass with one set of centres: it chooses who searches next.
 
     Threads share it and may both change a number: that costs some rows' time, never a label.
     """
 
-    __slots__ = ("boxes", "expected", "failures", "resting")
+    __slots__ = ("expected", "failures", "past", "pays", "resting")
 
-    def __init__(self, _: Array) -> None:
+    def __init__(self, centers: Array) -> None:
+        self.past = _PASTS.setdefault(centers.shape, _Past())
         self.expected = 0
         """Rows that are known to come, or have come."""
-        self.boxes: Boxes | None = None
+        self.pays = False
+        """Boxes have spared something."""
         self.resting = 0
         """Rows that are left to the dense search without a try."""
         self.failures = 0
 
     def failed(self) -> None:
         """Boxes have spared too little."""
+        if not self.failures and not self.pays:
+            self.past.in_vain += 1
+            self.past.spared = min((1 << self.past.in_vain) - 1, MOST_SPARED)
         self.resting = min(RESTED << self.failures, MOST_RESTED)
         self.failures = min(self.failures + 1, 10)
+
+    def paid(self) -> None:
+        """They have spared enough."""
+        self.pays, self.failures = True, 0
+        self.past.in_vain = self.past.spared = 0
 
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
@@ -306,17 +364,29 @@ def expect_rows(n_rows: int, packed: PackedCenters) -> None:
 def _made(packed: PackedCenters, n_rows: int) -> tuple[_Course, Boxes] | None:
     """The boxes of some centres, if they are worth making."""
     k, d = packed.centers.shape
-    if k < (FEWEST_DIRECT if packed.direct else FEWEST_CENTERS) or d > MOST_FEATURES:
+    if k < _fewest(d, direct=packed.direct > 0):
         return None
     course = packed.prepared.get(_Course)
     course.expected += n_rows
-    if course.expected * k * d < LEAST_WORK:
+    course.past.work += float(n_rows) * k * d
+    expected = float(course.expected) * k * d
+    if expected < LEAST_PASS or max(expected, course.past.work) < LEAST_WORK:
         return None
-    boxes = packed.prepared.get(_boxes_of, packed)
+    boxes = packed.prepared.get(_boxes_of, packed, course.past)
     return None if boxes is None else (course, boxes)
 
 
-def _boxes_of(centers: Array, packed: PackedCenters) -> Boxes | None:
+def _fewest(d: int, *, direct: bool) -> int:
+    """With fewer centres of d features every row meets all."""
+    if direct:
+        return FEWEST_DIRECT
+    return FEWEST_CENTERS if d <= FEW_FEATURES else min(FEWEST_CENTERS, FEWEST_VALUES // d)
+
+
+def _boxes_of(centers: Array, packed: PackedCenters, past: _Past) -> Boxes | None:
+    if past.spared:
+        past.spared -= 1
+        return None
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
     if far > MOST_REACH / 2:
         return None
@@ -377,7 +447,8 @@ def _label(x: Array, packed: PackedCenters, course: _Course, boxes: Boxes, label
         if stopped < end or more > IN_VAIN * (end - at):
             course.failed()
         else:
-            course.failures, size = 0, PIECE
+            course.paid()
+            size = PIECE
         at = stopped
     if n_left:
         rows_left = left[:n_left]

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 __all__ = ["boxes_within", "each_within", "gap_square", "listed_bits", "points_within", "turn"]
 
 Array = NDArray[Any]
-LANES = 16
+LANES, ROWS = 16, 4
 
 
 def turn(
-    width: int, rows: Array, at: int, shift: Array, n_features: int, basis: Array, out: Array
+    width: int, rows: Array, places: Array, shift: Array, n_features: int, basis: Array, out: Array
 ) -> None:
     """Twin of :func:`largek_dask.kernels.emit.boxes.turn`."""
-    moved = rows[at : at + n_features].astype(np.float64) - shift
-    out[:width] = (moved[:, None] * basis.reshape(n_features, width)).sum(axis=0)
-    out[width] = (moved * moved).sum()
+    own = out.reshape(len(places), width + 1)
+    for turned, at in zip(own, places.tolist(), strict=True):
+        moved = rows[at : at + n_features].astype(np.float64) - shift
+        turned[:width] = (moved[:, None] * basis.reshape(n_features, width)).sum(axis=0)
+        turned[width] = (moved * moved).sum()
 
 
 def points_within(width: int, columns: Array, at: int, point: Array, limit: Any, out: Array) -> int:

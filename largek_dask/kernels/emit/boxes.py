@@ -6,6 +6,7 @@ last bits: which of the sixteen are within a limit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -15,6 +16,7 @@ from largek_dask.kernels.emit.emitter import I32, I64, Emitter, typed_intrinsic
 
 __all__ = [
     "LANES",
+    "ROWS",
     "boxes_within",
     "each_within",
     "gap_square",
@@ -24,6 +26,44 @@ __all__ = [
 ]
 
 LANES = 16
+ROWS = 4
+"""Rows that are turned together."""
+ABREAST = 4
+"""Sums of a distance that are added to in turn: each addition waits only for the one before in its
+own sum. A power of two."""
+
+
+def _looped(
+    emit: Emitter, begin: Any, end: Any, step: int, sums: list[Any], add: Callable[..., list[Any]]
+) -> list[Any]:
+    """Sums after ``add(f, sums)`` for every f from ``begin`` below ``end``, which may be none."""
+    builder = emit.builder
+    before = builder.block
+    names = ("head", "body", "after")
+    head, body, after = (builder.append_basic_block(name) for name in names)
+    builder.branch(head)
+    builder.position_at_end(head)
+    f, running = builder.phi(I64), [builder.phi(total.type) for total in sums]
+    builder.cbranch(builder.icmp_signed("<", f, end), body, after)
+    builder.position_at_end(body)
+    new, following = add(f, running), builder.add(f, ir.Constant(I64, step))
+    body = builder.block
+    builder.branch(head)
+    f.add_incoming(begin, before)
+    f.add_incoming(following, body)
+    for phi, total, later in zip(running, sums, new, strict=True):
+        phi.add_incoming(total, before)
+        phi.add_incoming(later, body)
+    builder.position_at_end(after)
+    return running
+
+
+def _added(builder: Any, sums: list[Any], n: int) -> list[Any]:
+    """The n sums of each kind, added up in pairs."""
+    while n > 1:
+        n, half = n // 2, len(sums) // 2
+        sums = [builder.fadd(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
+    return sums
 
 
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
@@ -77,61 +117,59 @@ def points_within(
 
 @typed_intrinsic
 def turn(
-    typingctx: Any, width: Any, rows: Any, at: Any, shift: Any, n_features: Any, basis: Any,
+    typingctx: Any, width: Any, rows: Any, places: Any, shift: Any, n_features: Any, basis: Any,
     out: Any,
 ) -> Any:  # fmt: skip
-    """A moved row in other coordinates, and its squared length.
+    """Four moved rows in other coordinates, and their squared lengths.
 
     Parameters
     ----------
     width : int
         Coordinates, a multiple of eight. A compile-time constant.
-    rows, at, shift, n_features : real (…,), int, float64 (d,), int
-        The row is ``rows[at : at + d]``, less the shift; d is at least 1.
+    rows, places, shift, n_features : real (…,), int64 (4,), float64 (d,), int
+        Row i is ``rows[places[i] : places[i] + d]``, less the shift; d is at least 1.
     basis : float64 (d * width,)
         Coordinate g gets ``basis[f * width + g]`` times feature f.
-    out : float64 (width + 1,)
-        Receives the coordinates and, last, the squared length of the moved row.
+    out : float64 (4 * (width + 1),)
+        Receives row by row the coordinates and, last, the squared length of the moved row.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
-    count, integer = width.literal_value // 8, types.int64
-    sig = types.void(width, rows, integer, shift, integer, basis, out)
+    count = width.literal_value // 8
+    sig = types.void(width, rows, places, shift, types.int64, basis, out)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, 64, 8)
-        row, shift_at = emit.at(emit.data(1), args[2]), emit.data(3)
-        table, out_at = emit.data(5), emit.data(6)
-        zero = ir.Constant(emit.vector, [0.0] * 8)
-        before = builder.block
-        loop, done = builder.append_basic_block("turn"), builder.append_basic_block("turn.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        f, square = builder.phi(I64), builder.phi(emit.real)
-        totals = [builder.phi(emit.vector) for _ in range(count)]
-        number = builder.load(emit.at(row, f))
-        if number.type != emit.real:
-            number = builder.fpext(number, emit.real)
-        number = builder.fsub(number, builder.load(emit.at(shift_at, f)))
-        line = emit.at(table, builder.mul(f, ir.Constant(I64, 8 * count)))
-        longer = builder.fadd(square, builder.fmul(number, number))
-        new = [
-            emit.fma(emit.spread(number), emit.load(emit.at(line, 8 * v)), total)
-            for v, total in enumerate(totals)
-        ]
-        following = builder.add(f, ir.Constant(I64, 1))
-        f.add_incoming(ir.Constant(I64, 0), before)
-        f.add_incoming(following, loop)
-        square.add_incoming(ir.Constant(emit.real, 0.0), before)
-        square.add_incoming(longer, loop)
-        for total, later in zip(totals, new, strict=True):
-            total.add_incoming(zero, before)
-            total.add_incoming(later, loop)
-        builder.cbranch(builder.icmp_signed("<", following, args[4]), loop, done)
-        builder.position_at_end(done)
-        for v, total in enumerate(new):
-            emit.store(total, emit.at(out_at, 8 * v))
-        builder.store(longer, emit.at(out_at, 8 * count))
+        shift_at, table, out_at = emit.data(3), emit.data(5), emit.data(6)
+        at = [emit.at(emit.data(1), builder.load(emit.at(emit.data(2), i))) for i in range(ROWS)]
+        a_row = count + 1
+
+        def with_feature(f: Any, sums: list[Any]) -> list[Any]:
+            # The basis is too large for the nearest cache: what is loaded serves all four rows.
+            line = emit.at(table, builder.mul(f, ir.Constant(I64, 8 * count)))
+            turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
+            moved_by, new = builder.load(emit.at(shift_at, f)), []
+            for i in range(ROWS):
+                *totals, square = sums[a_row * i : a_row * (i + 1)]
+                number = builder.load(emit.at(at[i], f))
+                if number.type != emit.real:
+                    number = builder.fpext(number, emit.real)
+                number = builder.fsub(number, moved_by)
+                spread = emit.spread(number)
+                new += [
+                    emit.fma(spread, to, total) for to, total in zip(turned, totals, strict=True)
+                ]
+                new.append(builder.fadd(square, builder.fmul(number, number)))
+            return new
+
+        nothing = [ir.Constant(emit.vector, [0.0] * 8)] * count + [ir.Constant(emit.real, 0.0)]
+        sums = _looped(emit, ir.Constant(I64, 0), args[4], 1, nothing * ROWS, with_feature)
+        for i in range(ROWS):
+            *totals, square = sums[a_row * i : a_row * (i + 1)]
+            own = (8 * count + 1) * i
+            for v, total in enumerate(totals):
+                emit.store(total, emit.at(out_at, own + 8 * v))
+            builder.store(square, emit.at(out_at, own + 8 * count))
         return context.get_dummy_value()
 
     return sig, codegen
@@ -169,20 +207,23 @@ def gap_square(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emit = Emitter(context, builder, sig, args, 32, LANES)
         one, other = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
-        nothing, before = ir.Constant(emit.vector, [0.0] * LANES), builder.block
-        loop, done = builder.append_basic_block("gap"), builder.append_basic_block("gap.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        f, running = builder.phi(I64), builder.phi(emit.vector)
-        gap = builder.fsub(emit.load(emit.at(one, f)), emit.load(emit.at(other, f)))
-        total = emit.fma(gap, gap, running)
-        following = builder.add(f, ir.Constant(I64, LANES))
-        f.add_incoming(ir.Constant(I64, 0), before)
-        f.add_incoming(following, loop)
-        running.add_incoming(nothing, before)
-        running.add_incoming(total, loop)
-        builder.cbranch(builder.icmp_signed("<", following, args[4]), loop, done)
-        builder.position_at_end(done)
+
+        def with_sixteen(f: Any, sums: list[Any]) -> list[Any]:
+            gap = builder.fsub(emit.load(emit.at(one, f)), emit.load(emit.at(other, f)))
+            return [emit.fma(gap, gap, sums[0])]
+
+        def several(f: Any, sums: list[Any]) -> list[Any]:
+            return [
+                with_sixteen(builder.add(f, ir.Constant(I64, i * LANES)), [total])[0]
+                for i, total in enumerate(sums)
+            ]
+
+        step = ABREAST * LANES
+        nothing = [ir.Constant(emit.vector, [0.0] * LANES)]
+        whole = builder.and_(args[4], ir.Constant(I64, -step))
+        sums = _looped(emit, ir.Constant(I64, 0), whole, step, nothing * ABREAST, several)
+        sums = _added(builder, sums, ABREAST)
+        [total] = _looped(emit, whole, args[4], LANES, sums, with_sixteen)
         lanes = LANES
         while lanes > 1:
             lanes //= 2
