@@ -384,7 +384,7 @@ def _fewest(d: int, *, direct: bool) -> int:
 
 
 def _boxes_of(centers: Array, packed: PackedCenters, past: _Past) -> Boxes | None:
-    if past.spared:
+    if past.spared > 0:
         past.spared -= 1
         return None
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
