@@ -289,16 +289,26 @@ def test_where_boxes_spare_nothing_few_are_made(monkeypatch, from_the_start):
         return real(packed)
 
     monkeypatch.setattr(boxes, "Boxes", counted)
+    # (as if kernels were compiled after the first set)
+    monkeypatch.setattr(boxes, "LEAST_WORK", 1.5 * 20 * 60 * 9)
     tried: list[int] = []
-    for i in range(20):
+    for i in range(22):
         if i == 16:
             monkeypatch.setattr(boxes, "WORTH", np.inf)
         packed = pack_centers(packed.centers, packed.shift)
         labels, _ = nearest_pruned(x, packed)
         np.testing.assert_array_equal(labels, nearest(x, packed))
         tried.append(i)
-    # After the first set one makes none, then three, then five: and all of them once it pays.
-    assert made == [0, 2, 6, 12, 18, 19]
+    # After the first boxes one set has none, then three, then five: and all have once it pays.
+    assert made == [1, 3, 7, 13, 19, 20, 21]
+    monkeypatch.setattr(boxes, "WORTH", 0.0)
+    for rows in (0, 0, 20):
+        tried.append(len(tried))
+        packed = pack_centers(packed.centers, packed.shift)
+        expect_rows(rows, packed)
+        nearest_pruned(x, packed)
+    # After the first of these there would be none, but the last is told of many rows.
+    assert made[-2:] == [23, 25]
 
 
 def test_centres_beyond_all_reach(from_the_start):

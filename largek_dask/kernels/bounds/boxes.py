@@ -56,8 +56,8 @@ about two seconds of a dense pass."""
 LEAST_PASS = 2.0**32
 """The same of one set of centres, before boxes are made of them."""
 MOST_SPARED = 31
-"""Sets of centres after one of which boxes have spared nothing that make none, at most: of the next
-one, then of the next three, and so on."""
+"""Where boxes have spared nothing the next set of centres has none, then the next three, and so on
+up to this many, unless rows are so many that to make boxes is nothing."""
 WIDTHS = (8, 16, 32)
 ENOUGH, ENOUGH_OF_MANY = 0.7, 0.9
 """Coordinates are as few as have this share of the variance of the centres, and of more than
@@ -372,7 +372,9 @@ def _made(packed: PackedCenters, n_rows: int) -> tuple[_Course, Boxes] | None:
     expected = float(course.expected) * k * d
     if expected < LEAST_PASS or max(expected, course.past.work) < LEAST_WORK:
         return None
-    boxes = packed.prepared.get(_boxes_of, packed, course.past)
+    # Beside so many rows it is nothing to make them.
+    past = course.past if expected < LEAST_WORK else None
+    boxes = packed.prepared.get(_boxes_of, packed, past)
     return None if boxes is None else (course, boxes)
 
 
@@ -383,8 +385,8 @@ def _fewest(d: int, *, direct: bool) -> int:
     return FEWEST_CENTERS if d <= FEW_FEATURES else min(FEWEST_CENTERS, FEWEST_VALUES // d)
 
 
-def _boxes_of(centers: Array, packed: PackedCenters, past: _Past) -> Boxes | None:
-    if past.spared > 0:
+def _boxes_of(centers: Array, packed: PackedCenters, past: _Past | None) -> Boxes | None:
+    if past is not None and past.spared > 0:
         past.spared -= 1
         return None
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
