@@ -48,13 +48,13 @@ FEWEST_DIRECT = 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
 128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
 FEW_FEATURES, FEWEST_VALUES = 256, 750_000
-"""Of more features so many numbers of centres are enough: measured, 1,000 centres of images of 784
-features take 0.45 to 0.9 of a dense pass, 500 as long as one, and 500 of 3,072 features 0.7."""
+"""Centres of more features may be fewer, if they hold so many numbers: measured, 1,000 of images of
+784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, and 500 of 3,072 features 0.7."""
 LEAST_WORK = 2.0**36
 """Rows times centres times features that are to come, or have come, before kernels are compiled:
 about two seconds of a dense pass."""
 LEAST_PASS = 2.0**32
-"""The same of one set of centres, before boxes are made of them."""
+"""Rows times centres times features of one set of centres, before boxes are made of them."""
 MOST_SPARED = 31
 """Where boxes have spared nothing the next set of centres has none, then the next three, and so on
 up to this many, unless rows are so many that to make boxes is nothing."""
