@@ -286,7 +286,7 @@ class Sampling:
     misled: float = 0.0
     """As of the present sample; see :class:`Outcome`."""
     met: float = 0.0
-    """Of the last pass in which rows were led by coarse cells; likewise."""
+    """As of the last pass in which rows were led by coarse cells; likewise."""
 
 
 @dataclass(frozen=True, slots=True)

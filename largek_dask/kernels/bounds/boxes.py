@@ -48,8 +48,8 @@ FEWEST_DIRECT = 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
 128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
 FEW_FEATURES, FEWEST_VALUES = 256, 750_000
-"""Centres of more features may be fewer, if they hold so many numbers: measured, 1,000 of images of
-784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, and 500 of 3,072 features 0.7."""
+"""Centres of more features may be fewer, if they hold this many numbers: measured, 1,000 of images
+of 784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, 500 of 3,072 features 0.7."""
 LEAST_WORK = 2.0**36
 """Rows times centres times features that are to come, or have come, before kernels are compiled:
 about two seconds of a dense pass."""
@@ -57,14 +57,14 @@ LEAST_PASS = 2.0**32
 """Rows times centres times features of one set of centres, before boxes are made of them."""
 MOST_SPARED = 31
 """Where boxes have spared nothing the next set of centres has none, then the next three, and so on
-up to this many, unless rows are so many that to make boxes is nothing."""
+up to this many, unless rows are as many as `LEAST_WORK` takes."""
 WIDTHS = (8, 16, 32)
 ENOUGH, ENOUGH_OF_MANY = 0.7, 0.9
 """Coordinates are as few as have this share of the variance of the centres, and of more than
 `FEW_FEATURES` this one: to meet a centre takes longer then."""
 SOME_CENTERS, ITERATIONS = 512, 4
-"""Of more than `FEW_FEATURES` directions are found about, of so many centres, in so many steps: to
-find them exactly takes as long as thousands of rows do."""
+"""Directions of more than `FEW_FEATURES` are found about, of this many centres, in this many steps:
+to find them exactly takes as long as thousands of rows do."""
 
 TRIED = 256
 """Rows after which, and `PIECE` rows after each of which, it is seen what boxes have spared."""
@@ -372,7 +372,7 @@ def _made(packed: PackedCenters, n_rows: int) -> tuple[_Course, Boxes] | None:
     expected = float(course.expected) * k * d
     if expected < LEAST_PASS or max(expected, course.past.work) < LEAST_WORK:
         return None
-    # Beside so many rows it is nothing to make them.
+    # Beside a pass that long it is nothing to make them.
     past = course.past if expected < LEAST_WORK else None
     boxes = packed.prepared.get(_boxes_of, packed, past)
     return None if boxes is None else (course, boxes)
