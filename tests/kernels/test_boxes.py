@@ -107,6 +107,16 @@ def test_more_nodes_than_are_tested_at_once(from_the_start):
     assert n_evaluated < 0.1 * 40 * 4_500
 
 
+def test_rows_of_many_features_begin_near_their_centre(from_the_start):
+    """Else they would meet all that stand in one of the two nodes."""
+    d = box_search.FEATURES_OF_GUESS + 12
+    x, packed = clusters(40, 300, d, np.random.default_rng(6))
+    assert Boxes(packed).names.size == 2 * 256
+    labels, n_evaluated = nearest_pruned(x, packed)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+    assert 40 <= n_evaluated < 3 * 40
+
+
 def test_centres_whose_squares_are_nothing(from_the_start):
     """Lengths are not known then, so all are compared."""
     x, packed = scene("normal", 9, 20, 12, np.float64, 0)
