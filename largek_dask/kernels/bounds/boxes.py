@@ -47,9 +47,10 @@ FEWEST_CENTERS = 4_096
 FEWEST_DIRECT = 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
 128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
-FEW_FEATURES, FEWEST_VALUES = 256, 750_000
+FEW_FEATURES, FEWEST_VALUES, FEWEST_OF_MANY = 256, 750_000, 256
 """Centres of more features may be fewer, if they hold this many numbers: measured, 1,000 of images
-of 784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, 500 of 3,072 features 0.7."""
+of 784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, 500 of 3,072 features 0.7.
+They are no fewer than fill sixteen boxes, which was not measured."""
 LEAST_WORK = 2.0**36
 """Rows times centres times features that are to come, or have come, before kernels are compiled:
 about two seconds of a dense pass."""
@@ -382,7 +383,9 @@ def _fewest(d: int, *, direct: bool) -> int:
     """With fewer centres of d features every row meets all."""
     if direct:
         return FEWEST_DIRECT
-    return FEWEST_CENTERS if d <= FEW_FEATURES else min(FEWEST_CENTERS, FEWEST_VALUES // d)
+    if d <= FEW_FEATURES:
+        return FEWEST_CENTERS
+    return min(FEWEST_CENTERS, max(FEWEST_OF_MANY, FEWEST_VALUES // d))
 
 
 def _boxes_of(centers: Array, packed: PackedCenters, past: _Past | None) -> Boxes | None:
