@@ -49,6 +49,8 @@ LONGEST_CALL = 45.0
 LEAST_SECONDS = 0.05
 """CPU seconds from which on a rival's point counts."""
 AIM, REFINED_AIM = 2.0, 5.0
+LONG, LONG_AIM = 0.5, 5.0
+"""CPU seconds of a rival's call that a user notices, and what is aimed at there."""
 REFINED = ("10", "25")
 """Refinements of SuperKMeans for which the greater aim holds."""
 PROTOTYPE = {
@@ -262,6 +264,31 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", note])
 
 
+def mean_of(several: list[float]) -> float:
+    """The geometric mean; 0 where we never get to a point."""
+    return float(np.exp(np.log(several).mean())) if several and min(several) > 0 else 0.0
+
+
+def in_sum(result: dict[str, Any]) -> str:
+    """What all points together say."""
+    found = [
+        (point["seconds"], factor)
+        for record in result["records"]
+        for rival in NAMES
+        for point, factor in factors(record, rival)
+    ]
+    long = [factor for seconds, factor in found if seconds >= LONG]
+    every = [factor for _, factor in found]
+    later = [seconds for seconds, factor in found if factor < 1]
+    return (
+        f"Where a rival needs {LONG:g} s or more ({len(long)} points) we are {mean_of(long):.1f} "
+        f"times sooner in the geometric mean, {LONG_AIM:g} times or more at "
+        f"{sum(factor >= LONG_AIM for factor in long)}; at all points {mean_of(every):.1f} times. "
+        f"Later at {len(later)}, of which {sum(seconds >= LONG for seconds in later)} take a rival "
+        "as long as that."
+    )
+
+
 def behind_table(result: dict[str, Any]) -> str:
     """Every point at which we are less than the aim sooner."""
     lines = [
@@ -286,7 +313,7 @@ def behind_table(result: dict[str, Any]) -> str:
     note = (
         f"{len(lines) - 2} of {counted} points. The aim is {AIM:g}x, and {REFINED_AIM:g}x at "
         f"{' and '.join(REFINED)} refinements. Length of a call: passes of exact libraries, "
-        f"refinements of the hierarchical method, steps of mini-batches. {MADE}"
+        f"refinements of the hierarchical method, steps of mini-batches. {in_sum(result)} {MADE}"
     )
     return "\n".join([*lines, "", note])
 

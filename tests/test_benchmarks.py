@@ -209,6 +209,15 @@ def test_every_point_short_of_the_aim_has_a_line(default):
         "",
     ]
     assert "2 of 4 points." in told
+    # 2, 3, 1.2 and 4 times as soon: the fourth root of 28.8 is 2.32.
+    assert "s or more (4 points) we are 2.3 times sooner in the geometric mean" in told
+    assert "5 times or more at 0; at all points 2.3 times. Later at 0, of which 0 take" in told
+    late = {"label": "1", "seconds": 0.1, "energy": 102.0}
+    never = {"label": "9", "seconds": 9.0, "energy": 99.0}
+    default["records"][0]["rivals"]["scikit-learn"] = [late, never]
+    told = auto.in_sum(default)
+    assert "we are 0.0 times sooner" in told, "one point was never reached"
+    assert "Later at 2, of which 1 take" in told
     default["records"][0] |= {"case": "A-1000"}
     assert "| A | 50 | our prototype | | 75.23 | | not reached | |" in auto.behind_table(default)
 
