@@ -354,13 +354,13 @@ def out_of_range(x: NDArray[Any], weight: Any, case: Case) -> str | None:
     rows, weight = rows[there], None if weight is None else weight[there]
     if case.k > len(rows):
         return "few rows"
-    if case.normalize or case.estimator == "SphericalKMeans":
-        return None
     if weight is not None:
         there = weight[weight > 0]
         if there.max() / there.min() > WEIGHT_RANGE:
             return "weights"
         rows = rows[weight > 0]
+    if case.normalize or case.estimator == "SphericalKMeans":
+        return None
     info = np.finfo(np.float64 if x.dtype == np.float64 else np.float32)
     # Sparse rows stay about 0, where the others are about their mean.
     origin = 0.0 if case.layout == "csr" else rows[0]
