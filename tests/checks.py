@@ -15,10 +15,12 @@ import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+import largek_dask as lk
 from largek_dask.data.rows import Rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.options import OPTIONS, FitOptions
+from largek_dask.kernels.distances import DIRECT_FEATURES
 from largek_dask.model import PathModel
 from largek_dask.passes.base import BasePasses
 
@@ -94,6 +96,15 @@ def _rescaled(*arrays: NDArray[np.float64]) -> tuple[list[NDArray[np.float64]], 
     return [np.ldexp(a, power) for a in arrays], power
 
 
+def unit_rows(x: Any, dtype: Any) -> NDArray[Any]:
+    """Rows of unit length in a type; lengths are sums in the order of the features."""
+    rows = dense(x)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows = np.ldexp(rows, -np.frexp(np.abs(rows).max(axis=1, keepdims=True))[1])
+        lengths = np.sqrt(np.square(rows).cumsum(axis=1)[:, -1:])
+        return np.where(lengths == 0, 0, rows / lengths).astype(dtype)
+
+
 def distinct_rows(x: Any, weight: Any = None) -> int:
     """How many distinct rows count."""
     rows = dense(x) if weight is None else dense(x)[np.asarray(weight) > 0]
@@ -110,7 +121,7 @@ def faults_of_fit(
     km : KMeans
         Fitted.
     x : array or sparse matrix
-        The rows.
+        The rows; those with NaN or infinity are to be skipped.
     weight : array, optional
         Their weights.
     told : sequence of warnings.WarningMessage
@@ -118,6 +129,12 @@ def faults_of_fit(
     """
     labels, centers = km.labels_, km.cluster_centers_
     k, n, d = km.n_clusters, x.shape[0], x.shape[1]
+    finite = np.isfinite(dense(x)).all(axis=1)
+    if not finite.all():
+        if not np.array_equal(labels < 0, ~finite):
+            return [f"skipped: {(labels < 0).sum()} rows, and {(~finite).sum()} are not finite"]
+        x, labels, n = x[finite], labels[finite], int(finite.sum())
+        weight = None if weight is None else np.asarray(weight)[finite]
     if isinstance(km.model_, PathModel):  # A path ends with a centre for every distinct row.
         k = min(k, distinct_rows(x, weight))
     if centers.shape != (k, d) or not np.isfinite(centers).all():
@@ -130,11 +147,22 @@ def faults_of_fit(
     (rows, places), power = _rescaled(dense(x), centers.astype(np.float64))
     distances = squared_distances(rows, places)
     return [
-        *_faults_of_labels(labels, distances, d, np.finfo(centers.dtype).eps),
-        *_faults_of_figures(km, rows, places, weights, power),
-        *_faults_of_clusters(km, x, weight, told),
+        *faults_of_labels(labels, distances, d, centers.dtype),
+        *_faults_of_figures(km, labels, rows, places, weights, power),
+        *(
+            _faults_of_directions(centers)
+            if isinstance(km, lk.SphericalKMeans)
+            else _faults_of_clusters(km, labels, x, weight, told)
+        ),
         *(_faults_of_path(km, k) if isinstance(km.model_, PathModel) else ()),
     ]
+
+
+def _faults_of_directions(centers: NDArray[Any]) -> Iterator[str]:
+    """Centres have unit length; directions that are nearly the same may share one."""
+    lengths = np.sqrt(np.square(centers.astype(np.float64)).sum(axis=1))
+    if not np.allclose(lengths, 1, rtol=0, atol=8 * np.finfo(centers.dtype).eps):
+        yield f"directions: centres of length {lengths.min()!r} to {lengths.max()!r}"
 
 
 def _faults_of_path(km: Any, k: int) -> Iterator[str]:
@@ -148,31 +176,41 @@ def _faults_of_path(km: Any, k: int) -> Iterator[str]:
         yield f"path: bounds {path.lower_bound} of {path.inertia}"
 
 
-def _faults_of_labels(
-    labels: NDArray[np.int32], distances: NDArray[np.float64], d: int, eps: float
+def faults_of_labels(
+    labels: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    d: int,
+    dtype: np.dtype[Any],
+    more: NDArray[np.float64] | float = 0.0,
 ) -> Iterator[str]:
-    """Labels are the nearest centres, but for the rounding of a sum of squared differences."""
+    """Labels are the nearest centres, but for the rounding of a sum of squared differences.
+
+    Beyond 8 features sums are compared in double precision, below in the type of the centres. The
+    distance of a row to its own centre may be longer by ``more``.
+    """
     own = distances[np.arange(len(labels)), labels]
     least = distances.min(axis=1)
-    wrong = own > least * (1 + (4 * d + 16) * eps)
+    eps = 2.0**-52 if d > DIRECT_FEATURES else float(np.finfo(dtype).eps)
+    wrong = own > np.square(np.sqrt(least * (1 + (2 * d + 8) * eps)) + more)
     if wrong.any():
         worst = int(np.argmax(own - least))
         yield (
             f"labels: {wrong.sum()} of {len(labels)} rows are not at their nearest centre, sum of "
-            f"d² {own.sum():.6g} instead of {least.sum():.6g}, row {worst}: d² {own[worst]:.8g} "
-            f"instead of {least[worst]:.8g}"
+            f"d² {own.sum():.6g} instead of {least.sum():.6g}, row {worst}: d² {own[worst]!r} "
+            f"instead of {least[worst]!r}"
         )
 
 
 def _faults_of_figures(
     km: Any,
+    labels: NDArray[np.int32],
     rows: NDArray[np.float64],
     places: NDArray[np.float64],
     weights: NDArray[np.float64],
     power: int,
 ) -> Iterator[str]:
     """``inertia_`` and the counts are those of the labels, added up without rounding."""
-    (n, d), labels = rows.shape, km.labels_
+    n, d = rows.shape
     own = np.square(rows - places[labels]).sum(axis=1)
     # Doubles with the exponent of the data's squares, which may lie outside of theirs.
     expected = math.fsum(weights * own)
@@ -187,12 +225,16 @@ def _faults_of_figures(
 
 
 def _faults_of_clusters(
-    km: Any, x: Any, weight: Any, told: Sequence[warnings.WarningMessage]
+    km: Any,
+    labels: NDArray[np.int32],
+    x: Any,
+    weight: Any,
+    told: Sequence[warnings.WarningMessage],
 ) -> Iterator[str]:
     """As many clusters are used as rows allow; whoever asks for more is told their number."""
     k, distinct = km.n_clusters, distinct_rows(x, weight)
     there = np.ones(x.shape[0], bool) if weight is None else np.asarray(weight) > 0
-    used = len(np.unique(km.labels_[there]))
+    used = len(np.unique(labels[there]))
     if used != min(k, distinct):
         yield f"clusters: {used} of {k} are used, and there are {distinct} distinct rows"
     right = f"{k - distinct} of {k} clusters are empty: the rows have only {distinct} distinct"

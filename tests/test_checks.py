@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.errors import DegenerateDataWarning
-from tests.checks import faults_of_fit, faults_of_means, recorded_warnings
+from tests.checks import faults_of_fit, faults_of_means, recorded_warnings, unit_rows
 from tests.fuzz import Case, faults_of
 from tests.fuzz.__main__ import as_test, smaller
-from tests.fuzz.cases import ALGORITHMS, KINDS, MIXTURES, WEIGHTS, draw
+from tests.fuzz.cases import ALGORITHMS, ALSO, DTYPES, KINDS, LARGE, MIXTURES, WEIGHTS, draw
 from tests.fuzz.mixtures import faults_of_mixture
 
 WEIGHT = np.random.default_rng(1).integers(0, 3, 300).astype(float)
@@ -159,6 +160,26 @@ def test_who_is_retired_without_a_word(mixture: Any, x: Any) -> None:
     assert fault.startswith("warning: DegenerateDataWarning: 1 of 4")
 
 
+def test_a_row_of_nan_that_has_a_label(x: Any) -> None:
+    x = x.copy()
+    x[3, 1] = np.nan
+    km = lk.KMeans(4, on_bad_rows="skip", random_state=0).fit(x)
+    assert km.labels_[3] == -1
+    assert faults_of_fit(km, x) == []
+    labels = np.maximum(km.labels_, 0)
+    assert faults_of_fit(changed(km, labels_=labels), x) == [
+        "skipped: 0 rows, and 1 are not finite"
+    ]
+
+
+def test_directions_that_are_not_of_unit_length(x: Any) -> None:
+    km = lk.SphericalKMeans(4, random_state=0).fit(x)
+    rows = unit_rows(x, x.dtype)
+    assert faults_of_fit(km, rows) == []
+    longer = changed(km, cluster_centers_=km.cluster_centers_ * np.float32(1.001))
+    assert any(fault.startswith("directions:") for fault in faults_of_fit(longer, rows))
+
+
 # --- the fuzzer
 
 
@@ -167,9 +188,17 @@ def test_everything_there_is_is_drawn() -> None:
     assert {case.kind for case in cases} == set(KINDS)
     assert {case.weights for case in cases} == {"none", *WEIGHTS}
     assert {case.algorithm for case in cases} == {*ALGORITHMS, *MIXTURES}
-    assert {case.source for case in cases} == {"array", "store", "workers"}
-    assert {case.also for case in cases} == {"", "threads", "resume", "repeats"}
+    assert {case.source for case in cases} == {"array", "store", "dask", "workers"}
+    assert {case.also for case in cases} == set(ALSO)
+    assert {case.dtype for case in cases} == set(DTYPES)
+    assert {(case.n, case.d, case.k) for case in cases} >= set(LARGE)
+    assert {case.effort for case in cases} == set(EFFORTS)
+    assert {case.normalize for case in cases} == {False, True}
+    assert {case.estimator for case in cases} == {"KMeans", "SphericalKMeans", "MiniBatchKMeans"}
     assert draw(17) == draw(17)
+    bad = [case for case in cases if case.bad and case.n > 10 * case.k][:5]
+    assert bad
+    assert all(not np.isfinite(case.rows()).all() for case in bad)
     for case in cases[:100]:
         assert case.rows().shape == (case.n, case.d)
         weight = case.weight()

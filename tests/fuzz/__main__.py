@@ -23,6 +23,8 @@ HANGS_AFTER = 600.0
 """Seconds after which a case is taken to go on for ever."""
 SMALLER_SECONDS = 20.0
 """How long a smaller case that fails alike is looked for."""
+TOLD_OF = ("algorithm", "estimator", "dtype", "layout", "weights", "k", "kind", "source", "also")
+"""Fields of a case whose values are counted."""
 TOLD_EVERY = 60.0
 """Seconds between two lines that say how far it is."""
 
@@ -50,6 +52,10 @@ def _simpler(case: Case) -> Iterator[Case]:
         "weights": "none",
         "init": "auto",
         "tol": 0.0,
+        "estimator": "KMeans",
+        "effort": "balanced",
+        "normalize": False,
+        "bad": 0.0,
     }
     for name, value in plain.items():
         needed = case.also == "repeats" and name in ("weights", "init")
@@ -138,7 +144,7 @@ def main(minutes: float, seed: int | None, one: int | None, shrink: bool) -> Non
         if time.monotonic() - told > TOLD_EVERY:
             told = time.monotonic()
             print(f"{len(seconds)} cases, {len(failed)} failed", flush=True)
-        for name in ("algorithm", "dtype", "layout", "weights", "k", "kind", "source", "also"):
+        for name in TOLD_OF:
             counts.setdefault(name, Counter())[str(getattr(case, name)) or "nothing"] += 1
     close_cluster()
     _tell(seed, seconds, counts, failed)

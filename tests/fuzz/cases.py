@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -48,11 +49,19 @@ DENSE_ONLY = {"truncated", "lloyd-hamerly", "lloyd-elkan", "lloyd-groups"}
 DENSE_ONLY |= {name for name in (*ALGORITHMS, *MIXTURES) if name.startswith(("vc-gmm", "mixture"))}
 THRESHOLDS = [1, 2, 5, 6, 8, 9, 32, 33, 44, 100, 101, 128, 129, 200, 240, 241, 250, 300]
 """Numbers of clusters at which something else is done, and some above them."""
-FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64]
+FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64, 65, 96, 257]
+LARGE = [(6_000, 784, 40), (5_000, 1_000, 300), (1_500, 784, 1_000), (2_500, 300, 600)]
+LARGE += [(4_000, 6, 1_600), (6_000, 3, 4_200), (3_000, 96, 700), (20_000, 257, 12)]
+"""Rows, features and clusters of searches in few directions, in boxes of centres and of k > 300."""
+LARGE_SHARE = 0.02
+"""Fraction of the cases that are of these sizes: each takes seconds."""
 INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "afk-mc2", "rows"]
 PATHS = {name for name in ALGORITHMS if name.startswith("dcdbundle")}
 """They find every partition up to k, and take no starting centres."""
 DENSE_ONLY |= PATHS
+VCGMM = {name for name in ALGORITHMS if name.startswith("vc-gmm")}
+BY_COSINE = {"auto", "lloyd", "nmbatch", "minibatch", "vrkm"}
+"""Algorithms that ``SphericalKMeans`` is fitted with."""
 PATH_CLUSTERS = 12
 """Their clusters, at most: each number of them is as much work as a fit of others."""
 LAYOUTS = ["F", "reversed", "strided", "columns", "read-only"]
@@ -88,9 +97,16 @@ class Case:
     tol: float
     max_iter: int
     source: str
-    """array, store or workers."""
+    """array, store, dask or workers."""
     also: str = ""
-    """What else is compared: threads, resume, repeats, or nothing."""
+    """What else is compared: one of ALSO, repeats, or nothing."""
+    estimator: str = "KMeans"
+    """KMeans, SphericalKMeans or MiniBatchKMeans; not used for mixtures."""
+    effort: str = "balanced"
+    normalize: bool = False
+    """Rows are scaled to unit length."""
+    bad: float = 0.0
+    """Fraction of rows that hold NaN or infinity, and are skipped."""
 
     def rows(self) -> NDArray[Any]:
         """The rows as a dense C-contiguous array, of CSR ones too."""
@@ -98,11 +114,18 @@ class Case:
         x = KINDS[self.kind](rng, self.n, self.d)
         if self.layout == "csr":
             x = x * (rng.random(x.shape) < rng.choice([0.05, 0.3]))
-        return typed(x, self.dtype)
+        x = typed(x, self.dtype)
+        if self.bad:
+            rows = self.k + np.flatnonzero(rng.random(max(0, self.n - self.k)) < self.bad)
+            features = rng.integers(self.d, size=len(rows))
+            x[rows, features] = rng.choice([np.nan, np.inf, -np.inf], len(rows))
+        return x
 
     def data(self, x: NDArray[Any]) -> Any:
         """The rows in their layout."""
         n, d = x.shape
+        if self.source == "dask":
+            return da.from_array(x, chunks=(self.n // 4 + 1, self.d))
         if self.layout == "csr":
             return sp.csr_matrix(x)
         if self.layout == "F":
@@ -130,7 +153,8 @@ class Case:
         """What is given as ``init``."""
         if self.init != "rows":
             return self.init
-        chosen = np.random.default_rng([self.seed, 3]).choice(self.n, self.k, replace=False)
+        there = np.flatnonzero(np.isfinite(x.astype(np.float64)).all(axis=1))
+        chosen = np.random.default_rng([self.seed, 3]).choice(there, self.k, replace=False)
         return x[np.sort(chosen)].astype(np.float64)
 
 
@@ -192,6 +216,13 @@ KINDS: dict[str, Callable[[np.random.Generator, int, int], NDArray[Any]]] = {
     "far away": lambda r, n, d: _groups(r, n, d) + 1e4,
     "low rank": lambda r, n, d: r.normal(size=(n, min(d, 2))) @ r.normal(size=(min(d, 2), d)),
 }
+DTYPES = {"float32": 16, "float64": 8, "float16": 4, "uint8": 3, "int16": 2, "bool": 1}
+DTYPES |= {"int8": 1, "uint16": 1, "int32": 1, "int64": 1}
+ALSO = {"": 8, "threads": 4, "resume": 4, "repeats": 2, "batches": 2, "other type": 2, "scores": 2}
+ALSO |= {"suggest k": 1}
+"""What else is compared, by share."""
+OF_ALL = ("", "threads", "batches", "other type")
+"""What is compared of every estimator."""
 SHARES = {"tight groups": 4.0, "near": 2.0, "binary": 2.0, "normal": 0.5, "equal": 0.5}
 """Kinds that are drawn more often than others, or less; the rest 1."""
 
@@ -217,7 +248,9 @@ def typed(x: NDArray[Any], dtype: str) -> NDArray[Any]:
         x = np.rint(x * 20)
     info = np.iinfo(dtype)
     middle = 0 if info.min < 0 else 100
-    return (x + middle).clip(info.min, info.max).astype(dtype)
+    # Integers of more than 53 bits are no doubles, in which they are computed with.
+    limit = min(info.max, 2**53)
+    return (x + middle).clip(max(info.min, -limit), limit).astype(dtype)
 
 
 # --- drawing --------------------------------------------------------------------------------------
@@ -227,7 +260,42 @@ def draw(seed: int) -> Case:
     """The case of a seed."""
     r = np.random.default_rng([seed, 0])
     share = np.array([SHARES.get(kind, 1.0) for kind in KINDS])
-    kind = str(r.choice(list(KINDS), p=share / share.sum()))
+    dtype = pick(r, DTYPES)
+    n, d, k = _sizes(r)
+    shares = dict.fromkeys((*ALGORITHMS, *MIXTURES), 1)
+    case = Case(
+        seed=seed,
+        kind=str(r.choice(list(KINDS), p=share / share.sum())),
+        n=n,
+        d=d,
+        dtype=dtype,
+        layout="C" if r.random() < 0.5 else str(r.choice(LAYOUTS)),
+        weights="none" if r.random() < 0.5 else str(r.choice(list(WEIGHTS))),
+        k=k,
+        algorithm=pick(r, shares | {"auto": 4, "truncated": 4, "lloyd": 2, "vc-gmm": 2}),
+        init="auto" if r.random() < 0.5 else str(r.choice(INITS)),
+        tol=float(r.choice([0.0, 1e-4])),
+        max_iter=int(r.choice([1, 5, 20, 100])),
+        source=pick(r, {"array": 30, "store": 5, "dask": 4, "workers": 1}),
+        also=pick(r, ALSO),
+        estimator=pick(r, {"KMeans": 12, "SphericalKMeans": 1, "MiniBatchKMeans": 1}),
+        effort=pick(r, {"balanced": 8, "fast": 1, "best": 1}),
+        normalize=r.random() < 0.1,
+        bad=0.1 if r.random() < 0.1 else 0.0,
+    )
+    if dtype in ("float32", "float64") and r.random() < 0.15:
+        case = dataclasses.replace(case, layout="csr")
+    if r.random() < USUAL:
+        usual = AS_USUAL | ({"algorithm": case.algorithm} if case.algorithm in MIXTURES else {})
+        case = dataclasses.replace(case, **usual)
+    return _possible(case, r)
+
+
+def _sizes(r: np.random.Generator) -> tuple[int, int, int]:
+    """Rows, features and clusters."""
+    if r.random() < LARGE_SHARE:
+        n, d, k = LARGE[r.integers(len(LARGE))]
+        return n, d, k
     d = int(r.choice(FEATURES))
     shape = pick(r, {"few rows": 3, "usual": 7, "many clusters": 4})
     if shape == "many clusters":
@@ -235,48 +303,44 @@ def draw(seed: int) -> Case:
     else:
         n = int(np.exp(r.uniform(0.0, 3.7) if shape == "few rows" else r.uniform(4.0, 7.6)))
         k = int(r.choice(THRESHOLDS)) if r.random() < 0.7 else int(np.exp(r.uniform(0, 6)))
-    dtype = pick(r, {"float32": 8, "float64": 4, "float16": 3, "uint8": 2, "int16": 1, "bool": 1})
-    layout = "C" if r.random() < 0.5 else str(r.choice(LAYOUTS))
-    shares = dict.fromkeys((*ALGORITHMS, *MIXTURES), 1)
-    algorithm = pick(r, shares | {"auto": 4, "truncated": 4, "lloyd": 2, "vc-gmm": 2})
-    if dtype.startswith("float") and dtype != "float16" and r.random() < 0.15:
-        layout = "csr"
-        algorithm = "auto" if algorithm in DENSE_ONLY else algorithm
-    weights = "none" if r.random() < 0.5 else str(r.choice(list(WEIGHTS)))
-    k = max(1, min(k, n, int(WORK / (n * d))))
-    init = "auto" if r.random() < 0.5 else str(r.choice(INITS))
-    source = pick(r, {"array": 34, "store": 5, "workers": 1})
-    if source == "workers" and init.endswith("k-means++"):
-        init = "auto"  # a pass for every centre
-    also = pick(r, {"": 4, "threads": 2, "resume": 2, "repeats": 1})
-    if also == "repeats":
-        weights, init = "whole", "rows"
-        algorithm = algorithm if algorithm.startswith("lloyd") else "lloyd"
-        algorithm = "lloyd" if layout == "csr" else algorithm
-    if algorithm in MIXTURES and init not in ("auto", "rows"):
-        init = str(r.choice(MIXTURE_INITS))
-    if algorithm in PATHS:
-        init, k = "auto", min(k, PATH_CLUSTERS)
-    case = Case(
-        seed=seed,
-        kind=kind,
-        n=n,
-        d=d,
-        dtype=dtype,
-        layout=layout,
-        weights=weights,
-        k=k,
-        algorithm=algorithm,
-        init=init,
-        tol=float(r.choice([0.0, 1e-4])),
-        max_iter=300 if algorithm in PATHS else int(r.choice([1, 5, 20, 100])),
-        source=source,
-        also=also,
-    )
-    if also != "repeats" and r.random() < USUAL:
-        usual = AS_USUAL | ({"algorithm": algorithm} if algorithm in MIXTURES else {})
-        case = dataclasses.replace(case, **usual)
-    return case
+    return n, d, max(1, min(k, n, int(WORK / (n * d))))
+
+
+def _possible(case: Case, r: np.random.Generator) -> Case:
+    """The case, where parts of it exclude each other with one of them changed."""
+    if case.n * case.d * case.k > WORK and case.algorithm in (*MIXTURES, *PATHS, *VCGMM):
+        case = dataclasses.replace(case, algorithm="auto")
+    made: dict[str, Any] = {}
+    if case.layout == "csr" and case.source == "dask":
+        made["source"] = "array"
+    if case.source == "workers" and case.init.endswith("k-means++"):
+        made["init"] = "auto"  # a pass for every centre
+    if not case.dtype.startswith("float") or case.source == "store":
+        made["bad"] = 0.0
+    if case.algorithm in MIXTURES:
+        if case.init not in ("auto", "rows"):
+            made["init"] = str(r.choice(MIXTURE_INITS))
+        made |= {"estimator": "KMeans", "normalize": False, "bad": 0.0}
+        made["also"] = case.also if case.also in ("", "threads", "resume") else ""
+    elif case.algorithm in PATHS:
+        made |= {"init": "auto", "k": min(case.k, PATH_CLUSTERS), "estimator": "KMeans"}
+        made |= {"max_iter": 300, "also": "" if case.also == "repeats" else case.also}
+    case = dataclasses.replace(case, **made)
+    if case.estimator != "KMeans":
+        case = dataclasses.replace(case, also=case.also if case.also in OF_ALL else "")
+        if case.estimator == "MiniBatchKMeans":
+            case = dataclasses.replace(case, algorithm="minibatch")
+        elif case.algorithm not in BY_COSINE:
+            case = dataclasses.replace(case, algorithm="auto")
+    if case.also == "repeats":
+        named = case.algorithm if case.algorithm.startswith("lloyd") else "lloyd"
+        case = dataclasses.replace(
+            case, weights="whole", init="rows", algorithm=named, bad=0.0, normalize=False
+        )
+    if case.layout == "csr" and case.algorithm in DENSE_ONLY:
+        named = "lloyd" if case.algorithm.startswith("lloyd") else "auto"
+        return _possible(dataclasses.replace(case, algorithm=named), r)
+    return case if case.algorithm == "auto" else dataclasses.replace(case, effort="balanced")
 
 
 def pick(r: np.random.Generator, shares: dict[str, int]) -> str:
