@@ -45,7 +45,7 @@ def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
     return tuple(map(str, labels)) if any(isinstance(label, str) for label in labels) else None
 
 
-def listed(names: Iterable[str], most: int = MOST_LISTED) -> str:
+def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
     """Names for a message, of many the first ones."""
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
@@ -294,6 +294,7 @@ class ColumnRows(Rows):
         )
         self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
         self.shuffled = rows.shuffled
+        self.missing_note = rows.missing_note
 
     @property
     def nbytes(self) -> int:

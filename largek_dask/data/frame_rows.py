@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns
+from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import (
     Selection,
     is_index_name,
@@ -251,7 +252,7 @@ class _DictFrame(_SeparateColumns):
                 "dask.array.stack(list(columns.values()), axis=1), or a Dask DataFrame."
             )
         refuse_masked(column, f"{name!r} of the dict of arrays is", "column.filled(np.nan)")
-        array = np.asarray(column)
+        array = np.asarray(decoded(column, f"{name!r} of the dict of arrays"))
         if array.ndim != 1:
             raise DataError(
                 f"{name!r} of the dict of arrays has shape {array.shape}; give one value per row "

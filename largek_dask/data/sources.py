@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
@@ -166,7 +167,10 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
             return XarrayRows(source, weight=weight)
         from largek_dask.data.lazy_rows import dask_array_rows, names_in_xarray
 
-        return dask_array_rows(source.data, weight=weight).with_names(names_in_xarray(source))
+        data, decoding = source.data, CFDecoding.of(source, "the DataArray")
+        if decoding is not None:
+            data = data.map_blocks(decoding, dtype=decoding.dtype)
+        return dask_array_rows(data, weight=weight).with_names(names_in_xarray(source))
     if is_of(source, "dask", "Array"):
         from largek_dask.data.lazy_rows import dask_array_rows
 
@@ -289,7 +293,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
         from largek_dask.data.lazy_rows import dask_column
 
         return dask_column(sample_weight)
-    return ArrayColumn(sample_weight)
+    return ArrayColumn(decoded(sample_weight, "sample_weight"))
 
 
 def read_integers(
@@ -341,6 +345,11 @@ def read_integers(
         raise DataError(
             f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows: give one "
             "integer for each."
+        )
+    if isinstance(array, zarr.Array) and CFDecoding.of(array, named) is not None:
+        raise DataError(
+            f"{named} is packed, or has numbers that stand for missing ones, as its attributes say "
+            f"({', '.join(ATTRIBUTES)}): write plain integers, and -1 for rows to leave out."
         )
     if array.dtype.kind not in "iu":
         raise DataError(

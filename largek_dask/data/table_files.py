@@ -17,7 +17,7 @@ __all__ = ["CSV", "HDF5", "ONE_FILE", "PARQUET", "TableFiles", "find_table_files
 
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".txt")
 PARQUET = (".parquet", ".pq")
-HDF5 = (".h5", ".hdf5", ".h5ad", ".he5")
+HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
 ONE_FILE = (*CSV, *PARQUET, *HDF5, *SVMLIGHT)
 """Ends of names of files that are read as a stream."""
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
