@@ -22,6 +22,7 @@ from largek_dask.kernels.blocks import SparseBlock
 __all__ = [
     "ColumnRows",
     "Selection",
+    "as_option",
     "check_still_counts",
     "first_difference",
     "is_index_name",

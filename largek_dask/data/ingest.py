@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.columns import Selection
+from largek_dask.data.columns import Selection, as_option, listed
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
@@ -25,7 +25,7 @@ from largek_dask.data.store_writer import (
 )
 from largek_dask.data.stores import is_local, normalize
 from largek_dask.data.tables import Table, open_table
-from largek_dask.errors import OutputError, ParameterError
+from largek_dask.errors import DataWarning, OutputError, ParameterError, warn
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
@@ -53,6 +53,7 @@ def ingest(
     component: str | None = None,
     columns: str | Iterable[str] | None = None,
     drop: str | Iterable[str] | None = None,
+    header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "warn",
 ) -> Rows:
@@ -88,6 +89,9 @@ def ingest(
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
         Names (numbers where there are none) of the columns to take, in this order, or to leave out.
+    header : bool, optional
+        Whether the first line of CSV files names the columns; None: as it looks, and an error where
+        numbers may be names as well as a row.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
     missing : {"warn", "raise", "fill"}
@@ -111,11 +115,13 @@ def ingest(
     -----
     DataWarning
         An index that pandas wrote is left out: a first column without a name (``Unnamed: 0``) that
-        counts the rows, or what a Parquet file notes to be one.
+        counts the rows, or what a Parquet file notes to be one; so is a last one without a name
+        that holds nothing. A column holds no number at all.
     """
     target = _place_of(out, storage_options, force)
     _check_seed(shuffle)
-    table = open_table(source, component, storage_options, Selection.of(columns, drop), missing)
+    selection = Selection.of(columns, drop)
+    table = open_table(source, component, storage_options, selection, missing, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     write = _write_sparse if table.is_sparse and shuffle is None else _write_dense
@@ -164,6 +170,7 @@ def _write_dense(
         force=force,
     )
     scan = RowScan(table.n_features, kind)
+    empty = np.arange(table.n_features)
     blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in _dense_blocks(table, kind))
     with unfinished(target, storage_options), _progress_bar(progress) as bar:
         total = table.n_rows
@@ -176,9 +183,24 @@ def _write_dense(
             )
         for block in _counted(blocks, bar, "writing", total):
             _scan(scan, block, writer.n_written)
+            if len(empty):
+                empty = empty[~np.isfinite(block[:, empty]).any(axis=0)]
             writer.append(block)
         notes = {"statistics": scan.finish().to_dict(), "shuffle": shuffle}
         writer.finish({**notes, **_named(table)})
+    if len(empty):
+        _warn_of_empty(table, empty.tolist())
+
+
+def _warn_of_empty(table: Table, places: list[int]) -> None:
+    """Warn of columns without a single number, for which every row counts as bad."""
+    names = [str(place) if table.names is None else table.names[place] for place in places]
+    warn(
+        f"{table.where} has no number in {'column' if len(names) == 1 else 'columns'} "
+        f"{listed(names)}, so that every row counts as one with NaN: write it again without, by "
+        f"--drop {as_option(names)} (ingest(..., drop={names!r})).",
+        DataWarning,
+    )
 
 
 def _write_sparse(

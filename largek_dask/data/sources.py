@@ -27,7 +27,7 @@ from largek_dask.data.stores import (
     open_node,
     read_stored,
 )
-from largek_dask.data.table_files import ONE_FILE, find_table_files, is_paths
+from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
 from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
@@ -214,6 +214,7 @@ def _open_url(
         return open_npz(url, component, storage_options, weight)
     if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
         raise _to_be_ingested(url)
+    check_readable(url)
     node = open_node(url, component, storage_options)
     if isinstance(node, zarr.Group):
         if weight is None:

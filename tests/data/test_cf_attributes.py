@@ -233,7 +233,7 @@ def test_sparse_groups_that_are_packed_are_refused(tmp_path):
     group.create_array("data", data=np.array([1.0]), attributes={"scale_factor": 2.0})
     group.create_array("indices", data=np.array([1]))
     group.create_array("indptr", data=np.array([0, 1]))
-    with pytest.raises(DataError, match="packed numbers, .*scale_factor"):
+    with pytest.raises(DataError, match=r"packed numbers, .*scale_factor"):
         open_rows(tmp_path / "x.zarr")
 
 
