@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
+    WRITTEN,
     ColumnRows,
     Selection,
     check_still_counts,
@@ -21,6 +22,7 @@ from largek_dask.data.columns import (
     listed,
     not_numbers,
     not_told_from_index,
+    noted_as_index,
 )
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
@@ -447,9 +449,8 @@ class ParquetTable:
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
         self.all_columns = tuple(schema.names)
-        noted = (schema.pandas_metadata or {}).get("index_columns", ())
-        self._noted = [name for name in self.all_columns if name in noted]
-        self.compared = tuple(name for name in self.all_columns if name not in noted)
+        self._noted = noted_as_index(self.all_columns, schema.pandas_metadata)
+        self.compared = tuple(name for name in self.all_columns if name not in self._noted)
         """The columns that files have to have in common: an index may be in some of them."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
@@ -484,7 +485,7 @@ class ParquetTable:
         for name in self._noted:
             place = self.all_columns.index(name)
             if place in places and len(places) > 1:
-                left_out_as_index(name, self.where, "pandas wrote it as the index of the rows")
+                left_out_as_index(name, self.where, WRITTEN)
                 places = [other for other in places if other != place]
         if not may_be_index(self.all_columns, places, selection) or len(places) == 1:
             return places
