@@ -18,6 +18,7 @@ from largek_dask.data.columns import (
     Selection,
     check_still_counts,
     first_difference,
+    is_index_name,
     left_out_as_index,
     listed,
     not_numbers,
@@ -294,8 +295,9 @@ class CSVTable:
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))
         """The columns that are taken, as they are called in the file."""
-        kept = [name for name in head.columns if name not in (self._index, self._nothing)]
-        is_numbered = [str(name) for name in kept] == [str(place) for place in range(len(kept))]
+        kept = [str(name) for name in head.columns if name != self._nothing]
+        kept = [name for name in kept if not is_index_name(name)]
+        is_numbered = kept == list(map(str, range(len(kept))))
         self.names = None if is_numbered else self.chosen
         self.n_features = len(places)
         self._refuse_text(head[self._columns], 0)

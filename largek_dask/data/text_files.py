@@ -15,7 +15,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -32,7 +32,11 @@ READING = (
 )  # fmt: skip
 """What readers of text and of packed files raise."""
 ZSTD = b"\x28\xb5\x2f\xfd"
-PACKED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
 BINARY = {b"PAR1": "Parquet", b"\x89HDF": "HDF5", b"\x93NUMPY": "NumPy (.npy)", b"ARROW1": "Arrow"}
 ENCODINGS = {
     b"\xef\xbb\xbf": "utf-8-sig",
@@ -307,17 +311,19 @@ def _is_row_of_names(
     if is_whole and below and not any(map(WHOLE.fullmatch, below)):
         return True if is_beside_text or (rises and len(names) >= WIDE) else None
     rows = [_values(row, decimal) for row in data]
-    if _is_regular(values) and not any(map(_is_regular, rows)):
+    step = _step(values)
+    if step is not None and step not in map(_step, rows):
         return True if is_beside_text else None
     if rises and len(names) >= LONG and not any((np.diff(row) > 0).all() for row in rows):
         return True if is_beside_text else None
     return False
 
 
-def _is_regular(values: NDArray[np.float64]) -> bool:
-    """Whether three or more numbers rise by equal steps."""
+def _step(values: NDArray[np.float64]) -> float | None:
+    """The step by which three or more numbers rise, where that is always the same."""
     steps = np.diff(values)
-    return len(steps) > 1 and bool((steps > 0).all() and np.allclose(steps, steps[0]))
+    is_regular = len(steps) > 1 and (steps > 0).all() and np.allclose(steps, steps[0])
+    return round(float(steps[0]), 9) if is_regular else None
 
 
 def _values(fields: list[str], decimal: str) -> NDArray[np.float64]:
