@@ -60,9 +60,8 @@ def ingest(
     """Write a table to a Zarr store made for clustering, streaming.
 
     The store is one Zarr v3 array with chunks of full rows, checksums, names of columns, and the
-    statistics of the rows, which spare every fit its first scan. It opens as data only after the
-    last write: what a killed ingest leaves is refused, and one that fails removes what it has
-    written. Sparse rows become a group in AnnData's CSR layout (dense ones with ``shuffle``).
+    statistics that spare every fit its first scan. It opens as data only after the last write; a
+    failed call removes it. Sparse rows become a CSR group as AnnData's (dense with ``shuffle``).
 
     Parameters
     ----------
@@ -73,14 +72,12 @@ def ingest(
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB. Of sparse
-        rows: how many are read at once.
+        Rows of a chunk, or sparse rows read at once; None: 65,536, fewer beyond 64 MB.
     dtype : numpy dtype, optional
         Type to store; None: that of the source (float64 for CSV). "float32" is twice as fast after.
     shuffle : int, optional
-        Seed: write the rows permuted, in shards with small inner chunks (up to 4,096 rows and
-        1 MB), so that any stretch of rows is a random sample that can be read alone. Needs disk
-        space of the size of the data (beside a local ``out``) and memory of 64 MB or 1/256 of it.
+        Seed: write the rows permuted, in shards of small chunks, so that any stretch is a random
+        sample. Needs disk space of the size of the data, and memory of 64 MB or 1/256 of it.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -90,8 +87,7 @@ def ingest(
     columns, drop : str or sequence of str, optional
         Names (numbers where there are none) of the columns to take, in this order, or to leave out.
     header : bool, optional
-        Whether the first line of CSV files names the columns; None: as it looks, and an error where
-        numbers may be names as well as a row.
+        Whether the first line of CSV names the columns; None: as it looks, or an error if unclear.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
     missing : {"warn", "raise", "fill"}
@@ -114,14 +110,12 @@ def ingest(
     Warns
     -----
     DataWarning
-        An index that pandas wrote is left out: a first column without a name (``Unnamed: 0``) that
-        counts the rows, or what a Parquet file notes to be one; so is a last one without a name
-        that holds nothing. A column holds no number at all.
+        An index that pandas wrote is left out, or a column holds no number at all.
     """
     target = _place_of(out, storage_options, force)
     _check_seed(shuffle)
-    selection = Selection.of(columns, drop)
-    table = open_table(source, component, storage_options, selection, missing, header)
+    chosen = Selection.of(columns, drop)
+    table = open_table(source, component, storage_options, chosen, missing, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     write = _write_sparse if table.is_sparse and shuffle is None else _write_dense

@@ -566,12 +566,10 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             fs, path = filesystem(url, storage_options)
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
-        advice = "write it again"
-        if url.lower().endswith((".nc", ".nc4")):
-            advice = (
-                "a classic netCDF file (netCDF-3) is no HDF5: give xarray.open_dataset(path)[NAME]"
-            )
-        raise DataError(f"{url} cannot be read as HDF5: {error}; {advice}.") from error
+        raise DataError(
+            f"{url} cannot be read as HDF5: {error}; write it again. Of a classic netCDF file "
+            "(netCDF-3), which is no HDF5, give xarray.open_dataset(path)[NAME]."
+        ) from error
     return open_hdf5(file, component, location=url)
 
 

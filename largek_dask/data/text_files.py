@@ -61,9 +61,9 @@ GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([., \u00a0\u202f'’]\d{3})*([.,]\d*)?")
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
 WIDE = 4
-"""From so many whole numbers in rising order on, over decimals, a first line is a header."""
+"""This many whole numbers in rising order over decimals, or more, are a header."""
 LONG = 8
-"""So many numbers seldom rise by chance."""
+"""This many numbers in rising order seldom come by chance."""
 
 
 @contextmanager

@@ -249,12 +249,12 @@ def name_bad_columns(rows: Rows, x: Table) -> str:
     """
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
-        places, counts = np.unique(x.indices[x.stored][bad], return_counts=True)
-        places = places[counts == len(x)]
+        found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)
+        places = found[counts == len(x)].tolist()
     else:
-        places = np.flatnonzero(~np.isfinite(x).any(axis=0))
-    if not len(places):
+        places = np.flatnonzero(~np.isfinite(x).any(axis=0)).tolist()
+    if not places:
         return ""
     names = rows.feature_names
-    shown = listed(places.tolist() if names is None else [names[place] for place in places], 5)
+    shown = listed(places if names is None else [names[place] for place in places], 5)
     return f"{'column' if len(places) == 1 else 'columns'} {shown}"
