@@ -98,6 +98,7 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
     import numpy as np
 
     from largek_dask.kernels.rows import finite_rows
+    from largek_dask.passes.chunks import name_bad_columns
 
     begun = perf_counter()
     try:
@@ -110,9 +111,11 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
     yield ok("data", f"the first chunk of {len(x):,} rows can be read, at {rate} a second")
     bad = np.flatnonzero(~finite_rows(x))
     if len(bad):
+        columns = name_bad_columns(rows, x[bad[0] : bad[0] + 1])
         yield broken(
             "data",
-            f"row {bad[0]} holds NaN or infinity ({len(bad):,} such rows in the first chunk)",
+            f"row {bad[0]} holds NaN or infinity ({columns}; "
+            f"{len(bad):,} such rows in the first chunk)",
             "remove them, or skip them: KMeans(on_bad_rows='skip'), largek fit --on-bad-rows skip",
         )
 

@@ -44,6 +44,11 @@ def _shown(names: Sequence[str] | None, most: int = 8) -> str:
     "numbers, from 0 on.",
 )
 @click.option("--drop", metavar="NAME,...", callback=_names, help="Leave these columns out.")
+@click.option(
+    "--header/--no-header",
+    default=None,
+    help="Whether the first line of CSV files names the columns.  [as it looks]",
+)
 @click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows of a chunk.  [65,536]")
 @click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
@@ -55,6 +60,7 @@ def ingest(
     out: str,
     columns: list[str] | None,
     drop: list[str] | None,
+    header: bool | None,
     chunk_rows: int | None,
     dtype: str | None,
     shuffle: int | None,
@@ -77,6 +83,7 @@ def ingest(
         out,
         columns=columns,
         drop=drop,
+        header=header,
         chunk_rows=chunk_rows,
         dtype=dtype,
         shuffle=shuffle,

@@ -20,8 +20,10 @@ from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = [
+    "WRITTEN",
     "ColumnRows",
     "Selection",
+    "as_option",
     "check_still_counts",
     "first_difference",
     "is_index_name",
@@ -30,6 +32,7 @@ __all__ = [
     "names_of",
     "not_numbers",
     "not_told_from_index",
+    "noted_as_index",
     "order_by_name",
 ]
 
@@ -37,6 +40,9 @@ Names = str | int | Iterable[str | int]
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """What the column is called that a DataFrame's index becomes in a file, or has become of one."""
+INDEX_LEVEL = re.compile(r"__index_level_\d+__")
+"""What pyarrow calls an index without a name, which it puts after all columns."""
+WRITTEN = "pandas wrote it as the index of the rows"
 
 
 def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
@@ -45,7 +51,7 @@ def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
     return tuple(map(str, labels)) if any(isinstance(label, str) for label in labels) else None
 
 
-def listed(names: Iterable[str], most: int = MOST_LISTED) -> str:
+def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
     """Names for a message, of many the first ones."""
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
@@ -163,6 +169,26 @@ def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
 def is_index_name(name: str) -> bool:
     """Whether pandas may have written an index as a column of this name."""
     return INDEX.fullmatch(name) is not None
+
+
+def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
+    """The columns that are an index by what pandas has noted, or by their names, but the first.
+
+    A first column may be one as well: :func:`is_index_name`.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of all columns.
+    metadata : mapping or None
+        What pandas has noted in the schema.
+    """
+    noted = (metadata or {}).get("index_columns", ())
+    return [
+        name
+        for place, name in enumerate(names)
+        if name in noted or (place and INDEX_LEVEL.fullmatch(name))
+    ]
 
 
 def left_out_as_index(name: str, where: str, why: str) -> None:
@@ -294,6 +320,7 @@ class ColumnRows(Rows):
         )
         self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
         self.shuffled = rows.shuffled
+        self.missing_note = rows.missing_note
 
     @property
     def nbytes(self) -> int:

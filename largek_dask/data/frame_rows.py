@@ -6,20 +6,23 @@ They are converted one chunk at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns
+from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import (
+    WRITTEN,
     Selection,
     is_index_name,
     left_out_as_index,
     names_of,
     not_numbers,
     not_told_from_index,
+    noted_as_index,
 )
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, native_dtype, refuse_masked
@@ -68,6 +71,13 @@ class FrameRows(SlicedRows):
         kind = next(kind for kind in KINDS if kind.holds(frame))
         labels = [str(label) for label in kind.labels(frame)]
         places = chosen_columns(labels, selection, kind.where)
+        for name in noted_as_index(labels, kind.notes(frame)):
+            place = labels.index(name)
+            if place in places and len(places) > 1 and not (selection and selection.says(name)):
+                if not leave_index:
+                    raise not_told_from_index(name, kind.where, f"and {WRITTEN}")
+                left_out_as_index(name, kind.where, WRITTEN)
+                places = [other for other in places if other != place]
         slices = kind(frame, places)
         if may_be_index(labels, places, selection):
             index = kind(frame, places[:1])
@@ -128,6 +138,11 @@ class _Frame(ABC):
     def labels(cls, frame: Any) -> list[Any]:
         """What its columns are called."""
         return list(frame.columns)
+
+    @classmethod
+    def notes(cls, frame: Any) -> Mapping[str, Any] | None:
+        """What pandas has noted in its schema."""
+        return None
 
     @abstractmethod
     def __getitem__(self, rows: slice) -> NDArray[Any]:
@@ -251,7 +266,7 @@ class _DictFrame(_SeparateColumns):
                 "dask.array.stack(list(columns.values()), axis=1), or a Dask DataFrame."
             )
         refuse_masked(column, f"{name!r} of the dict of arrays is", "column.filled(np.nan)")
-        array = np.asarray(column)
+        array = np.asarray(decoded(column, f"{name!r} of the dict of arrays"))
         if array.ndim != 1:
             raise DataError(
                 f"{name!r} of the dict of arrays has shape {array.shape}; give one value per row "
@@ -285,6 +300,11 @@ class _ArrowFrame(_Frame):
     @classmethod
     def labels(cls, frame: Any) -> list[Any]:
         return list(frame.schema.names)
+
+    @classmethod
+    def notes(cls, frame: Any) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = frame.schema.pandas_metadata
+        return found
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._frame.slice(rows.start, rows.stop - rows.start)

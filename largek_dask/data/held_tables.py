@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
@@ -30,7 +31,8 @@ class HDF5Rows(SlicedRows):
         self, dataset: Any, *, location: str | None = None, weight: Column | None = None
     ) -> None:
         self._where = f"{location or dataset.file.filename}{dataset.name}"
-        super().__init__(dataset, location=location, weight=weight)
+        source = decoded(dataset, self._where)
+        super().__init__(source, location=location, weight=weight)
 
     def describe_source(self, location: str | None) -> str:
         """File and name of the dataset, for messages."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.columns import Selection
+from largek_dask.data.columns import Selection, as_option, listed
 from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
@@ -25,7 +25,7 @@ from largek_dask.data.store_writer import (
 )
 from largek_dask.data.stores import is_local, normalize
 from largek_dask.data.tables import Table, open_table
-from largek_dask.errors import OutputError, ParameterError
+from largek_dask.errors import DataWarning, OutputError, ParameterError, warn
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
@@ -53,15 +53,15 @@ def ingest(
     component: str | None = None,
     columns: str | Iterable[str] | None = None,
     drop: str | Iterable[str] | None = None,
+    header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "warn",
 ) -> Rows:
     """Write a table to a Zarr store made for clustering, streaming.
 
     The store is one Zarr v3 array with chunks of full rows, checksums, names of columns, and the
-    statistics of the rows, which spare every fit its first scan. It opens as data only after the
-    last write: what a killed ingest leaves is refused, and one that fails removes what it has
-    written. Sparse rows become a group in AnnData's CSR layout (dense ones with ``shuffle``).
+    statistics that spare every fit its first scan. It opens as data only after the last write; a
+    failed call removes it. Sparse rows become a CSR group as AnnData's (dense with ``shuffle``).
 
     Parameters
     ----------
@@ -72,14 +72,12 @@ def ingest(
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Rows of a chunk; None: 65,536, fewer where a chunk would be larger than 64 MB. Of sparse
-        rows: how many are read at once.
+        Rows of a chunk, or sparse rows read at once; None: 65,536, fewer beyond 64 MB.
     dtype : numpy dtype, optional
         Type to store; None: that of the source (float64 for CSV). "float32" is twice as fast after.
     shuffle : int, optional
-        Seed: write the rows permuted, in shards with small inner chunks (up to 4,096 rows and
-        1 MB), so that any stretch of rows is a random sample that can be read alone. Needs disk
-        space of the size of the data (beside a local ``out``) and memory of 64 MB or 1/256 of it.
+        Seed: write the rows permuted, in shards of small chunks, so that any stretch is a random
+        sample. Needs disk space of the size of the data, and memory of 64 MB or 1/256 of it.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -88,6 +86,8 @@ def ingest(
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
         Names (numbers where there are none) of the columns to take, in this order, or to leave out.
+    header : bool, optional
+        Whether the first line of CSV names the columns; None: as it looks, or an error if unclear.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
     missing : {"warn", "raise", "fill"}
@@ -110,12 +110,12 @@ def ingest(
     Warns
     -----
     DataWarning
-        An index that pandas wrote is left out: a first column without a name (``Unnamed: 0``) that
-        counts the rows, or what a Parquet file notes to be one.
+        An index that pandas wrote is left out, or a column holds no number at all.
     """
     target = _place_of(out, storage_options, force)
     _check_seed(shuffle)
-    table = open_table(source, component, storage_options, Selection.of(columns, drop), missing)
+    chosen = Selection.of(columns, drop)
+    table = open_table(source, component, storage_options, chosen, missing, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     write = _write_sparse if table.is_sparse and shuffle is None else _write_dense
@@ -164,6 +164,7 @@ def _write_dense(
         force=force,
     )
     scan = RowScan(table.n_features, kind)
+    empty = np.arange(table.n_features)
     blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in _dense_blocks(table, kind))
     with unfinished(target, storage_options), _progress_bar(progress) as bar:
         total = table.n_rows
@@ -176,9 +177,24 @@ def _write_dense(
             )
         for block in _counted(blocks, bar, "writing", total):
             _scan(scan, block, writer.n_written)
+            if len(empty):
+                empty = empty[~np.isfinite(block[:, empty]).any(axis=0)]
             writer.append(block)
         notes = {"statistics": scan.finish().to_dict(), "shuffle": shuffle}
         writer.finish({**notes, **_named(table)})
+    if len(empty):
+        _warn_of_empty(table, empty.tolist())
+
+
+def _warn_of_empty(table: Table, places: list[int]) -> None:
+    """Warn of columns without a single number, for which every row counts as bad."""
+    names = [str(place) if table.names is None else table.names[place] for place in places]
+    warn(
+        f"{table.where} has no number in {'column' if len(names) == 1 else 'columns'} "
+        f"{listed(names)}, so that every row counts as one with NaN: write it again without, by "
+        f"--drop {as_option(names)} (ingest(..., drop={names!r})).",
+        DataWarning,
+    )
 
 
 def _write_sparse(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import Selection, names_of, not_told_from_index
 from largek_dask.data.frame_rows import chosen_columns, frame_dtype, frame_values, may_be_index
 from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, refuse_masked_rows
@@ -178,7 +179,7 @@ class XarrayRows(SlicedRows):
     """Rows of an xarray.DataArray that Dask does not hold; lazily indexed files stay lazy."""
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
-        super().__init__(_XarraySlices(array), weight=weight)
+        super().__init__(decoded(array, "the DataArray"), weight=weight)
         self._array = array
 
     def _find_names(self) -> Sequence[str] | None:
@@ -191,16 +192,6 @@ def names_in_xarray(array: Any) -> Sequence[str] | None:
     if dimension not in array.coords or array.coords[dimension].dtype.kind not in "UOT":
         return None
     return names_of(array.coords[dimension].values.tolist())
-
-
-class _XarraySlices:
-    def __init__(self, array: Any) -> None:
-        self.dtype = array.dtype
-        self.shape = array.shape
-        self._array = array
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(self._array.isel({self._array.dims[0]: rows}).values)
 
 
 class DaskColumn:

@@ -101,6 +101,7 @@ class SlicedRows(Rows):
         check_table_shape(shape, what)
         stored = native_dtype(source.dtype, what)
         self._source = source
+        self.missing_note = getattr(source, "missing_note", "")
         if chunk_table is None:
             chunk_table = memory_table(shape[0], shape[1], stored)
         super().__init__(

@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
@@ -26,7 +27,7 @@ from largek_dask.data.stores import (
     open_node,
     read_stored,
 )
-from largek_dask.data.table_files import ONE_FILE, find_table_files, is_paths
+from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
 from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
@@ -166,7 +167,10 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
             return XarrayRows(source, weight=weight)
         from largek_dask.data.lazy_rows import dask_array_rows, names_in_xarray
 
-        return dask_array_rows(source.data, weight=weight).with_names(names_in_xarray(source))
+        data, decoding = source.data, CFDecoding.of(source, "the DataArray")
+        if decoding is not None:
+            data = data.map_blocks(decoding, dtype=decoding.dtype)
+        return dask_array_rows(data, weight=weight).with_names(names_in_xarray(source))
     if is_of(source, "dask", "Array"):
         from largek_dask.data.lazy_rows import dask_array_rows
 
@@ -210,6 +214,7 @@ def _open_url(
         return open_npz(url, component, storage_options, weight)
     if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
         raise _to_be_ingested(url)
+    check_readable(url)
     node = open_node(url, component, storage_options)
     if isinstance(node, zarr.Group):
         if weight is None:
@@ -289,7 +294,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
         from largek_dask.data.lazy_rows import dask_column
 
         return dask_column(sample_weight)
-    return ArrayColumn(sample_weight)
+    return ArrayColumn(decoded(sample_weight, "sample_weight"))
 
 
 def read_integers(
@@ -341,6 +346,11 @@ def read_integers(
         raise DataError(
             f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows: give one "
             "integer for each."
+        )
+    if isinstance(array, zarr.Array) and CFDecoding.of(array, named) is not None:
+        raise DataError(
+            f"{named} is packed, or has numbers that stand for missing ones, as its attributes say "
+            f"({', '.join(ATTRIBUTES)}): write plain integers, and -1 for rows to leave out."
         )
     if array.dtype.kind not in "iu":
         raise DataError(

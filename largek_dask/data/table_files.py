@@ -13,16 +13,29 @@ from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.svmlight import SVMLIGHT
 from largek_dask.errors import DataError
 
-__all__ = ["CSV", "HDF5", "ONE_FILE", "PARQUET", "TableFiles", "find_table_files", "is_paths"]
+__all__ = [
+    "HDF5",
+    "ONE_FILE",
+    "PARQUET",
+    "TEXT",
+    "TableFiles",
+    "check_readable",
+    "find_table_files",
+    "is_paths",
+]
 
-CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".txt")
+PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
+CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
+TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
+"""Ends of names of texts: those of ``CSV`` are looked for in folders."""
 PARQUET = (".parquet", ".pq")
-HDF5 = (".h5", ".hdf5", ".h5ad", ".he5")
-ONE_FILE = (*CSV, *PARQUET, *HDF5, *SVMLIGHT)
+HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
+ONE_FILE = (*TEXT, *PARQUET, *HDF5, *SVMLIGHT)
 """Ends of names of files that are read as a stream."""
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 OTHERS = (".zarr", ".npy", ".npz")
 WILD = "*?["
+TEXTS = ".csv .tsv .txt .dat .data .tab, also packed as .gz .bz2 .xz .zst .zip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,25 @@ class TableFiles:
     urls: tuple[str, ...]
     """Their places, in the order in which they are read."""
     ends: tuple[str, ...]
-    """Ends of names of their format: ``CSV`` or ``PARQUET``."""
+    """Ends of names of their format: ``TEXT`` or ``PARQUET``."""
+
+
+def check_readable(url: str) -> None:
+    """Refuse a local file of a kind that is not read, with those that are.
+
+    Raises
+    ------
+    DataError
+    """
+    if not (is_local(url) and os.path.isfile(url)):
+        return
+    told = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
+    if url.lower().endswith(".zip"):
+        raise DataError(f"{told} A store in an archive is opened as zip://::{url}; else unpack it.")
+    raise DataError(
+        f"{told} Files are read by their names: .npy and .npz; with largek ingest also {TEXTS}; "
+        f"{' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert it."
+    )
 
 
 def is_paths(source: Any) -> bool:
@@ -83,7 +114,7 @@ def find_table_files(
 def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFiles | None:
     if url.lower().endswith(OTHERS) or (is_local(url) and not os.path.isdir(url)):
         return None
-    if not is_local(url) and url.lower().endswith((*CSV, *HDF5, *SVMLIGHT)):
+    if not is_local(url) and url.lower().endswith((*TEXT, *HDF5, *SVMLIGHT)):
         return None
     fs, path = filesystem(url, storage_options)
     try:
@@ -111,9 +142,9 @@ def _is_hidden(parts: Sequence[str]) -> bool:
 
 def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> TableFiles:
     for url in urls:
-        if not url.lower().endswith((*CSV, *PARQUET)):
+        if not url.lower().endswith((*TEXT, *PARQUET)):
             raise DataError(
-                f"{where}: {url} is no CSV or Parquet file by its name ({', '.join(CSV)}, "
+                f"{where}: {url} is no CSV or Parquet file by its name ({TEXTS}; "
                 f"{', '.join(PARQUET)}); several files are read of these only."
             )
     parquet = [url for url in urls if url.lower().endswith(PARQUET)]
@@ -123,4 +154,4 @@ def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> Tab
             f"{where} holds CSV as well as Parquet files ({other}, {parquet[0]}): name those of "
             "one format, e.g. by a pattern such as folder/*.parquet."
         )
-    return TableFiles(where, location, tuple(urls), PARQUET if parquet else CSV)
+    return TableFiles(where, location, tuple(urls), PARQUET if parquet else TEXT)

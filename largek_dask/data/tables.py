@@ -5,21 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
+    WRITTEN,
     ColumnRows,
     Selection,
     check_still_counts,
     first_difference,
+    is_index_name,
     left_out_as_index,
     listed,
     not_numbers,
     not_told_from_index,
+    noted_as_index,
 )
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
@@ -29,14 +33,22 @@ from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.svmlight import SvmlightTable
 from largek_dask.data.table_files import (
-    CSV,
     HDF5,
     ONE_FILE,
     PARQUET,
+    TEXT,
     TableFiles,
     find_table_files,
 )
-from largek_dask.errors import DataError, DataWarning, MissingDependencyError, ParameterError, warn
+from largek_dask.data.text_files import READING, find_layout, is_grouped, open_text
+from largek_dask.errors import (
+    DataError,
+    DataWarning,
+    LargekError,
+    MissingDependencyError,
+    ParameterError,
+    warn,
+)
 
 __all__ = ["Table", "open_table"]
 
@@ -75,6 +87,7 @@ def open_table(
     storage_options: Mapping[str, Any] | None = None,
     selection: Selection | None = None,
     missing: Missing = "warn",
+    header: bool | None = None,
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
 
@@ -93,14 +106,21 @@ def open_table(
         An index is left out.
     """
     several = find_table_files(source, storage_options)
+    is_path = isinstance(source, (str, os.PathLike))
+    url = normalize(source) if is_path else ""
+    ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
+    if header is not None and ends is not TEXT:
+        raise ParameterError(
+            f"header={header} says whether the first line of a CSV file names the columns: it does "
+            "not apply to other sources, so leave it out."
+        )
     if several is not None:
-        return _open_files(several, component, storage_options, selection)
-    if isinstance(source, (str, os.PathLike)) and normalize(source).lower().endswith(ONE_FILE):
-        url = normalize(source)
+        return _open_files(several, component, storage_options, selection, header)
+    if url.lower().endswith(ONE_FILE):
         if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist: check the address.")
         if not url.lower().endswith(HDF5):
-            return _open_file(url, component, storage_options, selection)
+            return _open_file(url, component, storage_options, selection, header)
         return _with_columns(_open_hdf5(url, component, storage_options), selection)
     if component is None and is_frame(source):
         return RowsTable(FrameRows(source, selection=selection, leave_index=True))
@@ -122,6 +142,7 @@ def _open_file(
     component: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
+    header: bool | None,
 ) -> CSVTable | ParquetTable | SvmlightTable:
     """One file of text or of Parquet."""
     name = url.lower()
@@ -131,8 +152,8 @@ def _open_file(
         return ParquetTable(url, component, storage_options, selection)
     if component is not None:
         raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
-    if name.endswith(CSV):
-        return CSVTable(url, storage_options, selection)
+    if name.endswith(TEXT):
+        return CSVTable(url, storage_options, selection, header=header)
     if selection:
         raise ParameterError(
             f"columns and drop do not apply to {url}: in svmlight files columns have no names."
@@ -145,6 +166,7 @@ def _open_files(
     component: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
+    header: bool | None,
 ) -> FilesTable:
     """Several files; columns are those of the first one, by name.
 
@@ -156,7 +178,7 @@ def _open_files(
     for url in files.urls:
         if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist: check the address.")
-    first = _open_file(files.urls[0], component, storage_options, selection)
+    first = _open_file(files.urls[0], component, storage_options, selection, header)
     assert isinstance(first, (CSVTable, ParquetTable))
     kept = None if component is not None else Selection(tuple(first.chosen))
     # Of columns that are asked for by name others may be missing.
@@ -166,7 +188,7 @@ def _open_files(
         if files.ends is PARQUET:
             tables.append(ParquetTable(url, component, storage_options, kept, like))
         else:
-            tables.append(CSVTable(url, storage_options, kept, like))
+            tables.append(CSVTable(url, storage_options, kept, like, header))
     return FilesTable(files.where, files.location, tables)
 
 
@@ -220,11 +242,11 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 
 
 class CSVTable:
-    """A stream over a CSV file, read by pandas; numbers are float64.
+    """A stream over a text file of numbers, read by pandas; numbers are float64.
 
-    A first line that is all numbers is a row, any other is a header. The separator is the one
-    of comma, semicolon and tab that the first line holds most of. Columns without a header are
-    called by their numbers, from 0 on. An index that pandas or R has written is left out with a
+    :mod:`~largek_dask.data.text_files` says how it is written. Columns without a header, or with
+    one that counts them, are called by their numbers, from 0 on. An index that pandas or R has
+    written, and a last column that a separator at the end of each line makes, are left out with a
     warning.
     """
 
@@ -236,62 +258,78 @@ class CSVTable:
         storage_options: Mapping[str, Any] | None,
         selection: Selection | None = None,
         like: CSVTable | ParquetTable | None = None,
+        header: bool | None = None,
     ) -> None:
         self._pandas = _need("pandas", "parquet", "CSV files")
         self.where = url
         self.location: str | None = url
         self.dtype = np.dtype(np.float64)
         self.n_rows: int | None = None
-        fs, path = filesystem(url, storage_options)
-        self._options: dict[str, Any] = {"skipinitialspace": True}
-        if not is_local(url):
-            self._options["storage_options"] = dict(storage_options or {})
-        first = self._read(nrows=1, header=None, sep="\x01", dtype=str)
-        line = str(first.iloc[0, 0])
-        self._options["sep"] = max(",;\t", key=line.count)
-        head = self._read(nrows=1, header=None)
-        self.n_bytes = int(fs.size(path) or 0)
-        numeric = all(kind.kind in "biuf" for kind in head.dtypes)
-        self._options["header"] = None if numeric else "infer"
+        self._fs, self._path = filesystem(url, storage_options)
+        self.n_bytes = int(self._fs.size(self._path) or 0)
+        with self._opened() as text:
+            layout = find_layout(text, url, header)
+        self._options: dict[str, Any] = {
+            "skipinitialspace": True,
+            "sep": layout.separator,
+            "decimal": layout.decimal,
+            "skiprows": layout.skip,
+            "header": 0 if layout.has_header else None,
+        }
+        if layout.names is not None:
+            self._options["names"] = layout.names
+        if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
+            # Later versions read what was written, and know no other way.
+            self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
-        self._rows_are_named = False
-        self._leave_out_names(head)
+        self._rows_are_named = layout.has_header and self._leave_out_names(head)
         self.all_columns = self.compared = tuple(map(str, head.columns))
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
         self._index: str | None = None
+        self._nothing: Any = None
         places = chosen_columns(self.all_columns, selection, url)
+        places = self._without_nothing(places, selection, head)
         if may_be_index(self.all_columns, places, selection) and len(places) > 1:
             places = self._without_index(places, head.iloc[:, 0])
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))
         """The columns that are taken, as they are called in the file."""
-        self.names = None if numeric else self.chosen
+        kept = [str(name) for name in head.columns if name != self._nothing]
+        kept = [name for name in kept if not is_index_name(name)]
+        is_numbered = kept == list(map(str, range(len(kept))))
+        self.names = None if is_numbered else self.chosen
         self.n_features = len(places)
         self._refuse_text(head[self._columns], 0)
 
-    def _read(self, **options: Any) -> Any:
-        errors = self._pandas.errors
+    @contextmanager
+    def _opened(self) -> Iterator[TextIO]:
+        """The text, with errors of the file as those of this package."""
         try:
-            return self._pandas.read_csv(self.where, **(self._options | options))
-        except errors.EmptyDataError as error:
+            with open_text(self._fs, self._path, self.where) as text:
+                yield text
+        except LargekError:
+            raise
+        except self._pandas.errors.EmptyDataError as error:
             raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
-        except (errors.ParserError, UnicodeDecodeError) as error:
+        except self._pandas.errors.ParserError as error:
             raise DataError(
                 f"{self.where} is not a table: {error}; write every row with as many fields."
             ) from error
-        except OSError as error:
+        except READING as error:
             raise DataError(
                 f"{self.where} cannot be read: {error}; check that it is whole and may be read."
             ) from error
 
-    def _leave_out_names(self, head: Any) -> None:
+    def _read(self, **options: Any) -> Any:
+        with self._opened() as text:
+            return self._pandas.read_csv(text, **(self._options | options))
+
+    def _leave_out_names(self, head: Any) -> bool:
         """Of rows with one field more than the header pandas takes the first for their names."""
-        if self._options["header"] is None:
-            return
-        if len(self._read(nrows=1, header=None, skiprows=1).columns) <= len(head.columns):
-            return
-        self._rows_are_named = True
+        skip = self._options["skiprows"] + 1
+        if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
+            return False
         if head.iloc[:, -1].isna().all():
             raise DataError(
                 f"{self.where} has rows that end with a separator, and a header that does not: "
@@ -302,6 +340,25 @@ class CSVTable:
             "it, as R writes the names of rows. To keep it, give it a name in the header.",
             DataWarning,
         )
+        return True
+
+    def _without_nothing(
+        self, places: list[int], selection: Selection | None, head: Any
+    ) -> list[int]:
+        """The columns without a last one that has no name and holds nothing."""
+        last = len(self.all_columns) - 1
+        name = self.all_columns[last]
+        if (
+            places[-1:] != [last]
+            or len(places) == 1
+            or (self._options["header"] is not None and name != f"Unnamed: {last}")
+            or (selection is not None and selection.says(name))
+            or not head.iloc[:, last].isna().all()
+        ):
+            return places
+        self._nothing = head.columns[last]
+        left_out_as_index(name, self.where, "it holds nothing, as lines end with a separator")
+        return places[:-1]
 
     def _without_index(self, places: list[int], values: Any) -> list[int]:
         """The columns without the first one, if that counts the rows."""
@@ -317,26 +374,34 @@ class CSVTable:
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Blocks of about 32 MB as parsed."""
         size = max(1_000, BLOCK_BYTES // (8 * self.n_features))
-        index = [] if self._index is None else [self._index]
         row = 0
-        # pandas would take them for the first of the columns that are asked for
-        wanted = None if self._rows_are_named else [*index, *self._columns]
-        with self._read(chunksize=size, usecols=wanted) as reader:
-            while True:
-                try:
-                    frame = next(reader)
-                except StopIteration:
-                    return
-                except (self._pandas.errors.ParserError, UnicodeDecodeError) as error:
-                    raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
+        left_out = [name for name in (self._index, self._nothing) if name is not None]
+        # pandas would take names of rows for the first of the columns that are asked for.
+        wanted = None if self._rows_are_named else [*left_out, *self._columns]
+        options = {"chunksize": size, "usecols": wanted, **self._options}
+        with self._opened() as text, self._pandas.read_csv(text, **options) as reader:
+            for frame in reader:
                 if frame.empty:
                     continue
-                for name in index:
-                    check_still_counts(frame[name].to_numpy(), row, name, self.where)
+                self._check_left_out(frame, row)
                 frame = frame[self._columns]
                 self._refuse_text(frame, row)
                 row += len(frame)
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
+
+    def _check_left_out(self, frame: Any, row: int) -> None:
+        """Refuse a file of which columns were left out that are other than they looked."""
+        if self._index is not None:
+            check_still_counts(frame[self._index].to_numpy(), row, self._index, self.where)
+        if self._nothing is None:
+            return
+        held = frame[self._nothing].notna().to_numpy()
+        if held.any():
+            raise DataError(
+                f"the last column of {self.where} has no name and holds nothing before data row "
+                f"{row + int(np.argmax(held))}: name all columns that are wanted (--columns, "
+                "columns=), or mend that row."
+            )
 
     def _refuse_text(self, frame: Any, row: int) -> None:
         wrong = {}
@@ -346,7 +411,9 @@ class CSVTable:
                 continue
             text = self._pandas.to_numeric(column, errors="coerce").isna() & column.notna()
             at = int(np.argmax(text.to_numpy()))
-            wrong[str(name)] = f"{column.iloc[at]!r} in data row {row + at}"
+            value = column.iloc[at]
+            hint = ", with a separator of thousands or a decimal comma" if is_grouped(value) else ""
+            wrong[str(name)] = f"{value!r} in data row {row + at}{hint}"
         if wrong:
             raise not_numbers(self.where, wrong)
 
@@ -384,9 +451,8 @@ class ParquetTable:
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
         self.all_columns = tuple(schema.names)
-        noted = (schema.pandas_metadata or {}).get("index_columns", ())
-        self._noted = [name for name in self.all_columns if name in noted]
-        self.compared = tuple(name for name in self.all_columns if name not in noted)
+        self._noted = noted_as_index(self.all_columns, schema.pandas_metadata)
+        self.compared = tuple(name for name in self.all_columns if name not in self._noted)
         """The columns that files have to have in common: an index may be in some of them."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
@@ -421,7 +487,7 @@ class ParquetTable:
         for name in self._noted:
             place = self.all_columns.index(name)
             if place in places and len(places) > 1:
-                left_out_as_index(name, self.where, "pandas wrote it as the index of the rows")
+                left_out_as_index(name, self.where, WRITTEN)
                 places = [other for other in places if other != place]
         if not may_be_index(self.all_columns, places, selection) or len(places) == 1:
             return places
@@ -500,7 +566,10 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             fs, path = filesystem(url, storage_options)
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
-        raise DataError(f"{url} cannot be read as HDF5: {error}; write it again.") from error
+        raise DataError(
+            f"{url} cannot be read as HDF5: {error}; write it again. Of a classic netCDF file "
+            "(netCDF-3), which is no HDF5, give xarray.open_dataset(path)[NAME]."
+        ) from error
     return open_hdf5(file, component, location=url)
 
 

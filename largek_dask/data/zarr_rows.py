@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.cf_attributes import CFDecoding
 from largek_dask.data.direct_chunks import DirectChunks
 from largek_dask.data.missing import Missing, check_stored
 from largek_dask.data.patience import patiently
@@ -81,7 +82,9 @@ class ZarrRows(StoredRows):
     ) -> None:
         what = name_node(self.kind, location, component)
         check_table_shape(array.shape, what)
-        dtype = native_dtype(array.dtype, what)
+        self._decoding = CFDecoding.of(array, what)
+        dtype = native_dtype(self._decoding.dtype if self._decoding else array.dtype, what)
+        self.missing_note = "" if self._decoding is None else str(self._decoding)
         self._notes = check_complete(array, what)
         self.shuffled = self._notes.get("shuffle") is not None
         self._array = array
@@ -103,7 +106,7 @@ class ZarrRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         try:
-            return patiently(lambda: self._load_once(start, stop))
+            x = patiently(lambda: self._load_once(start, stop))
         except MemoryError:
             raise
         except Exception as error:
@@ -113,6 +116,7 @@ class ZarrRows(StoredRows):
                 f"{self.name_chunk(i)} cannot be read: {reason}. "
                 "The chunk is damaged or its storage is out of reach: write it again, or try later."
             ) from error
+        return x if self._decoding is None else self._decoding(x)
 
     def _load_once(self, start: int, stop: int) -> NDArray[Any]:
         if self._direct is not None:
@@ -155,8 +159,8 @@ class ZarrRows(StoredRows):
 
     def stored_statistics(self) -> dict[str, Any] | None:
         """The statistics that ``ingest`` left as an attribute, or None."""
-        if self.weight is not None:
-            # they were taken with unit weights
+        if self.weight is not None or self._decoding is not None:
+            # They were taken of other numbers, or with unit weights.
             return None
         statistics = self._notes.get("statistics")
         return statistics if isinstance(statistics, dict) else None
@@ -188,6 +192,7 @@ class ZarrColumn:
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise DataError(f"sample_weight {where} has shape {shape}; give one number per row.")
         native_dtype(array.dtype, f"sample_weight {where}")
+        self._decoding = CFDecoding.of(array, f"sample_weight {where}")
         self._array = array
         self._where = where
         self.n_rows = int(shape[0])
@@ -216,4 +221,5 @@ class ZarrColumn:
                 f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: "
                 f"{error}; check that it is whole and may be read."
             ) from error
+        values = values if self._decoding is None else self._decoding(values)
         return values.astype(np.float64, copy=False).reshape(-1)

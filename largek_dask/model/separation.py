@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,7 +40,7 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import Threads
 from largek_dask.model.base import Model
-from largek_dask.passes.chunks import ChunkView
+from largek_dask.passes.chunks import ChunkView, bad_row_error
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -320,8 +320,8 @@ class SeparationTotal(Additive):
     weight: ExactSums
     n_rows: int = 0
     """Rows that count."""
-    n_bad: int = 0
-    """Rows with NaN or infinity that were given a label."""
+    bad: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    """Number of rows with NaN or infinity that were given a label, and the first, by chunk."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint | None) -> SeparationTotal:
@@ -345,12 +345,11 @@ class SpreadTotal(Additive):
         return cls(ExactSums(k), ExactSums())
 
 
-def _weighed(chunk: Chunk, labels: NDArray[np.int32]) -> tuple[NDArray[np.float64], int]:
-    """Weights of rows, 0 of those that are left out; and labels of rows that have no numbers."""
+def _weighed(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Weights of rows, 0 of those that are left out."""
     weight = np.ones(len(labels)) if chunk.weight is None else chunk.weight.copy()
     weight[labels == SKIPPED] = 0
-    bad = chunk.bad
-    return weight, 0 if bad is None else int(np.count_nonzero(bad & (labels != SKIPPED)))
+    return weight
 
 
 def _first_chunk(
@@ -364,9 +363,11 @@ def _first_chunk(
         own = found if own is None else own
     elif own is None:
         own, _ = _two_nearest(chunk.x, clusters.centers)
-    weight, n_bad = _weighed(chunk, own)
-    if clusters.labels is not None:
-        total.n_bad += n_bad
+    weight = _weighed(chunk, own)
+    if clusters.labels is not None and chunk.bad is not None:
+        rows = chunk.start + np.flatnonzero(chunk.bad & (own != SKIPPED))
+        if len(rows):
+            total.bad[chunk.index] = np.array([len(rows), rows[0]])
     if silhouettes:
         total.silhouettes.add(_silhouettes(near, other), weight)
     total.weight.add(np.ones(len(own)), weight)
@@ -383,7 +384,7 @@ def _second_chunk(
     own = _labels(chunk, clusters)
     if own is None:
         own, _ = _two_nearest(chunk.x, clusters.centers)
-    weight, _ = _weighed(chunk, own)
+    weight = _weighed(chunk, own)
     labels = np.maximum(own, 0)
     squares = squared_distances(chunk.x, means, labels)
     total.distances.add(np.sqrt(squares), weight, labels)
@@ -429,10 +430,13 @@ def _first_pass(
         start=partial(SeparationTotal.of, clusters.n_clusters, passes.n_features, grid),
         combine=SeparationTotal.combine,
     )
-    if total.n_bad:
+    if total.bad:
+        n_bad = sum(int(count) for count, _ in total.bad.values())
+        index = min(total.bad)
+        first = bad_row_error(passes.rows, int(total.bad[index][1]), index)
         raise DataError(
-            f"{total.n_bad:,} rows that have a label hold NaN or infinity: give them the label -1, "
-            "which leaves a row out."
+            f"{n_bad:,} rows that have a label hold NaN or infinity: give them the label -1, which "
+            f"leaves a row out. The first: {first}"
         )
     if not total.n_rows:
         raise DataError(

@@ -20,7 +20,7 @@ from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from largek_dask.kernels.threads import Threads
-from largek_dask.passes.chunks import Preparation, bad_row_error
+from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
 from largek_dask.passes.collected import fetch
 from largek_dask.passes.progress import ProgressTeller, Tell
 from largek_dask.passes.spec import PassSpec, StateSpec
@@ -370,8 +370,11 @@ class BasePasses(ABC):
             index = int(np.searchsorted(self.rows.chunk_table, found.first_bad, "right")) - 1
             raise bad_row_error(self.rows, found.first_bad, index)
         if found.n_bad and not found.n_rows:
+            columns = name_bad_columns(self.rows, self.rows.read(0))
+            told = f" ({columns}: no number in {self.rows.name_chunk(0)})" if columns else ""
             raise DataError(
-                f"all {found.n_bad} rows hold NaN or infinity, and none is left: clean the data."
+                f"all {found.n_bad} rows hold NaN or infinity{told}, and none is left: clean the "
+                "data, or leave out such columns."
             )
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one row has to weigh something.")

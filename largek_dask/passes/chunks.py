@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
+from largek_dask.data.columns import listed
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
 from largek_dask.kernels.blocks import SparseBlock, Table
@@ -222,8 +223,38 @@ class Preparer:
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
-    """The error that names a row with NaN or infinity."""
+    """The error that names a row with NaN or infinity, and the columns that they are in."""
+    inside = row - int(rows.chunk_table[index])
+    columns = name_bad_columns(rows, rows.read_part(index, inside, inside + 1))
+    where = ", ".join(part for part in (rows.name_chunk(index), columns, rows.missing_note) if part)
     return BadRowsError(
-        f"row {row} holds NaN or infinity ({rows.name_chunk(index)}); "
+        f"row {row} holds NaN or infinity ({where}); "
         "clean the data, or skip such rows with on_bad_rows='skip'."
     )
+
+
+def name_bad_columns(rows: Rows, x: Table) -> str:
+    """The columns in which none of some rows holds a finite number, for messages.
+
+    Parameters
+    ----------
+    rows : Rows
+    x : (n, d) or sparse
+        Some of these rows.
+
+    Returns
+    -------
+    str
+        By their names, or by numbers from 0 on; empty if there is none.
+    """
+    if isinstance(x, SparseBlock):
+        bad = ~np.isfinite(x.data[x.stored])
+        found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)
+        places = found[counts == len(x)].tolist()
+    else:
+        places = np.flatnonzero(~np.isfinite(x).any(axis=0)).tolist()
+    if not places:
+        return ""
+    names = rows.feature_names
+    shown = listed(places if names is None else [names[place] for place in places], 5)
+    return f"{'column' if len(places) == 1 else 'columns'} {shown}"

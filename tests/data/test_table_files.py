@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from largek_dask.data import tables
@@ -126,6 +127,32 @@ def test_frames_with_an_index_among_their_columns(frame, tmp_path):
         with pytest.raises(DataError, match=r"'Unnamed: 0' of the DataFrame .* whole numbers"):
             opened(lazy)
     assert quiet(lazy, tmp_path / "lazy.zarr", drop="Unnamed: 0").shape == (400, 3)
+
+
+def test_an_index_after_the_columns_is_no_feature(frame, tmp_path):
+    shuffled = frame.sample(frac=1, random_state=0)
+    write(shuffled, tmp_path / "x.parquet")
+    table = pa.Table.from_pandas(shuffled)
+    named = pa.Table.from_pandas(shuffled.rename_axis("id"))
+    for found, name in [
+        (table, "__index_level_0__"),
+        (named, "id"),
+        (table.replace_schema_metadata(None), "__index_level_0__"),
+        (pl.read_parquet(tmp_path / "x.parquet"), "__index_level_0__"),
+        (table.to_pydict(), "__index_level_0__"),
+    ]:
+        with pytest.raises(DataError, match=rf"'{name}' .* pandas wrote it as the index .*--drop"):
+            open_rows(found)
+        with pytest.warns(DataWarning, match=f"'{name}' of .* is left out: pandas wrote it"):
+            rows = quiet(found, tmp_path / "x.zarr", force=True)
+        assert rows.feature_names == ("a", "b", "c")
+        kept = quiet(found, tmp_path / "x.zarr", force=True, columns=["a", name])
+        np.testing.assert_array_equal(read_all(kept)[:, 1], shuffled.index)
+        assert quiet(found, tmp_path / "x.zarr", force=True, drop=name).n_features == 3
+    # Files of other programs have no notes.
+    pl.read_parquet(tmp_path / "x.parquet").write_parquet(tmp_path / "polars.parquet")
+    with pytest.warns(DataWarning, match="'__index_level_0__' .* pandas wrote it"):
+        assert quiet(tmp_path / "polars.parquet", tmp_path / "p.zarr").shape == (400, 3)
 
 
 def test_names_of_rows_without_a_header_are_left_out_as_r_writes_them(tmp_path):
