@@ -262,12 +262,8 @@ class ProgressLine:
         kind = event["event"]
         if kind == "started":
             self._objective = objective_in(event)
-        elif kind in ("step", "compiling"):
-            if kind == "step":
-                self._line = _progress_text(event, self._objective)
-            else:
-                self._line = compiling_words(event["left_s"])
-            self._pending = kind == "step"
+        elif kind == "step":
+            self._line, self._pending = _progress_text(event, self._objective), True
             if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
                 self._show()
         elif kind == "warning":
@@ -313,7 +309,7 @@ class ProgressLine:
 
 
 def compiling_words(left: float | None) -> str:
-    """What is waited for while kernels are compiled; ``left``: seconds, where they are known."""
+    """Describe what is waited for while kernels are compiled; ``left``: seconds, if known."""
     text = "compiling kernels, once on this machine"
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 

@@ -266,20 +266,3 @@ def test_several_starts_are_counted_and_summed_up_once() -> None:
     assert lines[2:] == [
         "stopped: tol after 6.5 s; the best of 2 starts is start 2, of 3 steps: inertia 5.25"
     ]
-
-
-def test_compiling_is_told_with_the_seconds_that_are_known() -> None:
-    out, now = Terminal(), [0.0]
-    line = ProgressLine(out, clock=lambda: now[0])
-    told = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": None}
-    line(told)
-    now[0] = 2.0
-    line({**told, "left_s": 19.2})
-    now[0] = 4.0
-    line(step(1))
-    shown = [part.removesuffix("\x1b[K") for part in out.getvalue().split("\r")[1:]]
-    assert shown[:2] == [
-        "compiling kernels, once on this machine",
-        "compiling kernels, once on this machine: about 20 s left",
-    ]
-    assert shown[2].startswith("step 1, ")

@@ -638,9 +638,9 @@ def test_the_command_writes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(run)
     told = json.loads(invoke("report", "run", "--json").stdout)
     model = lk.load_model(str(run / "run" / "model.zarr"))
-    html = (run / "run.html").read_text()
-    assert told["out"] == "run.html"
-    assert told["bytes"] == (run / "run.html").stat().st_size
+    html = (run / "run-report.html").read_text()
+    assert told["out"] == "run-report.html"
+    assert told["bytes"] == (run / "run-report.html").stat().st_size
     assert told["scores"]["silhouette"] == lk.scores.silhouette(model, X)
     assert (told["n_clusters"], told["n_rows_looked_at"], told["warnings"]) == (7, 600, [])
     assert model.digest() in html
