@@ -132,6 +132,7 @@ def impatient_stores() -> Iterator[None]:
 def told_of_no_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of a fit do not hang on what is in the kernel cache; what is about them sets this."""
     monkeypatch.setattr(compile_watch, "SILENT_SECONDS", math.inf)
+    monkeypatch.setattr(compile_watch, "NOTICE_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

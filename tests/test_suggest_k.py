@@ -106,6 +106,24 @@ def test_a_curve_that_ends_too_early():
     assert str(found).startswith("No clear k: 5 clusters or more.")
 
 
+@pytest.mark.parametrize("k", [5, 8])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_curve_that_ends_before_its_bend(k, seed):
+    """Of 12 groups in 16 dimensions no stable partition need be into as few."""
+    x = planted(12, 16, np.random.default_rng(seed))
+    assert judged(x, k=16).k == 12
+    found = judged(x, k=k)
+    assert not found.clear
+    assert str(found).startswith(f"No clear k: {k} clusters or more.")
+
+
+def test_a_curve_that_is_smooth_does_not_ask_for_more_clusters():
+    turn = 2 * np.pi * np.random.default_rng(0).random(N)
+    found = judged(np.stack([np.cos(turn), np.sin(turn)], axis=1), k=8)
+    assert found.gaussian[-1] < 0.8
+    assert (found.k, "or more" in found.words) == (None, False)
+
+
 def test_few_distinct_rows():
     x = np.repeat([[0.0, 0], [0, 1], [9, 9]], 40, axis=0)
     found = judged(x)

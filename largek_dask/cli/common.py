@@ -29,6 +29,7 @@ __all__ = [
     "emit",
     "key_values",
     "model_in",
+    "named_after",
     "one_line",
     "option_away",
     "option_scheduler",
@@ -283,6 +284,11 @@ def model_in(folder: Folder) -> str | None:
     if folder.exists("model.zarr"):
         return f"{folder.url}/model.zarr"
     return folder.url if folder.exists("zarr.json") else None
+
+
+def named_after(folder: Folder, ending: str) -> str:
+    """Name of a file in the current folder that is made of a fit: its folder's, with an ending."""
+    return folder.url.rpartition("/")[2].removesuffix(".zarr") + ending
 
 
 @contextmanager

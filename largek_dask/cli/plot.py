@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, key_values, model_in, option_storage
+from largek_dask.cli.common import (
+    Command,
+    emit,
+    key_values,
+    model_in,
+    named_after,
+    option_storage,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from largek_dask.driver.storage import Folder
     from largek_dask.model import PathModel
     from largek_dask.observe.album import Plot
 
@@ -52,18 +60,19 @@ def plot(
     """
     from pathlib import Path
 
+    from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError, ParameterError
     from largek_dask.model import PathModel
 
-    name = folder.rstrip("/").rsplit("/", 1)[-1].removesuffix(".zarr")
-    path = Path(out if out is not None else f"{name}{'.html' if html else '.png'}")
+    place = Folder(folder, storage_options)
+    path = Path(out if out is not None else named_after(place, ".html" if html else ".png"))
     if html and path.suffix != ".html":
         raise ParameterError(
             f"--html writes a page: choose an --out that ends in .html, not {path}"
         )
     if path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    drawn, told, model = draw(folder, storage_options)
+    drawn, told, model = draw(place)
     if isinstance(model, PathModel) and path.suffix != ".html":
         try:
             draw_path(model).savefig(path)
@@ -77,9 +86,7 @@ def plot(
     emit(told, as_json, lambda: key_values({key: str(value) for key, value in told.items()}))
 
 
-def draw(
-    folder: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Plot, dict[str, Any], Any]:
+def draw(place: Folder) -> tuple[Plot, dict[str, Any], Any]:
     """The charts of a job's folder or of a model, what they show, and the model if there is one.
 
     What its events tell is more than what a model holds of its fit, so they are taken if there are
@@ -93,15 +100,14 @@ def draw(
     from itertools import chain
 
     from largek_dask.driver.event_log import JsonLines
-    from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
     from largek_dask.observe.album import events_of, plot_of
 
-    place, model, told = Folder(folder, storage_options), None, {}
-    title = folder.rstrip("/").rsplit("/", 1)[-1]
+    model, told = None, {}
+    title = place.url.rpartition("/")[2]
     if (model_url := model_in(place)) is not None:
-        model = load_model(model_url, storage_options=storage_options)
+        model = load_model(model_url, storage_options=place.storage_options)
         shape = shape_of(model)
         told = {
             "n_clusters": model.n_clusters,
@@ -121,7 +127,7 @@ def draw(
         return found, {**heard, **told}, model
     if model is None:
         raise DataError(
-            f"{folder} holds neither model.zarr nor events, so there is nothing to draw: give a "
+            f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
             "fit's folder"
         )
     return plot_of(title, {}, events_of(model), title), told, model

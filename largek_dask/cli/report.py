@@ -13,6 +13,7 @@ from largek_dask.cli.common import (
     emit,
     key_values,
     model_in,
+    named_after,
     option_scheduler,
     option_storage,
 )
@@ -42,7 +43,7 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     example="largek report run --image 8x8x3",
 )
 @click.argument("run", metavar="RUN")
-@click.option("--out", metavar="HTML", help="The page.  [RUN's name with .html]")
+@click.option("--out", metavar="HTML", help="The page.  [RUN's name with -report.html]")
 @click.option(
     "--data",
     metavar="DATA",
@@ -106,11 +107,10 @@ def report(
     from largek_dask.model import load_model
     from largek_dask.observe.report import make_report
 
-    name = run.rstrip("/").rsplit("/", 1)[-1].removesuffix(".zarr")
-    path = Path(out if out is not None else f"{name}.html")
+    place = Folder(run, storage_options)
+    path = Path(out if out is not None else named_after(place, "-report.html"))
     if path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    place = Folder(run, storage_options)
     if (model_url := model_in(place)) is None:
         raise DataError(
             f"{run} holds no model: give the folder of a fit that has ended, or a model.zarr"

@@ -1,21 +1,31 @@
-"""What a fit knows of kernels that are compiled meanwhile: it is told, and kept out of rates.
+"""Report kernels that are compiled meanwhile, and keep their time out of rates.
 
 A kernel is compiled once on a machine, where its cache folder can be written; so how long that
 takes says nothing of how long the rest will take. A time limit counts it all the same.
+
+One line on standard error says so in any process that uses this package, whether it fits or
+predicts, and whatever ``verbose`` is: a call that is silent for a minute looks like one that hangs.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections.abc import Callable
 
-from largek_dask.driver.events import Events
+from largek_dask.driver.events import Events, compiling_words
 from largek_dask.kernels.ahead import FEW_CLUSTERS
-from largek_dask.kernels.compiling import compiled, is_compiling
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels.compiling import Compiled, call_after_each, compiled, is_compiling
+from largek_dask.kernels.jit import cache_folder, unsaved
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
+
+NOTICE_SECONDS = 2.0
+"""Seconds of compiling after which one line on standard error says so."""
+FUNCTIONS_LABELS = 23
+"""Functions that the first ``predict`` of a process compiles, without a cache."""
 
 FUNCTIONS_FEW, FUNCTIONS_MANY = 52, 67
 """About how many functions a first fit compiles, up to `FEW_CLUSTERS` and with more of them."""
@@ -25,6 +35,47 @@ SILENT_SECONDS = 0.5
 """Less compiling than this is not worth a word."""
 EVERY_SECONDS = 1.0
 """Least time between two events."""
+
+
+class _Notice:
+    """Write one line on standard error when compiling takes long: once per fit or process."""
+
+    def __init__(self) -> None:
+        self._before = Compiled()
+        self._left: Callable[[Compiled], float | None] = _left_of_labels
+        self._is_written = False
+
+    def begin(self, left: Callable[[Compiled], float | None]) -> None:
+        """Count from now on; ``left`` estimates the seconds to come."""
+        self._before, self._left, self._is_written = compiled(), left, False
+
+    def __call__(self) -> None:
+        now = compiled().since(self._before)
+        if self._is_written or now.seconds < NOTICE_SECONDS:
+            return
+        self._is_written = True
+        words = compiling_words(self._left(now))
+        if (error := unsaved()) is not None:
+            words += (
+                f"; they cannot be saved ({error}), so every process compiles them again: set "
+                "largek.kernels.cache-dir to a folder that can be written"
+            )
+        print(f"largek_dask: {words}", file=sys.stderr, flush=True)
+
+
+def _left_of_labels(now: Compiled) -> float | None:
+    """Seconds until a ``predict`` has compiled all of its functions, if nothing was cached."""
+    missing = FUNCTIONS_LABELS - now.functions
+    return missing * now.mean_seconds() if _made() <= now.functions and missing > 0 else None
+
+
+def _made() -> int:
+    """Number of functions in the cache."""
+    return sum(1 for _ in cache_folder().glob("*.bin"))
+
+
+_notice = _Notice()
+call_after_each(_notice)
 
 
 class CompileWatch:
@@ -54,6 +105,7 @@ class CompileWatch:
             self._expected = FUNCTIONS_FEW if n_clusters <= FEW_CLUSTERS else FUNCTIONS_MANY
         self._told_at = -EVERY_SECONDS
         self._lock = threading.Lock()
+        _notice.begin(self._left)
 
     def tell(self) -> bool:
         """Send an event if functions are being compiled; called often, by any thread of the fit.
@@ -75,23 +127,21 @@ class CompileWatch:
                     "compiling",
                     functions=now.functions,
                     seconds=now.seconds,
-                    left_s=self._left(now.functions, now.mean_seconds()),
+                    left_s=self._left(now),
                 )
         finally:
             self._lock.release()
         return False
 
-    def _left(self, functions: int, mean: float) -> float | None:
+    def _left(self, now: Compiled) -> float | None:
         """Seconds for the functions that are still to come; None where they are not known.
 
         As many as a first fit compiles, each as long as those before it have taken.
         """
-        made, at_once = functions, 1
-        if self._is_helped:
-            made, at_once = sum(1 for _ in cache_folder().glob("*.bin")), 2
+        made, at_once = (_made(), 2) if self._is_helped else (now.functions, 1)
         if self._expected is None or not LEAST_FUNCTIONS <= made < self._expected:
             return None
-        return (self._expected - made) * mean / at_once
+        return (self._expected - made) * now.mean_seconds() / at_once
 
     def seconds(self, passes: BasePasses) -> float:
         """Seconds on the wall that went into compiling so far, here and on workers.

@@ -18,7 +18,7 @@ step       the history record (``step cost rows n_changed shift converged extra`
            over rows that the driver holds), ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
-           the seconds without ``compile``), ``elapsed``, ``eta_s``
+           the seconds without ``compile``), ``elapsed``, ``eta_s``, ``limited_by``, ``share``
 workers    what workers did in the last ``seconds``, every few of them, the fewer workers the more
            often: columns of what was added (``rows``, and of ``chunks compute read wait compiled
            bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
@@ -50,7 +50,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO, TypeGuard
+from typing import Any, Literal, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.patience import trouble
@@ -65,7 +65,7 @@ __all__ = [
     "ProgressLine",
     "Sink",
     "compiling_words",
-    "estimate_seconds_left",
+    "estimate_end",
     "is_number",
     "plain",
 ]
@@ -97,6 +97,11 @@ class Events:
 
     def __bool__(self) -> bool:
         return bool(self._sinks)
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Return which start events are of, from 0, and of how many."""
+        return self._context.get("start", 0), self._context.get("starts", 1)
 
     def within(self, **context: Any) -> Events:
         """The same sinks with more context in every event."""
@@ -170,42 +175,71 @@ def is_number(value: object) -> TypeGuard[float]:
 
 TREND = 8
 """Steps that the estimate of the time left looks back over."""
+WELL_BEFORE = 0.8
+"""Fraction of the time to ``max_time`` or ``max_iter`` within which a guess says convergence."""
 LEAST_STEPS = 3
 """Steps over all rows that there have to be for one."""
 
 
-def estimate_seconds_left(
+Limit = Literal["max_time", "max_iter", "convergence"]
+"""What is going to end a fit."""
+
+
+def estimate_end(
     history: Sequence[StepRecord],
     stop: StopRules,
     elapsed: float,
     n_rows: int,
     objective: Objective = INERTIA,
-) -> float | None:
-    """Seconds until the fit will have ended, None while nothing can be said.
+    starts_left: int = 0,
+) -> tuple[Limit | None, float | None]:
+    """Estimate what will end the fit, and in how many seconds at most.
 
-    The smallest of three: the steps left to ``max_iter``; the steps until ``n_changed`` falls
-    below one row, or what ``tol`` is compared with to ``tol``, if they go on falling by the mean
-    factor of the last eight steps; the time left to ``max_time``. Steps are taken to last as long
-    as the mean of the last eight. Only ``max_time`` says anything before three steps have gone
+    Steps are taken to last as long as the mean of the last eight. The limit is "convergence" if
+    ``n_changed`` will fall below one row, or what ``tol`` is compared with to ``tol``, well before
+    the other two, as long as they go on falling by the mean factor of the last eight steps: that is
+    a guess, so no seconds are given. Only ``max_time`` says anything before three steps have gone
     through as many rows as the last one (eight of batches), and while they go through a sample
-    that all rows come after: such steps say nothing of those to come. Only shown, never used to
-    decide anything.
+    that all rows come after. Only shown, never used to decide anything.
+
+    Parameters
+    ----------
+    history : sequence of StepRecord
+    stop : StopRules
+    elapsed : float
+        Seconds since the fit began.
+    n_rows : int
+    objective : Objective
+    starts_left : int
+        Starts that follow this one.
+
+    Returns
+    -------
+    limit : "max_time", "max_iter", "convergence" or None
+        None if nothing can be said.
+    seconds : float or None
+        None if the limit is no bound.
     """
     recent = _alike(history[-TREND - 1 :])
-    limits = []
+    until = math.inf if stop.max_time is None else max(0.0, stop.seconds - elapsed)
+    steps, guess = math.inf, math.inf
     if recent and len(recent) >= _least_steps(recent[-1], n_rows):
         steps_done = recent[-1]["step"] - recent[0]["step"]
         per_step = (recent[-1]["seconds"] - recent[0]["seconds"]) / max(1, steps_done)
-        steps = [float(stop.max_iter - recent[-1]["step"])]
+        left = max(0, stop.max_iter - recent[-1]["step"]) + starts_left * stop.max_iter
+        steps = left * per_step
         changed = [float(r["n_changed"]) for r in recent if r["n_changed"] is not None]
-        steps += _steps_until(changed, 0.5)
+        guesses = _steps_until(changed, 0.5)
         if stop.tol > 0:
             changes = [objective.change_in(record) for record in recent]
-            steps += _steps_until([c for c in changes if c is not None], stop.tol)
-        limits.append(max(0.0, min(steps)) * per_step)
-    if stop.max_time is not None:
-        limits.append(max(0.0, stop.seconds - elapsed))
-    return min(limits) if limits else None
+            guesses += _steps_until([c for c in changes if c is not None], stop.tol)
+        guess = min(guesses, default=math.inf) * per_step if starts_left == 0 else math.inf
+    bound = min(until, steps)
+    if guess < WELL_BEFORE * bound:
+        return "convergence", None
+    if math.isinf(bound):
+        return None, None
+    return ("max_time" if until <= steps else "max_iter"), bound
 
 
 def _alike(history: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -262,12 +296,8 @@ class ProgressLine:
         kind = event["event"]
         if kind == "started":
             self._objective = objective_in(event)
-        elif kind in ("step", "compiling"):
-            if kind == "step":
-                self._line = _progress_text(event, self._objective)
-            else:
-                self._line = compiling_words(event["left_s"])
-            self._pending = kind == "step"
+        elif kind == "step":
+            self._line, self._pending = _progress_text(event, self._objective), True
             if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
                 self._show()
         elif kind == "warning":
@@ -313,7 +343,7 @@ class ProgressLine:
 
 
 def compiling_words(left: float | None) -> str:
-    """What is waited for while kernels are compiled; ``left``: seconds, where they are known."""
+    """Describe what is waited for while kernels are compiled; ``left``: seconds, if known."""
     text = "compiling kernels, once on this machine"
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
@@ -335,6 +365,8 @@ def _progress_text(event: Event, objective: Objective) -> str:
         parts.append(f"{event['n_changed']:,} rows changed")
     if event["rows_per_second"] is not None:
         parts.append(f"{human_count(event['rows_per_second'])} rows/s")
-    if event["eta_s"] is not None:
+    if event.get("limited_by") == "convergence":
+        parts.append("converging")
+    elif event["eta_s"] is not None:
         parts.append(f"at most {human_seconds(event['eta_s'])} left")
     return ", ".join(parts)

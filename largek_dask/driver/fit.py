@@ -83,7 +83,7 @@ class FitResult:
     n_distinct: int | None
     """How many distinct rows there are where that is fewer than clusters, else None."""
     seconds: float
-    """Time used, earlier runs included, the last pass not."""
+    """Time from the first look at the rows to the model, with that of earlier runs."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """What the algorithm tells of the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class _Work:
             stop_reason=best.reason,
             statistics=passes.statistics,
             n_distinct=None if final is None else final.n_distinct,
-            seconds=best.run.seconds,
+            seconds=best.seconds,
             report=best.report,
             provenance=self._provenance(best),
             feature_names=self.rows.feature_names,
@@ -386,7 +386,7 @@ class _Work:
             "stop_reason": best.reason,
             self.choice.algorithm.objective.name: best.value,
             "start": best.stream,
-            "seconds": best.run.seconds,
+            "seconds": best.seconds,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             **({"report": dict(best.report)} if best.report else {}),
         }

@@ -17,7 +17,7 @@ from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.events import TREND, Events, estimate_seconds_left
+from largek_dask.driver.events import TREND, Events, estimate_end
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
@@ -84,6 +84,8 @@ class RunResult(Generic[State]):
     state: State
     seconds: float
     """Seconds used, earlier runs included."""
+    begun: float
+    """Time of ``time.monotonic()`` from which these seconds count."""
     reserve: Reserve
     """What was kept back from the time limit for the last pass."""
 
@@ -322,8 +324,18 @@ class _Loop(Generic[State]):
         record, working = now.history[-1], total - seconds["compile"]
         at_work = record["seconds"] - self.watch.seconds(self.passes)
         self.recent.append({**record, "seconds": at_work})
-        left = estimate_seconds_left(
-            list(self.recent), self.stop, now.seconds, self.passes.n_rows, self.algorithm.objective
+        start, starts = self.events.start
+        limit, left = estimate_end(
+            list(self.recent),
+            self.stop,
+            now.seconds,
+            self.passes.n_rows,
+            self.algorithm.objective,
+            starts - start - 1,
+        )
+        # Neither falls from one step, or start, to the next, whichever of them is going to end it.
+        share = max(
+            now.seconds / self.stop.seconds, (start + now.n_iter / self.stop.max_iter) / starts
         )
         self.events.emit(
             "step",
@@ -333,6 +345,8 @@ class _Loop(Generic[State]):
             rows_per_second=short_number(record["rows"] / working) if working > 0 else None,
             elapsed=round(now.seconds, 6),
             eta_s=None if left is None else short_number(left),
+            limited_by=limit,
+            share=None if left is None else short_number(min(1.0, share)),
         )
         if told := self.workers.due():
             self.events.emit("workers", **told)
@@ -357,6 +371,7 @@ class _Loop(Generic[State]):
             reason,
             now.state,
             self.clock.seconds(),
+            self.clock.begun,
             self.reserve,
         )
 
@@ -380,7 +395,7 @@ class Clock:
     """Seconds used so far, and whether they are used up."""
 
     def __init__(self, used_before: float, stop: StopRules) -> None:
-        self._origin = time.monotonic() - used_before
+        self.begun = time.monotonic() - used_before
         self._limit = stop.seconds
         self._was_over = False
         self.kept_back = 0.0
@@ -388,7 +403,7 @@ class Clock:
 
     def seconds(self) -> float:
         """Seconds used so far."""
-        return time.monotonic() - self._origin
+        return time.monotonic() - self.begun
 
     def is_over(self) -> bool:
         """Whether the limit is reached, or a kernel would have to be compiled beyond it.

@@ -75,6 +75,8 @@ class StartResult:
     """Labels are in ``final``, or in storage."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """What the algorithm tells of the model."""
+    seconds: float = 0.0
+    """Seconds that all runs of the fit have taken, with reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ class Starts:
                 reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
                 best = replace(best, reason=reason)
                 break
-            seconds = outcome.run.seconds
+            # Earlier, by the seconds of runs that this one has resumed.
+            begun = min(begun, outcome.run.begun)
+            seconds = time.monotonic() - begun
             if best is None or objective.is_better(outcome.value, best.value):
                 best = outcome
             if outcome.reason in ENDS_THE_FIT:
@@ -125,7 +129,7 @@ class Starts:
                 break
         assert best is not None
         if n_init > 1:
-            self._tell_best(best, n_init)
+            self._tell_best(best, n_init, time.monotonic() - begun)
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
@@ -134,9 +138,9 @@ class Starts:
         arrays = best.run.arrays if best.final is None else best.final.arrays
         if self.events and (told := sizes_of(arrays.counts)):
             self.events.emit("sizes", **told)
-        return best
+        return replace(best, seconds=time.monotonic() - begun)
 
-    def _tell_best(self, best: StartResult, n_init: int) -> None:
+    def _tell_best(self, best: StartResult, n_init: int, seconds: float) -> None:
         """Send the event of the best of several starts."""
         self.events.emit(
             "best",
@@ -145,7 +149,7 @@ class Starts:
             reason=best.reason,
             n_iter=best.run.n_iter,
             value=best.value,
-            elapsed=best.run.seconds,
+            elapsed=seconds,
             **self.algorithm.objective.told(),
         )
 
@@ -172,7 +176,7 @@ class Starts:
         if arrays is None:
             return None
         result: RunResult[Any] = RunResult(
-            arrays, 0, (), "max_time", None, seconds, Reserve(self._seconds_if_ready(arrays))
+            arrays, 0, (), "max_time", None, seconds, begun, Reserve(self._seconds_if_ready(arrays))
         )
         final = self._count(result, labels=self.labels, out=self.out)
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)

@@ -22,7 +22,15 @@ from numba.core import event
 
 from largek_dask.kernels.jit import KernelCache
 
-__all__ = ["Compiled", "asked_before", "compiled", "is_compiling", "seconds_ahead", "waiting"]
+__all__ = [
+    "Compiled",
+    "asked_before",
+    "call_after_each",
+    "compiled",
+    "is_compiling",
+    "seconds_ahead",
+    "waiting",
+]
 
 FIRST_SECONDS = 0.25
 """What one function is taken to need before any has been compiled here: about the mean of the
@@ -60,6 +68,10 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def _nobody_asks() -> None:
+    """Where nobody has to be asked."""
+
+
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
     """Counts; numba calls it under its lock, from whichever thread compiles."""
 
@@ -69,6 +81,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         self.began: float | None = None
         self.depth = 0
         """Functions that are being compiled, each inside of the one before."""
+        self.hook: Callable[[], object] = _nobody_asks
 
     def on_start(self, told: Any) -> None:
         """Count a function of this package, once it may be compiled."""
@@ -88,6 +101,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         """Stop the clock when the outermost one is done."""
         if _is_ours(told):
             self.end()
+            self.hook()
 
     def begin(self) -> None:
         """Start the clock unless it runs."""
@@ -128,6 +142,11 @@ def is_compiling() -> bool:
     return _listener.began is not None
 
 
+def call_after_each(hook: Callable[[], object]) -> None:
+    """Have ``hook`` called after each compiled function, under numba's lock, by any thread."""
+    _listener.hook = hook
+
+
 class asked_before:  # a context manager, written out: it is entered very often
     """Have ``ask`` called by this thread before it compiles a function.
 
@@ -163,7 +182,3 @@ def waiting() -> Iterator[Callable[[], object]]:
         yield _here.ask or _nobody_asks
     finally:
         _listener.end()
-
-
-def _nobody_asks() -> None:
-    """Where nobody has to be asked."""

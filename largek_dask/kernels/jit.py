@@ -207,6 +207,8 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
             _prepare(path.parent)
             _write(path, dumps((key, data._reduce())))
         except OSError as error:
+            global _unsaved
+            _unsaved = error
             log.debug("cannot save %s: %r", path, error)
 
     def _prefix(self) -> str:
@@ -223,6 +225,14 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     def _path(self, key: tuple[str, str, str]) -> Path:
         name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:24]
         return cache_folder() / f"{self._prefix()}{name}.bin"
+
+
+_unsaved: OSError | None = None
+
+
+def unsaved() -> OSError | None:
+    """Return why compiled code of this process could not be saved, or None."""
+    return _unsaved
 
 
 _askers: list[Callable[[Path], bool]] = []

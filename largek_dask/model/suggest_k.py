@@ -73,6 +73,9 @@ rectangle 2.8."""
 ABOUT = 1.1
 """Times the lowest share of what a Gaussian would leave: up to there shares are about as low.
 Beyond the number of groups they hardly change, and chance makes small bends."""
+STILL_FALLS = 0.75
+"""Fraction of the mean fall of ln W per cluster from which the last two have not levelled off (not
+tuned)."""
 _LEAST = 2.0**-80
 """Share of W_1 that an objective of 0 is taken for."""
 _ENOUGH = 10.0
@@ -206,7 +209,8 @@ def suggest_k(
     passed = np.flatnonzero(stable & below & (bent | ends))
     ranked = _ranked(passed, ratios, bends)
     named_by = None if halves is None else (halves[0].named(), halves[1].named())
-    facts = _Facts(sizes, inertia, stability, stable, stable & below, ranked, named_by)
+    falling = bool(below[-1]) and _still_falls(inertia, sizes)
+    facts = _Facts(sizes, inertia, stability, stable, stable & below, ranked, named_by, falling)
     clear = bool(ranked) and bool(bent[ranked[0]])
     unsure = clear and facts.doubted()
     found = [int(sizes[at]) for at in ranked]
@@ -247,6 +251,8 @@ class _Facts(NamedTuple):
     ranked: list[int]
     """Places of those that pass the tests, the best one first."""
     halves: tuple[int | None, int | None] | None
+    still_falls: bool
+    """The curve ends below that of a Gaussian, and has not levelled off."""
 
     def doubted(self) -> bool:
         """Whether a half names nothing, or another number than the best one."""
@@ -286,6 +292,12 @@ class _Facts(NamedTuple):
         stability = self.stability[1:]
         if len(self.inertia) < 2 or self.inertia[0] <= 0:
             return "No clear k: there is nothing to compare one cluster with."
+        if self.still_falls:
+            k = int(self.sizes[-1])
+            return (
+                f"No clear k: {k} clusters or more. They are cut far better than one Gaussian "
+                "could be, and the curve still falls there: look at more clusters."
+            )
         if not self.stable[1:].any():
             if np.isnan(stability).all():
                 return "No clear k: there are too few rows to compare halves of them."
@@ -408,6 +420,16 @@ def calinski_harabasz(
         return None
     within = np.maximum(inertia[1:][inside], total * _LEAST)
     return int(sizes[np.argmax((total - within) / (sizes - 1) / (within / (weight - sizes)))])
+
+
+def _still_falls(inertia: Floats, sizes: NDArray[np.int64]) -> bool:
+    """Whether the last clusters lower ln W as much as those before, each.
+
+    Of groups that share a centre each cluster more splits one; on a smooth curve it lowers ln W by
+    less and less.
+    """
+    falls = -np.diff(_curve(inertia)) / np.diff(sizes)
+    return len(falls) > 2 and float(falls[-2:].mean()) >= STILL_FALLS * float(falls.mean())
 
 
 def _sizes(inertia: Floats, sizes: NDArray[np.int64] | None) -> NDArray[np.int64]:

@@ -42,7 +42,7 @@ from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.observe.heard import Heard, Window, number_in
-from largek_dask.observe.panels import iso, limited_by, panels, rounded, shown
+from largek_dask.observe.panels import iso, panels, rounded, shown
 from largek_dask.observe.showing import Seen, facts, is_number
 
 __all__ = ["FORMAT", "Board", "row"]
@@ -140,13 +140,13 @@ class Board:
         progress = status.get("progress")
         done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
         told = status.get("last_event")
-        has_ended = self._seen.state in ENDS
+        has_ended, limit = self._seen.state in ENDS, status.get("limited_by")
         return {
             "last_event": shown(told) if told else iso(heard.last_seconds),
             "step_seconds": rounded(heard.step_seconds()),
             "share": rounded(self._seen.share_done()),
             "eta_s": None if has_ended else rounded(number_in(status, "eta_s")),
-            "limited_by": None if has_ended else limited_by(self._seen, heard),
+            "limited_by": None if has_ended or not limit else shown(limit),
             "progress": None
             if done is None or not n_chunks or has_ended
             else {"done": rounded(done, 12), "n_chunks": rounded(n_chunks, 12)},

@@ -25,6 +25,8 @@ DECADES = 100.0
 """Values that differ by more than this factor are drawn on a logarithmic axis."""
 MOST_POINTS = 400
 """Points of a line."""
+MOST_NUMBERS = 40
+"""Centres that show the number of their cluster, besides those that are told of."""
 FILLED = 0.16
 """Share of the picture that circles of centres take together, if none is too small."""
 
@@ -49,6 +51,8 @@ class Dots:
     """(m,) what areas stand for."""
     names: Sequence[str]
     """What each is, in words."""
+    numbers: Sequence[int]
+    """Cluster of each, shown on the largest."""
     chosen: NDArray[np.bool_]
     """(m,) those that are told of elsewhere."""
     rows: NDArray[np.float64] | None
@@ -314,6 +318,10 @@ def centers_chart(dots: Dots, told: str, *, x_name: str, y_name: str) -> str:
             f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radii[i]:.1f}">'
             f"<title>{text(dots.names[i])}</title></circle>"
         )
+    numbered = set(np.argsort(-dots.weights, kind="stable")[:MOST_NUMBERS].tolist())
+    for i in numbered | set(np.flatnonzero(dots.chosen).tolist()):
+        x, y = places(dots.centers[i])
+        parts.append(f'<text class="number" x="{x:.1f}" y="{y:.1f}">{dots.numbers[i]}</text>')
     body = (
         f'<div class="plane"><svg viewBox="0 0 {BOX:g} {tall:.1f}" role="img" '
         f'aria-label="{text(told)}">{"".join(parts)}</svg></div>'

@@ -18,10 +18,24 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.words import printable
 
-__all__ = ["details", "document", "fragment", "pairs", "picture", "section", "table", "text"]
+__all__ = [
+    "details",
+    "document",
+    "fragment",
+    "heat_table",
+    "pairs",
+    "picture",
+    "section",
+    "table",
+    "text",
+]
 
 MOST_TEXT = 400
 """Characters of a text of unknown length that are shown."""
+MOST_NAME = 32
+"""Characters of the name of a feature that are shown."""
+MOST_Z, MOST_COLOUR = 3.0, 45
+"""The z-score of the strongest colour, and that colour's percentage: text stays readable on it."""
 
 STYLE = """
 .largek{color-scheme:light dark;--paper:#fff;--panel:#f6f7f9;--ink:#1b2430;--quiet:#566170;
@@ -41,11 +55,10 @@ padding:1px 0 24px;font-variant-numeric:tabular-nums}
 .largek p{margin:0 0 12px;max-width:72ch;overflow-wrap:anywhere}
 .largek .quiet{color:var(--quiet)}
 .largek section{border-top:1px solid var(--rule);margin-top:28px;padding-top:22px}
-.largek .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;
-margin:18px 0 0;padding:0}
-.largek .tiles div{background:var(--panel);border-radius:8px;padding:10px 14px}
+.largek .tiles{display:flex;flex-wrap:wrap;gap:10px;margin:18px 0 0;padding:0}
+.largek .tiles div{background:var(--panel);border-radius:8px;padding:10px 14px;flex:1 1 150px}
 .largek .tiles dt{color:var(--quiet);font-size:13px}
-.largek .tiles dd{margin:0;font-size:20px;font-weight:600;overflow-wrap:anywhere;line-height:1.3}
+.largek .tiles dd{margin:0;font-size:20px;font-weight:600;white-space:nowrap;line-height:1.3}
 .largek .notes{list-style:none;margin:18px 0 0;padding:0}
 .largek .notes li{background:var(--warn);border-left:4px solid var(--warn-rule);
 border-radius:0 6px 6px 0;padding:8px 14px;margin:0 0 8px;overflow-wrap:anywhere}
@@ -56,8 +69,12 @@ color:inherit}
 border:0;border-bottom:1px solid var(--rule);background:none;white-space:nowrap}
 .largek tr,.largek tr:hover{background:none!important}
 .largek thead th{color:var(--quiet);font-weight:500;font-size:13px}
-.largek th.words,.largek td.words{text-align:left;white-space:normal;overflow-wrap:anywhere;
+.largek th.words,.largek td.words{text-align:left;white-space:normal;overflow-wrap:break-word;
 min-width:8em}
+.largek td small{color:var(--quiet);font-size:11px;display:inline-block;min-width:3.2em}
+.largek td.heat{padding:5px 6px;background:color-mix(in srgb,var(--heat) var(--part),transparent)}
+.largek td.above{--heat:var(--orange)}
+.largek td.below{--heat:var(--blue)}
 .largek tbody th{font-weight:500;text-align:left}
 .largek table.pairs th{color:var(--quiet);font-weight:400;width:12em;min-width:8em;
 white-space:normal;overflow-wrap:anywhere}
@@ -101,6 +118,8 @@ vector-effect:non-scaling-stroke}
 vector-effect:non-scaling-stroke}
 .largek .center{fill:var(--blue);fill-opacity:.3;stroke:var(--blue);stroke-width:1.3;
 vector-effect:non-scaling-stroke}
+.largek .number{fill:var(--ink);font-size:15px;text-anchor:middle;dominant-baseline:central;
+pointer-events:none}
 .largek .center:hover{fill-opacity:.65}
 .largek .center.chosen{fill:var(--orange);stroke:var(--orange)}
 .largek .plane{max-width:860px}
@@ -121,7 +140,7 @@ outline:1px solid var(--rule);margin:0 0 2px}
 .largek .lead{display:flex;gap:12px;align-items:flex-start}
 .largek footer{color:var(--quiet);font-size:13px;margin-top:28px}
 @media (max-width:480px){.largek .page{padding:0 14px}.largek h1{font-size:22px}
-.largek .tiles{grid-template-columns:repeat(2,1fr)}.largek .tiles dd{font-size:17px}
+.largek .tiles div{flex-basis:40%}.largek .tiles dd{font-size:17px}
 .largek table.pairs th{width:9em;min-width:6em}.largek th,.largek td{padding-right:12px}}
 @media print{.largek section{break-inside:avoid}}
 """
@@ -180,6 +199,40 @@ def table(
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{text(", ".join(columns))}">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def heat_table(
+    corner: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[tuple[str, float]]]]
+) -> str:
+    """Return a table whose cells are coloured by their z-scores: orange above 0, blue below.
+
+    Parameters
+    ----------
+    corner : str
+        Heading of the names of the rows.
+    columns : sequence of str
+    rows : iterable of (str, sequence of (str, float))
+        A row's name, and the text and z-score of each of its cells.
+    """
+
+    def cell(value: str, z: float) -> str:
+        part = round(min(abs(z), MOST_Z) / MOST_Z * MOST_COLOUR)
+        side = "above" if z > 0 else "below"
+        return (
+            f'<td class="heat {side}" style="--part:{part}%">{text(value)} '
+            f"<small>{text(f'{z:+.1f}')}</small></td>"
+        )
+
+    head = "".join(f'<th scope="col">{text(name, MOST_TEXT)}</th>' for name in (corner, *columns))
+    body = "".join(
+        f'<tr><th scope="row">{text(name, MOST_NAME)}</th>'
+        f"{''.join(cell(*found) for found in cells)}</tr>"
+        for name, cells in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(corner)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

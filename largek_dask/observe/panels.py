@@ -43,7 +43,7 @@ from largek_dask.observe.showing import (
 )
 from largek_dask.observe.totals import OF_A_STEP
 
-__all__ = ["Panel", "iso", "limited_by", "panels", "rounded", "shown"]
+__all__ = ["Panel", "iso", "panels", "rounded", "shown"]
 
 MOST_TEXT = 400
 """Characters of a text that are shown."""
@@ -126,22 +126,6 @@ def iso(seconds: float) -> str | None:
     if not 0 < seconds < LATEST:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def limited_by(seen: Seen, heard: Heard) -> str | None:
-    """Which rule is going to end the job, as the estimate has it."""
-    status = seen.status
-    left, step = number_in(status, "eta_s"), number_in(status, "step")
-    elapsed, limit = number_in(status, "elapsed"), number_in(status, "max_time")
-    most, takes = number_in(status, "max_iter"), heard.step_seconds()
-    if left is None:
-        return None
-    if limit is not None and elapsed is not None and left >= 0.99 * (limit - elapsed):
-        return "max_time"
-    if most is not None and step is not None and takes is not None:
-        # The estimate is of the mean of the last steps, this of the usual one.
-        return "max_iter" if left >= 0.8 * (most - step) * takes else "convergence"
-    return None
 
 
 # --- panels ---------------------------------------------------------------------------------------
@@ -317,11 +301,11 @@ def _when(seen: Seen, heard: Heard) -> Panel | None:
     is_over = seen.state in ENDS if status.get("state") else heard.has_stopped
     if is_over:
         return None
-    left, limit = number_in(status, "eta_s"), limited_by(seen, heard)
+    left, limit = number_in(status, "eta_s"), status.get("limited_by")
     if left is not None:
         figures.append(("at most left", human_seconds(max(0.0, left))))
     if limit is not None:
-        figures.append(("limited by", limit))
+        figures.append(("limited by", str(limit)))
     if (share := seen.share_done()) is not None:
         figures.append(("done", f"{share:.0%}"))
     if seen.labelled is not None:

@@ -33,6 +33,7 @@ from largek_dask.observe.page import (
     details,
     document,
     fragment,
+    heat_table,
     pairs,
     picture,
     section,
@@ -59,6 +60,8 @@ MOST_CIRCLES = 1_000
 """Centres that are drawn."""
 MOST_LISTED = 50
 """Clusters that are listed with their figures."""
+MOST_FEATURES, MOST_COMPARED = 40, 8
+"""Features and clusters of the table of centres."""
 MOST_STEPS = 16
 """Steps that are listed."""
 MOST_AXES_CENTERS = 2_000
@@ -363,6 +366,7 @@ class _Found:
             self._path(),
             self._sizes(),
             self._centers(),
+            self._features(),
             self._examples(),
             self._provenance(),
         )
@@ -409,7 +413,7 @@ class _Found:
         if "n_iter" in told:
             tiles["steps"] = f"{told['n_iter']:,}"
         if "seconds" in told:
-            tiles["time"] = human_seconds(told["seconds"])
+            tiles["time"] = human_seconds(told["seconds"]).replace(" ", "\u00a0")
         if "stop_reason" in told:
             tiles["stopped"] = str(told["stop_reason"]).replace("_", " ")
         cells = "".join(
@@ -595,6 +599,7 @@ class _Found:
                 f"cluster {j}: weight {counts[j]:,.6g}, {100 * counts[j] / counts.sum():.2f} %"
                 for j in shown
             ],
+            numbers=shown.tolist(),
             chosen=np.isin(shown, self.chosen) & self._shows_clusters(),
             rows=None if behind is None else plane.places(behind),
         )
@@ -613,6 +618,40 @@ class _Found:
             f"cluster's rows.{rows}{some}{marked}"
         )
         return section("Centres", chart, lead=lead)
+
+    def _features(self) -> str:
+        """Return the table of the largest clusters' centres, feature by feature."""
+        centers, counts = self.model._cluster_centers(), self.model.counts
+        if centers is None or not counts.sum() > 0 or self.shape is not None:
+            return ""
+        largest = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)][:MOST_COMPARED]
+        shares = counts / counts.sum()
+        values = centers.astype(np.float64)
+        mean = shares @ values
+        between = np.sqrt(shares @ np.square(values - mean))
+        spread, of = between, "between the centres"
+        if self.examples is not None and len(self.examples.behind) > 1:
+            spread, of = self.examples.behind.astype(np.float64).std(axis=0), "of the rows"
+        z = np.divide(values - mean, spread, out=np.zeros_like(values), where=spread > 0)
+        # The features in which these clusters differ most come first.
+        order = np.argsort(-np.abs(z[largest]).max(axis=0), kind="stable")[:MOST_FEATURES]
+        names = self.model.feature_names
+        rows = [
+            (
+                f"feature {f}" if names is None else str(names[f]),
+                [(_number(float(f"{values[j, f]:.4g}")), float(z[j, f])) for j in largest],
+            )
+            for f in order
+        ]
+        listed = heat_table("feature", [f"cluster {j}" for j in largest], rows)
+        which = f"the largest {len(largest)} of {len(counts):,} clusters"
+        some = f", the {len(order)} of {len(mean):,} features in which they differ most"
+        lead = (
+            f"Means of {which if len(largest) < len(counts) else 'all clusters'}"
+            f"{some if len(order) < len(mean) else ''}. Small figures are z-scores: the distance "
+            f"to the overall mean, in standard deviations {of}; orange is above, blue below it."
+        )
+        return section("Centres by feature", listed, lead=lead)
 
     def _shows_clusters(self) -> bool:
         """Whether single clusters are told of."""

@@ -102,6 +102,8 @@ class Seen:
         self.engine = ""
         self.compiling = ""
         self.labelled: float | None = None
+        self._share = 0.0
+        """A run that resumes from a checkpoint repeats steps: what is shown never falls."""
         self._costs, self._on_samples = Series(), Series()
         """The objective after steps over all rows, and over samples: a run that goes on from a
         checkpoint repeats steps."""
@@ -144,6 +146,8 @@ class Seen:
         elif kind == "step":
             self.compiling = ""
             self.status.update({name: event[name] for name in OF_A_STEP if name in event})
+            if is_number(share := event.get("share")):
+                self._share = self.status["share"] = max(self._share, share)
             if (energy := energy_in(event)) is not None:
                 self.status["energy"] = energy
             self._add_cost(event)
@@ -174,13 +178,11 @@ class Seen:
             series.add(key, key, cost)
 
     def share_done(self) -> float | None:
-        """How far it is, by the time that it took and the estimate of what is left."""
+        """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
         if self.state == "finished":
             return 1.0
-        elapsed, left = self.status.get("elapsed"), self.status.get("eta_s")
-        if not is_number(elapsed) or not is_number(left) or elapsed + left <= 0:
-            return None
-        return float(min(1.0, max(0.0, elapsed / (elapsed + left))))
+        share = self.status.get("share")
+        return float(min(1.0, max(0.0, share))) if is_number(share) else None
 
 
 # --- words ------------------------------------------------------------------------------------
@@ -364,6 +366,8 @@ def left_of(seen: Seen) -> str:
         return ""
     if seen.labelled is not None:
         return f"{seen.labelled:.0%} of the labels written"
+    if seen.status.get("limited_by") == "convergence":
+        return f"step {figure(seen.status.get('step'), whole)}, converging"
     share = seen.share_done()
     if share is None:
         return ""

@@ -14,7 +14,7 @@ __all__ = ["OF_A_STEP", "SUMMED", "Totals"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
-             "state_bytes", "cache_bytes")  # fmt: skip
+             "limited_by", "share", "state_bytes", "cache_bytes")  # fmt: skip
 OF_STARTS = ("start", "starts")
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 PASS_OVER = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
@@ -47,6 +47,7 @@ class Totals:
         """``n_rows``, ``start`` of ``starts``, ``sizes``: as far as they are known."""
         self._progress: dict[str, Any] | None = None
         self._n_workers = 0
+        self._share = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -93,6 +94,9 @@ class Totals:
         kind = event.get("event")
         if kind == "step":
             self._last = {name: plain(event.get(name)) for name in OF_A_STEP}
+            # A run that resumes from a checkpoint repeats steps.
+            if is_number(share := event.get("share")):
+                self._share = self._last["share"] = max(self._share, share)
             told = {name: event.get(name) for name in OF_STARTS}
             self._about |= {name: value for name, value in told.items() if is_number(value)}
         elif kind == "started" and is_number(n_rows := event.get("n_rows")):

@@ -486,6 +486,11 @@ def test_plot__a_page(fitted, tmp_path, monkeypatch):
     assert "Bokeh.embed.embed_item" in page
     assert "Sizes of clusters" in page
     assert "ends in .html" in run("plot", out, "--html", "--out", "x.png", code=1).stderr
+    # A report has a name of its own; inside the folder, files are named after it as well.
+    assert run_json("report", out, "--sample", 100)["out"] == "run-report.html"
+    monkeypatch.chdir(out)
+    assert run_json("plot", ".", "--html")["out"] == "run.html"
+    monkeypatch.chdir(tmp_path)
     run("plot", out, "--out", "x.svg")
     # Letters are letters.
     assert "Does it still gain?" in (tmp_path / "x.svg").read_text()
@@ -502,7 +507,7 @@ def test_plot__a_running_job_by_its_events(tmp_path):
         {"event": "stopped"},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    drawn, told, model = plot_module.draw(str(tmp_path), None)
+    drawn, told, model = plot_module.draw(Folder(str(tmp_path)))
     assert model is None
     (line,) = drawn.answer["panels"][0]["series"]
     assert (line["x"], line["y"]) == ([500, None, 1500], [5, None, 4])
@@ -518,7 +523,7 @@ def test_plot__of_nothing(tmp_path):
 def test_plot__a_model_without_history_shows_its_sizes(tmp_path):
     km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
     km.model_.save(str(tmp_path / "m.zarr"))
-    drawn, told, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    drawn, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
     assert drawn.kinds == ["sizes"]
     assert told == {"n_clusters": 2, "n_iter": 0}
 

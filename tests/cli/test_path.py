@@ -176,7 +176,7 @@ def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
 def test_plot__the_elbow_of_a_model_that_says_nothing_of_its_rows(tmp_path: Path) -> None:
     PathModel(path_arrays(X, 3)).save(str(tmp_path / "m.zarr"))
     figure = drawn(tmp_path / "m.zarr")
-    _, told, _ = plot_module.draw(str(tmp_path / "m.zarr"), None)
+    _, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
     assert figure.get_suptitle() == "Partitions into 1 to 3 clusters"
     assert told == {"n_clusters": 3, "n_iter": 0}
 

@@ -10,7 +10,7 @@ from largek_dask.algorithms.base import Info
 from largek_dask.driver.events import (
     Events,
     ProgressLine,
-    estimate_seconds_left,
+    estimate_end,
     logger,
 )
 from largek_dask.driver.stopping import StopRules, record_of
@@ -86,40 +86,44 @@ def history(changed: list[int | None], shift: list[float] | None = None) -> Any:
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert estimate_seconds_left(history([5]), StopRules(), 2.0, 10) is None
-    assert estimate_seconds_left([], StopRules(max_time=60), 2.0, 10) == 58.0
+    assert estimate_end(history([5]), StopRules(), 2.0, 10) == (None, None)
+    assert estimate_end([], StopRules(max_time=60), 2.0, 10) == ("max_time", 58.0)
 
 
 def test_time_left_by_max_iter() -> None:
-    assert estimate_seconds_left(history([None] * 4), StopRules(max_iter=10), 8.0, 10) == 12.0
+    assert estimate_end(history([None] * 4), StopRules(max_iter=10), 8.0, 10) == ("max_iter", 12.0)
 
 
-def test_time_left_by_the_trend_of_changed_rows() -> None:
-    # Halved every step, 2 s a step: 64 rows fall below half a row after 7 more steps.
-    left = estimate_seconds_left(history([512, 256, 128, 64]), StopRules(), 8.0, 10)
-    assert left == pytest.approx(14.0)
+def test_the_end_is_a_guess_while_fewer_rows_change() -> None:
+    # Halved every step: 64 rows fall below half a row after 7 more of at most 296 steps.
+    assert estimate_end(history([512, 256, 128, 64]), StopRules(), 8.0, 10) == ("convergence", None)
+    # Another start follows, however soon this one ends.
+    left = estimate_end(history([512, 256, 128, 64]), StopRules(300), 8.0, 10, starts_left=1)
+    assert left == ("max_iter", 2.0 * (296 + 300))
 
 
-def test_time_left_by_tol() -> None:
+def test_the_end_is_a_guess_while_centres_come_to_rest() -> None:
     records = history([None] * 3, [1e-1, 1e-2, 1e-3])
-    assert estimate_seconds_left(records, StopRules(tol=1e-5), 6.0, 10) == pytest.approx(4.0)
-    assert estimate_seconds_left(records, StopRules(10, tol=0), 6.0, 10) == pytest.approx(14.0)
+    assert estimate_end(records, StopRules(tol=1e-5), 6.0, 10) == ("convergence", None)
+    limit, left = estimate_end(records, StopRules(10, tol=0), 6.0, 10)
+    assert (limit, left) == ("max_iter", pytest.approx(14.0))
 
 
 def test_time_left_by_max_time() -> None:
-    assert estimate_seconds_left(history([512, 256, 128]), StopRules(max_time=7), 6.0, 10) == 1.0
+    rules = StopRules(max_time=7)
+    assert estimate_end(history([512, 256, 128]), rules, 6.0, 10) == ("max_time", 1.0)
 
 
 def test_time_left_by_the_pace_of_the_last_eight_steps() -> None:
     # They take 2 s in the mean; what was before them is over.
     times = list(accumulate([1000.0] * 4 + [9.0] + [1.0] * 7))
     records = [record_of(i + 1, Info(1.0, 10), t) for i, t in enumerate(times)]
-    assert estimate_seconds_left(records, StopRules(max_iter=20), times[-1], 10) == 16.0
+    assert estimate_end(records, StopRules(max_iter=20), times[-1], 10) == ("max_iter", 16.0)
 
 
 def test_no_trend_in_what_does_not_fall() -> None:
-    assert estimate_seconds_left(history([5, 6, 7]), StopRules(max_iter=13), 6.0, 10) == 20.0
-    assert estimate_seconds_left(history([5, 2, 0]), StopRules(max_iter=13), 6.0, 10) == 20.0
+    assert estimate_end(history([5, 6, 7]), StopRules(max_iter=13), 6.0, 10) == ("max_iter", 20.0)
+    assert estimate_end(history([5, 2, 0]), StopRules(max_iter=13), 6.0, 10) == ("max_iter", 20.0)
 
 
 def of_rows(*rows: int, **extra: float) -> Any:
@@ -129,23 +133,23 @@ def of_rows(*rows: int, **extra: float) -> Any:
 
 def test_two_steps_are_nothing_to_judge_by() -> None:
     rules = StopRules(max_iter=300)
-    assert estimate_seconds_left(of_rows(10, 10), rules, 4.0, 10) is None
-    assert estimate_seconds_left(of_rows(10, 10, 10), rules, 6.0, 10) == 594.0
+    assert estimate_end(of_rows(10, 10), rules, 4.0, 10) == (None, None)
+    assert estimate_end(of_rows(10, 10, 10), rules, 6.0, 10) == ("max_iter", 594.0)
     # What steps over fewer rows took says nothing of those over all.
-    assert estimate_seconds_left(of_rows(5, 5, 5, 10, 10), rules, 10.0, 10) is None
-    assert estimate_seconds_left(of_rows(5, 5, 10, 10, 10), rules, 10.0, 10) == 590.0
+    assert estimate_end(of_rows(5, 5, 5, 10, 10), rules, 10.0, 10) == (None, None)
+    assert estimate_end(of_rows(5, 5, 10, 10, 10), rules, 10.0, 10) == ("max_iter", 590.0)
 
 
 def test_steps_over_a_sample_say_nothing_of_those_over_all_rows() -> None:
     rules, steps = StopRules(max_iter=300), of_rows(*[5] * 9, everywhere=0.0)
-    assert estimate_seconds_left(steps, rules, 18.0, 10) is None
-    assert estimate_seconds_left(steps, StopRules(max_time=20), 18.0, 10) == 2.0
+    assert estimate_end(steps, rules, 18.0, 10) == (None, None)
+    assert estimate_end(steps, StopRules(max_time=20), 18.0, 10) == ("max_time", 2.0)
 
 
 def test_batches_that_have_stayed_as_they_are_say_how_long() -> None:
     rules = StopRules(max_iter=300)
-    assert estimate_seconds_left(of_rows(*[5] * 7, batch_rows=5.0), rules, 14.0, 10) is None
-    assert estimate_seconds_left(of_rows(*[5] * 8, batch_rows=5.0), rules, 16.0, 10) == 584.0
+    assert estimate_end(of_rows(*[5] * 7, batch_rows=5.0), rules, 14.0, 10) == (None, None)
+    assert estimate_end(of_rows(*[5] * 8, batch_rows=5.0), rules, 16.0, 10) == ("max_iter", 584.0)
 
 
 # --- the line
@@ -200,12 +204,14 @@ def test_a_terminal_has_one_line_rewritten() -> None:
     line(step(1))
     line(step(2))  # too soon to be shown
     now[0] = 0.2
-    line({**step(3), "cost": None, "n_changed": None, "eta_s": None})
+    line({**step(3), "cost": None, "n_changed": None, "eta_s": None, "limited_by": "convergence"})
     line(STOPPED)
     text = out.getvalue()
     assert "step 2" not in text
     assert text.count("\r") == 2
-    assert text.endswith("\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n")
+    assert text.endswith(
+        "\rstep 3, 2.5M rows/s, converging\x1b[K\nstopped: tol after 3 steps, 3.2 s\n"
+    )
 
 
 def test_a_line_that_nothing_sums_up_is_ended() -> None:
@@ -266,20 +272,3 @@ def test_several_starts_are_counted_and_summed_up_once() -> None:
     assert lines[2:] == [
         "stopped: tol after 6.5 s; the best of 2 starts is start 2, of 3 steps: inertia 5.25"
     ]
-
-
-def test_compiling_is_told_with_the_seconds_that_are_known() -> None:
-    out, now = Terminal(), [0.0]
-    line = ProgressLine(out, clock=lambda: now[0])
-    told = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": None}
-    line(told)
-    now[0] = 2.0
-    line({**told, "left_s": 19.2})
-    now[0] = 4.0
-    line(step(1))
-    shown = [part.removesuffix("\x1b[K") for part in out.getvalue().split("\r")[1:]]
-    assert shown[:2] == [
-        "compiling kernels, once on this machine",
-        "compiling kernels, once on this machine: about 20 s left",
-    ]
-    assert shown[2].startswith("step 1, ")

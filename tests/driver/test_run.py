@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
+from largek_dask.data.sources import open_rows
 from largek_dask.driver import run as run_module
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
+from largek_dask.driver.fit import fit
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
@@ -338,3 +341,22 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OutputError, match="cannot be written"):
         Folder(str(tmp_path / "file" / "job")).check_writable()
+
+
+@pytest.mark.parametrize("rules", [{"max_iter": 12, "tol": 0.0}, {"max_time": "1h"}])
+@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "nmbatch", "vrkm", "minibatch"])
+def test_what_is_done_never_falls(algorithm: str, rules: dict[str, Any]) -> None:
+    rows = np.random.default_rng(0).normal(size=(3_000, 5))
+    told: list[Any] = []
+    options = FitOptions(n_clusters=20, algorithm=algorithm, n_init=3, **rules)
+    fit(open_rows(rows), options, events=[told.append])
+    steps = [event for event in told if event["event"] == "step"]
+    assert {event["start"] for event in steps} == {0, 1, 2}
+    shares = [event["share"] for event in steps if event["share"] is not None]
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 1 for share in shares)
+    for event in steps:
+        is_bound = event["limited_by"] in ("max_iter", "max_time")
+        assert is_bound == (event["share"] is not None) == (event["eta_s"] is not None)
+    if "max_time" in rules:
+        assert shares

@@ -202,7 +202,7 @@ def test_where_more_is_better_the_highest_is_told():
 def test_every_figure_of_a_step_has_its_panel():
     board = board_of(started(), *(step(n) for n in range(1, 101)))
     board.know({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
-                "step": 100, "max_iter": 200, "bytes": 10**8})  # fmt: skip
+                "limited_by": "max_iter", "share": 0.5, "bytes": 10**8})  # fmt: skip
     panels = panels_of(board)
     assert list(panels) == ["alive", "cost", "gain", "when", "speed", "split", "memory", "work",
                             "bytes", "job"]  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -638,9 +639,9 @@ def test_the_command_writes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(run)
     told = json.loads(invoke("report", "run", "--json").stdout)
     model = lk.load_model(str(run / "run" / "model.zarr"))
-    html = (run / "run.html").read_text()
-    assert told["out"] == "run.html"
-    assert told["bytes"] == (run / "run.html").stat().st_size
+    html = (run / "run-report.html").read_text()
+    assert told["out"] == "run-report.html"
+    assert told["bytes"] == (run / "run-report.html").stat().st_size
     assert told["scores"]["silhouette"] == lk.scores.silhouette(model, X)
     assert (told["n_clusters"], told["n_rows_looked_at"], told["warnings"]) == (7, 600, [])
     assert model.digest() in html
@@ -732,3 +733,30 @@ def test_words_can_be_read_on_light_and_on_dark_paper() -> None:
         for drawn in ("blue", "orange", "green"):
             assert contrast(drawn, "paper") > 4.5
         assert contrast("dots", "paper") > 2.9
+
+
+def test_centres_are_compared_feature_by_feature() -> None:
+    rng = np.random.default_rng(0)
+    # Two groups of equal size that differ in the second feature alone.
+    x = rng.normal(size=(400, 3)) * [1e-3, 1.0, 1e4]
+    x[200:, 1] += 20
+    x[:, 2] *= 1e-9
+    frame = pd.DataFrame(x, columns=["small", "telling <b>", "large"])
+    km = lk.KMeans(2, init=x[[0, 399]], algorithm="lloyd").fit(frame)
+    html = km.model_.report(frame).html
+    listed = html.split("<h2>Centres by feature</h2>")[1].split("</table>")[0]
+    assert re.findall(r'scope="row">([^<]*)<', listed)[0] == "telling &lt;b&gt;"
+    first = listed.split("<tr>")[2]
+    assert sorted(re.findall(r"<small>([-+][0-9.]+)</small>", first)) == ["+1.0", "-1.0"]
+    assert {"above", "below"} == set(re.findall(r'class="heat (\w+)"', first))
+    # Both circles show whose they are.
+    assert re.findall(r'<text class="number"[^>]*>(\d+)</text>', html) == ["0", "1"]
+
+
+def test_of_many_features_and_clusters_the_largest_are_compared() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 60))
+    html = lk.KMeans(20, random_state=0).fit(x).model_.report(x).html
+    listed = html.split("<h2>Centres by feature</h2>")[1].split("</table>")[0]
+    assert "8 of 20 clusters" in listed
+    assert "40 of 60 features" in listed
+    assert listed.count("<small>") == 8 * 40

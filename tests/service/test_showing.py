@@ -63,6 +63,8 @@ RUNNING = QUEUED | {
     "rows_per_second": 2.1e6,
     "elapsed": 12.0,
     "eta_s": 4.0,
+    "limited_by": "max_time",
+    "share": 0.75,
     "state_bytes": 2 << 20,
     "cache_bytes": 15 << 20,
     "rows": 21_600_000,
@@ -139,21 +141,24 @@ def test_share_done_and_what_is_left():
     assert left_of(seen) == "25% of the labels written"
     assert left_of(Seen(FINISHED)) == ""
     assert Seen(FINISHED).share_done() == 1.0
-    for status in (QUEUED, RUNNING | {"eta_s": None}, RUNNING | {"elapsed": 0, "eta_s": 0}):
-        assert Seen(status).share_done() is None
-        assert left_of(Seen(status)) == ""
+    guessed = Seen(RUNNING | {"limited_by": "convergence", "share": None, "eta_s": None})
+    assert guessed.share_done() is None
+    assert left_of(guessed) == "step 54, converging"
+    assert Seen(QUEUED).share_done() is None
+    assert left_of(Seen(QUEUED)) == ""
 
 
 def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
     seen = Seen(QUEUED)
     for n, cost in ((1, 9.0), (2, 5.0), (3, None), (4, 4.0)):
-        seen.hear(step(n, cost, rows_per_second=1e3, elapsed=1.0, eta_s=3.0))
+        seen.hear(step(n, cost, rows_per_second=1e3, elapsed=1.0, eta_s=3.0, share=n / 16))
     assert seen.costs == [9.0, 5.0, 4.0]
     assert seen.status["step"] == 4
     assert seen.share_done() == 0.25
     # A run that goes on from a checkpoint tells what came after it once more.
-    seen.hear(step(2, 5.0))
+    seen.hear(step(2, 5.0, share=2 / 16))
     assert seen.costs == [9.0, 5.0]
+    assert seen.share_done() == 0.25, "what is done never falls"
     # Of several starts each has its own steps.
     seen.hear(step(2, 6.0, start=1))
     assert seen.costs == [9.0, 5.0, 6.0]

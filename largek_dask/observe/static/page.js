@@ -308,7 +308,7 @@
     setTile("done", isNumber(n.share) ? share(n.share) : "",
       labels ? `${share(n.labelled)} of the labels written` : "", n.share);
     setTile("left", live && isNumber(n.eta_s) ? seconds(n.eta_s) : "",
-      live && n.limited_by ? `at most, by ${n.limited_by}` : "");
+      !live || !n.limited_by ? "" : isNumber(n.eta_s) ? `at most, by ${n.limited_by}` : "converging");
     setTile("speed", live && isNumber(n.rows_per_second) ? count(n.rows_per_second) : "");
     setTile("workers", live && n.workers ? whole(n.workers) : "");
   };
