@@ -22,7 +22,7 @@ from largek_dask.data.columns import (
 )
 from largek_dask.data.memory_rows import SlicedRows, array_of
 from largek_dask.data.not_numbers import HEAD_ROWS, counts_rows, is_id_name, look_at, not_numbers
-from largek_dask.data.rows import Column, native_dtype, refuse_masked
+from largek_dask.data.rows import Column, is_added_type, native_dtype, refuse_masked
 from largek_dask.errors import DataError
 
 __all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_frame", "is_of"]
@@ -279,6 +279,8 @@ class _DictFrame(_SeparateColumns):
 
     def _kind(self, place: int) -> np.dtype[Any] | None:
         kind = self._columns[place].dtype
+        if is_added_type(kind):
+            return native_dtype(kind)
         return kind if is_number_type(kind) else None
 
     def _array(self, place: int, rows: slice) -> NDArray[Any]:
@@ -337,23 +339,27 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
         Columns are not numeric; the message names all of them with their types, and of pandas'
         the first value that is no number.
     """
+    types = [_type_of_numbers(kind) for kind in frame.dtypes]
+    numbers = [kind for kind in types if kind is not None]
+    if len(numbers) < len(types):
+        raise _not_numbers(frame, types)
+    if not numbers:
+        raise DataError("the DataFrame has no columns: give one with columns of numbers.")
+    return native_dtype(np.result_type(*numbers))
+
+
+def _not_numbers(frame: Any, types: Sequence[np.dtype[Any] | None]) -> DataError:
+    """The error about columns of a DataFrame that have no type of numbers."""
     is_lazy = is_of(frame, "dask", "DataFrame")
-    types: list[np.dtype[Any]] = []
     wrong, ids = {}, []
     for place, (label, kind) in enumerate(zip(frame.columns, frame.dtypes, strict=True)):
-        name, found = str(label), _type_of_numbers(kind)
-        if found is not None:
-            types.append(found)
+        name = str(label)
         head = [] if is_lazy else frame.iloc[:HEAD_ROWS, place].tolist()
-        if found is None:
+        if types[place] is None:
             wrong[name] = look_at(name, kind, head)
         elif is_id_name(name) or counts_rows(head):
             ids.append(name)
-    if wrong:
-        raise not_numbers("the DataFrame", wrong, "dask" if is_lazy else "pandas", ids)
-    if not types:
-        raise DataError("the DataFrame has no columns: give one with columns of numbers.")
-    return native_dtype(np.result_type(*types))
+    return not_numbers("the DataFrame", wrong, "dask" if is_lazy else "pandas", ids)
 
 
 def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
