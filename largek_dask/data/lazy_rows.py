@@ -29,8 +29,8 @@ from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
     Rows,
-    check_block,
     check_table_shape,
+    difference,
     native_dtype,
     refuse_masked,
     table_from_lengths,
@@ -157,13 +157,11 @@ class _ArrayBlocks:
 def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Refuse a block that differs from what its dask array declares."""
     native_dtype(x.dtype, "it")
-    try:
-        check_block(x, shape, dtype)
-    except DataError as error:
+    if told := difference(x, shape, dtype):
         raise DataError(
-            f"it {error}; give map_blocks (or from_delayed) the shape (chunks=) and the dtype= of "
+            f"it {told}; give map_blocks (or from_delayed) the shape (chunks=) and the dtype= of "
             f"what its function returns: here {x.shape} and {x.dtype}."
-        ) from None
+        )
 
 
 def _count_rows(block: Any) -> NDArray[np.int64]:
@@ -194,15 +192,18 @@ class _FrameBlocks:
         part = self._in_order(self._frame.partitions[block].compute())
         kind = frame_dtype(part)
         if not np.can_cast(kind, self.dtype):
-            raise DataError(f"{self._other_types(part)}; {DECLARE}")
+            raise DataError(
+                f"it holds {self._other_types(part)}, which would change its numbers; give {META}"
+            )
         values = frame_values(part, self.dtype)
-        check_block(values, out.shape, self.dtype)
+        if told := difference(values, out.shape, self.dtype):
+            raise DataError(f"it {told}: its graph is not the same each time; give {META}")
         out[:] = values
 
     def _in_order(self, part: Any) -> Any:
         """The columns of a partition by the names that are declared."""
         if not hasattr(part, "columns"):
-            raise DataError(f"it is a {type(part).__name__}, not a DataFrame; {DECLARE}")
+            raise DataError(f"it is a {type(part).__name__}, not a DataFrame; give {META}")
         declared = self._frame.columns
         if part.columns.equals(declared):
             return part
@@ -213,7 +214,7 @@ class _FrameBlocks:
         )
         raise DataError(
             f"it has other columns ({listed(map(str, part.columns))}) than the dask DataFrame "
-            f"declares: {at}; {DECLARE}"
+            f"declares: {at}; give {META}"
         )
 
     def _other_types(self, part: Any) -> str:
@@ -224,12 +225,12 @@ class _FrameBlocks:
             for name, kind, wanted in zip(part.columns, part.dtypes, declared, strict=True)
             if kind != wanted
         ]
-        return f"it holds {', '.join(told)}, which would change its numbers"
+        return ", ".join(told)
 
 
-DECLARE = (
-    "give map_partitions (or from_delayed, from_map) the meta= of what its function returns, or "
-    "convert the columns in that function."
+META = (
+    "map_partitions (or from_delayed, from_map) the meta= of what its function returns, or convert "
+    "the columns in that function."
 )
 
 

@@ -24,8 +24,8 @@ __all__ = [
     "MAX_CHUNK_ROWS",
     "Column",
     "Rows",
-    "check_block",
     "check_table_shape",
+    "difference",
     "is_added_type",
     "native_dtype",
     "refuse_masked",
@@ -238,13 +238,11 @@ class Rows(ABC):
         x = np.asarray(x)
         if x.dtype == np.bool_:
             x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
-        try:
-            check_block(x, (n, self.n_features), self.dtype)
-        except DataError as error:
+        if told := difference(x, (n, self.n_features), self.dtype):
             raise DataError(
-                f"{self.name_chunk(i)} {error}. "
+                f"{self.name_chunk(i)} {told}. "
                 "The source has changed since it was opened: open it again."
-            ) from None
+            )
         x = np.ascontiguousarray(x, self.dtype).view()
         x.flags.writeable = False
         return x
@@ -394,8 +392,8 @@ def is_added_type(dtype: np.dtype[Any]) -> bool:
     return dtype.isbuiltin == 2
 
 
-def check_block(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse rows of another shape than declared, or of a type that the declared one cannot hold.
+def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Whether rows are of another shape than declared, or of a type that would not fit; in words.
 
     Parameters
     ----------
@@ -405,17 +403,21 @@ def check_block(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -
     dtype : dtype
         As ``native_dtype`` gives it.
 
+    Returns
+    -------
+    str
+        A predicate, to follow the name of the rows; "" where nothing differs.
+
     Raises
     ------
     DataError
-        The text is a predicate, to follow the name of the block.
+        They are not numbers.
     """
     if x.shape != shape:
-        raise DataError(f"has shape {x.shape}, but {shape} was declared")
+        return f"has shape {x.shape}, but {shape} was declared"
     if x.dtype != dtype and not np.can_cast(native_dtype(x.dtype, "a block"), dtype):
-        raise DataError(
-            f"holds {x.dtype}, but {dtype} was declared, which would change its numbers"
-        )
+        return f"holds {x.dtype}, but {dtype} was declared, which would change its numbers"
+    return ""
 
 
 def refuse_masked(values: Any, what: str, fill: str) -> None:

@@ -220,8 +220,8 @@ def in_memory(source: Any) -> Any:
     if array.ndim > 2 and isinstance(source, (list, tuple)):
         raise DataError(
             f"the {kind} of {len(source)} has {array.ndim} dimensions (shape {array.shape}), but "
-            "rows are a (rows, columns) table; of arrays or DataFrames with rows give "
-            "np.concatenate(x), of images np.reshape(x, (len(x), -1))."
+            "rows are a (rows, columns) table; give np.concatenate(x) of arrays or DataFrames "
+            "with rows, np.reshape(x, (len(x), -1)) of images."
         )
     if array.ndim == 1 and array.dtype.kind == "O" and len(array) and np.ndim(array[0]):
         raise DataError(

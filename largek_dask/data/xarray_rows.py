@@ -36,16 +36,15 @@ def variable_of(dataset: Any, component: str | None) -> Any:
             f"{listed(map(str, dataset.data_vars))}."
         )
     tables = [str(name) for name, array in dataset.data_vars.items() if array.ndim == 2]
-    ways = [f"pass component= one of {', '.join(tables)}"] if tables else []
+    ways = [f"component= one of {', '.join(tables)}"] if tables else []
     dims = {array.dims for array in dataset.data_vars.values()}
     if len(dims) == 1 and (all_dims := dims.pop()):
         feature = _unused("feature", all_dims)
         ways.append(
-            f"for one feature per array, dataset.to_dataarray({feature!r})"
-            + _one_row_each(all_dims, feature, all_dims)
+            f"dataset.to_dataarray({feature!r})" + _one_row_each(all_dims, feature, all_dims)
         )
-    advice = " or, ".join(ways) or "pass component= the name of one, and make a table of it"
-    raise DataError(f"an xarray.Dataset holds several arrays; {advice}.")
+    shown = " or ".join(ways) or "component= the name of one, and make a table of it"
+    raise DataError(f"an xarray.Dataset holds several arrays; pass {shown}.")
 
 
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:

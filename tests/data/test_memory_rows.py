@@ -208,7 +208,7 @@ def objects(*values):
         ),
         (
             [np.ones((3, 2)), np.ones((3, 2))],
-            r"list of 2 has 3 dim.*np\.concatenate\(x\), of images",
+            r"list of 2 has 3 dim.*np\.concatenate\(x\) of arrays",
         ),
         (pd.Series([1.0]), r"a Series of pandas as rows; give series\.to_frame\(\), or np\.stack"),
         (pa.array([1.0]), r"pyarrow\.table\("),
