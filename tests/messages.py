@@ -56,6 +56,7 @@ EXCEPTIONS = {
     "it finds the shape": "what a worker answers: the error that tells it says what to do",
     "{str(error)": ELSEWHERE,
     "{name}: {message}": ELSEWHERE,
+    "{block}: {error}": ELSEWHERE,
     "{told}": ELSEWHERE,
     "job {job_id} has no model: {error}": ELSEWHERE,
     "job {job_id} is {job.state}: {otherwise}": "the caller says what to do: cancel it, or wait",

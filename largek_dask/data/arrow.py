@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.columns import not_numbers
+from largek_dask.data.not_numbers import HEAD_ROWS, counts_rows, is_id_name, look_at, not_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
-__all__ = ["ArrowColumns"]
+__all__ = ["ArrowColumns", "has_missing"]
 
 
 class ArrowColumns:
     """Some columns of tables of one schema, side by side.
 
-    A column of lists of fixed length (embeddings) gives one feature an element.
+    A column of lists of fixed length (embeddings) gives one feature an element. Missing values
+    become NaN. Decimals become the nearest float64.
 
     Parameters
     ----------
@@ -27,6 +28,10 @@ class ArrowColumns:
         Positions of the columns, in the order in which they are taken.
     where : str
         What messages call the table.
+    missing : callable
+        Of the columns at some positions, those that have missing values.
+    table : pyarrow.Table or pyarrow.RecordBatch, optional
+        What messages about its columns look at.
 
     Raises
     ------
@@ -34,28 +39,39 @@ class ArrowColumns:
         Columns are not numbers (all of them are named), or there is none.
     """
 
-    def __init__(self, schema: Any, places: Sequence[int], where: str) -> None:
+    def __init__(
+        self,
+        schema: Any,
+        places: Sequence[int],
+        where: str,
+        *,
+        missing: Callable[[list[int]], Collection[int]],
+        table: Any = None,
+    ) -> None:
         import pyarrow as pa
 
         self.where = where
         self._columns = [schema.field(place).name for place in places]
-        self._widths, types, wrong = [], [], {}
+        self._widths, types, wrong = [], {}, []
         for place in places:
-            field = schema.field(place)
-            kind, width = field.type, 1
+            kind, width = schema.field(place).type, 1
             if pa.types.is_fixed_size_list(kind):
                 kind, width = kind.value_type, kind.list_size
+            if pa.types.is_decimal(kind):
+                kind = pa.float64()
             is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
             if not (is_number or pa.types.is_boolean(kind)):
-                wrong[field.name] = str(field.type)
+                wrong.append(place)
                 continue
-            types.append(np.dtype(kind.to_pandas_dtype()))
+            types[place] = np.dtype(kind.to_pandas_dtype())
             self._widths.append(width)
         if wrong:
-            raise not_numbers(where, wrong)
+            raise _refused(schema, places, wrong, where, table)
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")
-        self.dtype: np.dtype[Any] = native_dtype(np.result_type(*types))
+        for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
+            types[place] = np.result_type(types[place], np.float32)
+        self.dtype: np.dtype[Any] = native_dtype(np.result_type(*types.values()))
         """The common type of the numbers; another one may be set."""
         self.n_features = sum(self._widths)
 
@@ -79,17 +95,69 @@ class ArrowColumns:
         out = np.empty((n_rows, self.n_features), self.dtype)
         at = 0
         for name, width, column in zip(self._columns, self._widths, columns, strict=True):
-            if hasattr(column, "combine_chunks"):
-                column = column.combine_chunks()
-            values = column.flatten() if hasattr(column.type, "list_size") else column
-            if (column.null_count or values.null_count) and self.dtype.kind != "f":
+            if self.dtype.kind != "f" and has_missing(column):
                 raise DataError(
-                    f"column {name!r} of {self.where} has missing values, which integers cannot "
-                    "hold; fill them, or write the column as floats."
+                    f"column {name!r} of {self.where} has missing values, which {self.dtype} "
+                    "cannot hold; fill them, or write the column as floats."
                 )
-            if column.null_count and width > 1:
-                raise DataError(f"column {name!r} of {self.where} has missing lists; fill them.")
-            numbers = values.to_numpy(zero_copy_only=False)
-            out[:, at : at + width] = numbers.reshape(-1, width)
+            part = out[:, at : at + width]
             at += width
+            for chunk, begin in _chunks(column):
+                is_list = hasattr(chunk.type, "list_size")
+                numbers = _floats_or_integers(chunk.flatten() if is_list else chunk)
+                rows = part[begin : begin + len(chunk)]
+                if is_list and chunk.null_count:
+                    # lists that are missing are missing in their numbers
+                    there = chunk.is_valid().to_numpy(zero_copy_only=False)
+                    rows[~there] = np.nan
+                    rows[there] = numbers.reshape(-1, width)
+                else:
+                    rows[:] = numbers.reshape(-1, width)
         return out
+
+
+def has_missing(column: Any) -> bool:
+    """Whether values of a column, or in its lists, are missing."""
+    return any(
+        chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
+        for chunk, _ in _chunks(column)
+    )
+
+
+def _chunks(column: Any) -> list[tuple[Any, int]]:
+    """The arrays that a column is made of, and the row at which each begins."""
+    chunks = getattr(column, "chunks", [column])
+    begins = np.cumsum([0, *map(len, chunks)]).tolist()
+    return list(zip(chunks, begins, strict=False))
+
+
+def _floats_or_integers(values: Any) -> NDArray[Any]:
+    """The numbers of an Arrow array; missing ones are NaN."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(values.type):
+        # Arrow's own way to floats is off in the last bit; text is read exactly
+        values = values.cast(pa.string()).cast(pa.float64())
+    elif pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
+    return np.asarray(values.to_numpy(zero_copy_only=False))
+
+
+def _refused(
+    schema: Any, places: Sequence[int], wrong: Sequence[int], where: str, table: Any
+) -> DataError:
+    """The error about columns that are not numbers."""
+    heads: dict[int, list[Any]] = {}
+    if table is not None:
+        heads = {place: table.column(place)[:HEAD_ROWS].to_pylist() for place in places}
+    names = {place: schema.field(place).name for place in places}
+    held = {
+        names[place]: look_at(names[place], schema.field(place).type, heads.get(place, ()))
+        for place in wrong
+    }
+    ids = [
+        names[place]
+        for place in places
+        if place not in wrong and (is_id_name(names[place]) or counts_rows(heads.get(place, ())))
+    ]
+    return not_numbers(where, held, "file" if table is None else "arrow", ids)

@@ -30,7 +30,6 @@ __all__ = [
     "left_out_as_index",
     "listed",
     "names_of",
-    "not_numbers",
     "not_told_from_index",
     "noted_as_index",
     "order_by_name",
@@ -63,25 +62,6 @@ def as_option(names: Iterable[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(list(names))
     return shlex.quote(line.getvalue())
-
-
-def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
-    """The error that names all columns that are no numbers, and how to leave them out.
-
-    Parameters
-    ----------
-    where : str
-        What messages call the table.
-    columns : mapping
-        What each of them holds instead, by its name.
-    """
-    told = ", ".join(f"{name!r} ({held})" for name, held in columns.items())
-    one = len(columns) == 1
-    return DataError(
-        f"{where} has {'a column that is' if one else 'columns that are'} not numbers: {told}. "
-        f"Leave {'it' if one else 'them'} out with largek ingest --drop {as_option(columns)} "
-        f"(ingest(..., drop={list(columns)!r})), or encode {'it' if one else 'them'} as numbers."
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.arrow import ArrowColumns
+from largek_dask.data.arrow import ArrowColumns, has_missing
 from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import (
     WRITTEN,
@@ -20,12 +20,12 @@ from largek_dask.data.columns import (
     is_index_name,
     left_out_as_index,
     names_of,
-    not_numbers,
     not_told_from_index,
     noted_as_index,
 )
-from largek_dask.data.memory_rows import SlicedRows
-from largek_dask.data.rows import Column, native_dtype, refuse_masked
+from largek_dask.data.memory_rows import SlicedRows, array_of
+from largek_dask.data.not_numbers import HEAD_ROWS, counts_rows, is_id_name, look_at, not_numbers
+from largek_dask.data.rows import Column, is_added_type, native_dtype, refuse_masked
 from largek_dask.errors import DataError
 
 __all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_frame", "is_of"]
@@ -152,7 +152,7 @@ class _Frame(ABC):
 class _PandasFrame(_Frame):
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)
-        self.dtype = frame_dtype(frame.iloc[:0, self._places])
+        self.dtype = frame_dtype(frame.iloc[:HEAD_ROWS, self._places])
         self.shape = len(frame), len(places)
         self._all = self._places == list(range(frame.shape[1]))
 
@@ -168,38 +168,48 @@ class _PandasFrame(_Frame):
 class _SeparateColumns(_Frame):
     """Columns that lie apart, each an array."""
 
+    library: ClassVar[str]
+    """Whose words messages use."""
+
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)
-        arrays = self._arrays(slice(0, 0))
-        wrong = {
-            str(self.labels(frame)[place]): self._held(place)
-            for place, array in zip(places, arrays, strict=True)
-            if array is None or array.dtype.kind not in "biuf"
-        }
-        if wrong:
-            raise not_numbers(self.where, wrong)
-        kinds = [self._kind(place, array) for place, array in zip(places, arrays, strict=True)]
-        self.dtype = native_dtype(np.result_type(*kinds))
+        kinds = {place: self._kind(place) for place in places}
+        numbers = [kind for kind in kinds.values() if kind is not None]
+        if len(numbers) < len(kinds):
+            raise self._refused(kinds)
+        self.dtype = native_dtype(np.result_type(*numbers))
         self.shape = self._n_rows(), len(places)
 
     @abstractmethod
-    def _arrays(self, rows: slice) -> list[Any]:
-        """The columns' values; None for what cannot be an array of numbers."""
-
-    def _kind(self, place: int, array: NDArray[Any]) -> np.dtype[Any]:
-        """The type of a column of which these are no values."""
-        return array.dtype
+    def _kind(self, place: int) -> np.dtype[Any] | None:
+        """The type of a column's numbers; None where it has none."""
 
     @abstractmethod
-    def _held(self, place: int) -> str:
-        """What a column holds, in words."""
+    def _array(self, place: int, rows: slice) -> NDArray[Any]:
+        """The numbers of a column."""
+
+    @abstractmethod
+    def _head(self, place: int) -> tuple[Any, list[Any]]:
+        """A column's type, and its first values."""
 
     @abstractmethod
     def _n_rows(self) -> int:
         """How many rows there are."""
 
+    def _refused(self, kinds: dict[int, np.dtype[Any] | None]) -> DataError:
+        """The error about columns that are not numbers."""
+        labels = list(map(str, self.labels(self._frame)))
+        wrong, ids = {}, []
+        for place, kind in kinds.items():
+            name, (held, head) = labels[place], self._head(place)
+            if kind is None:
+                wrong[name] = look_at(name, held, head)
+            elif is_id_name(name) or counts_rows(head):
+                ids.append(name)
+        return not_numbers(self.where, wrong, self.library, ids)
+
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        arrays = self._arrays(rows)
+        arrays = [self._array(place, rows) for place in self._places]
         out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
         for j, array in enumerate(arrays):
             out[:, j] = array
@@ -207,27 +217,30 @@ class _SeparateColumns(_Frame):
 
 
 class _PolarsFrame(_SeparateColumns):
+    library = "polars"
+
     @classmethod
     def holds(cls, source: Any) -> bool:
         return is_of(source, "polars", "DataFrame")
 
-    def _arrays(self, rows: slice) -> list[Any]:
-        part = self._frame[rows]
-        found = []
-        for place in self._places:
-            column = part.to_series(place)
-            plain = column.dtype.is_integer() or column.dtype.is_float()
-            is_number = plain or str(column.dtype) == "Boolean"
-            found.append(column.to_numpy() if is_number else None)
-        return found
-
-    def _kind(self, place: int, array: NDArray[Any]) -> np.dtype[Any]:
-        # missing values of integers need NaN
+    def _kind(self, place: int) -> np.dtype[Any] | None:
         column = self._frame.to_series(place)
-        return np.result_type(array, np.float32) if column.null_count() else array.dtype
+        if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
+            return None
+        kind = self._array(place, slice(0, 0)).dtype
+        # missing values of integers need NaN
+        return np.result_type(kind, np.float32) if column.null_count() else kind
 
-    def _held(self, place: int) -> str:
-        return str(self._frame.to_series(place).dtype)
+    def _array(self, place: int, rows: slice) -> NDArray[Any]:
+        column = self._frame.to_series(place)[rows]
+        if column.dtype.is_decimal() or str(column.dtype) in ("Int128", "UInt128"):
+            # numpy has no such numbers
+            column = column.cast(float)
+        return np.asarray(column.to_numpy())
+
+    def _head(self, place: int) -> tuple[Any, list[Any]]:
+        column = self._frame.to_series(place)
+        return column.dtype, column.head(HEAD_ROWS).to_list()
 
     def _n_rows(self) -> int:
         return int(self._frame.height)
@@ -235,6 +248,7 @@ class _PolarsFrame(_SeparateColumns):
 
 class _DictFrame(_SeparateColumns):
     where = "the dict of arrays"
+    library = "dict"
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         if not frame:
@@ -266,7 +280,12 @@ class _DictFrame(_SeparateColumns):
                 "dask.array.stack(list(columns.values()), axis=1), or a Dask DataFrame."
             )
         refuse_masked(column, f"{name!r} of the dict of arrays is", "column.filled(np.nan)")
-        array = np.asarray(decoded(column, f"{name!r} of the dict of arrays"))
+        if is_of(column, "pandas", "Series"):
+            column = column.to_frame(name)
+            array = frame_values(column, frame_dtype(column))[:, 0]
+        else:
+            what = f"{name!r} of the dict of arrays"
+            array = array_of(decoded(column, what), what)
         if array.ndim != 1:
             raise DataError(
                 f"{name!r} of the dict of arrays has shape {array.shape}; give one value per row "
@@ -274,11 +293,18 @@ class _DictFrame(_SeparateColumns):
             )
         return array
 
-    def _arrays(self, rows: slice) -> list[Any]:
-        return [self._columns[place][rows] for place in self._places]
+    def _kind(self, place: int) -> np.dtype[Any] | None:
+        kind = self._columns[place].dtype
+        if is_added_type(kind):
+            return native_dtype(kind)
+        return kind if is_number_type(kind) else None
 
-    def _held(self, place: int) -> str:
-        return str(self._columns[place].dtype)
+    def _array(self, place: int, rows: slice) -> NDArray[Any]:
+        return self._columns[place][rows]
+
+    def _head(self, place: int) -> tuple[Any, list[Any]]:
+        column = self._columns[place]
+        return column.dtype, column[:HEAD_ROWS].tolist()
 
     def _n_rows(self) -> int:
         return len(self._columns[0])
@@ -289,7 +315,9 @@ class _ArrowFrame(_Frame):
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)
-        self._values = ArrowColumns(frame.schema, places, self.where)
+        self._values = ArrowColumns(
+            frame.schema, places, self.where, missing=self._missing, table=frame
+        )
         self.names, self.dtype = self._values.names, self._values.dtype
         self.shape = frame.num_rows, self._values.n_features
 
@@ -305,6 +333,10 @@ class _ArrowFrame(_Frame):
     def notes(cls, frame: Any) -> Mapping[str, Any] | None:
         found: Mapping[str, Any] | None = frame.schema.pandas_metadata
         return found
+
+    def _missing(self, places: Sequence[int]) -> list[int]:
+        """The columns with missing values."""
+        return [place for place in places if has_missing(self._frame.column(place))]
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._frame.slice(rows.start, rows.stop - rows.start)
@@ -325,22 +357,48 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
     Raises
     ------
     DataError
-        Columns are not numeric; the message names all of them with their types.
+        Columns are not numeric; the message names all of them with their types, and of pandas'
+        the first value that is no number.
     """
-    types, wrong = [], {}
-    for name, kind in zip(frame.columns, frame.dtypes, strict=True):
-        # pandas' nullable types carry the numpy type of their values; a missing value needs NaN
-        numpy_kind = getattr(kind, "numpy_dtype", kind)
-        if not isinstance(numpy_kind, np.dtype) or numpy_kind.kind not in "biuf":
-            wrong[str(name)] = str(kind)
-            continue
-        nullable = numpy_kind is not kind
-        types.append(np.result_type(numpy_kind, np.float32) if nullable else numpy_kind)
-    if wrong:
-        raise not_numbers("the DataFrame", wrong)
-    if not types:
+    types = [_type_of_numbers(kind) for kind in frame.dtypes]
+    numbers = [kind for kind in types if kind is not None]
+    if len(numbers) < len(types):
+        raise _not_numbers(frame, types)
+    if not numbers:
         raise DataError("the DataFrame has no columns: give one with columns of numbers.")
-    return native_dtype(np.result_type(*types))
+    return native_dtype(np.result_type(*numbers))
+
+
+def _not_numbers(frame: Any, types: Sequence[np.dtype[Any] | None]) -> DataError:
+    """The error about columns of a DataFrame that have no type of numbers."""
+    is_lazy = is_of(frame, "dask", "DataFrame")
+    wrong, ids = {}, []
+    for place, (label, kind) in enumerate(zip(frame.columns, frame.dtypes, strict=True)):
+        name = str(label)
+        head = [] if is_lazy else frame.iloc[:HEAD_ROWS, place].tolist()
+        if types[place] is None:
+            wrong[name] = look_at(name, kind, head)
+        elif is_id_name(name) or counts_rows(head):
+            ids.append(name)
+    return not_numbers("the DataFrame", wrong, "dask" if is_lazy else "pandas", ids)
+
+
+def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
+    """The numpy type for a type of pandas; None for one that is not of numbers."""
+    if is_of(kind, "pandas", "SparseDtype"):
+        kind = kind.subtype
+    if str(kind).startswith("decimal"):
+        return np.dtype(np.float64)
+    # nullable types carry the numpy type of their values; a missing value needs NaN
+    found = getattr(kind, "numpy_dtype", kind)
+    if not is_number_type(found):
+        return None
+    return found if found is kind else np.result_type(found, np.float32)
+
+
+def is_number_type(kind: Any) -> bool:
+    """Whether a type is one of numpy's real numbers, or boolean."""
+    return isinstance(kind, np.dtype) and kind.kind in "biuf"
 
 
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from largek_dask.data.cf_attributes import decoded
+from largek_dask.data.columns import listed
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
@@ -26,6 +29,8 @@ class HDF5Rows(SlicedRows):
     weight : Column, optional
         Row weights.
     """
+
+    as_array: ClassVar[str] = "dask.array.from_array(x)"
 
     def __init__(
         self, dataset: Any, *, location: str | None = None, weight: Column | None = None
@@ -88,7 +93,7 @@ def open_hdf5(
     if component is None:
         component = _only_table(node, where)
     if component not in node:
-        raise DataError(f"{where} has no dataset named {component!r}: choose one it has.")
+        raise _no_such_table(node, component, where)
     table = node[component]
     rows: Rows
     if not hasattr(table, "keys"):
@@ -96,7 +101,9 @@ def open_hdf5(
     elif is_sparse_group(table):
         rows = CSRRows(table, location=location, component=component, weight=weight)
     else:
-        raise DataError(f"{component!r} of {where} is a group; name a dataset inside it.")
+        raise DataError(
+            f"{component!r} of {where} is a group; name a dataset inside it ({_shown(table)})."
+        )
     return rows.with_names(names_in_anndata(node)) if is_of_variables(component) else rows
 
 
@@ -104,19 +111,58 @@ def _only_table(group: Any, where: str) -> str:
     """Path of the table that a group obviously stands for."""
     if "X" in group:
         return "X"
-    tables: list[str] = []
-
-    def note(name: str, node: Any) -> None:
-        if not hasattr(node, "keys") and node.ndim == 2:
-            tables.append(name)
-
-    group.visititems(note)
-    if len(tables) != 1:
-        names = ", ".join(tables) or "none"
+    tables = [name for name, node in _members(group) if getattr(node, "ndim", 0) == 2]
+    if len(tables) == 1:
+        return tables[0]
+    if tables:
+        names = ", ".join(tables)
         raise DataError(
             f"{where} holds {len(tables)} two-dimensional datasets ({names}); pass component= one."
         )
-    return tables[0]
+    raise DataError(
+        f"{where} holds no two-dimensional dataset; pass component= a table that it has "
+        f"({_shown(group)})."
+    )
+
+
+def _no_such_table(group: Any, component: str, where: str) -> DataError:
+    """The error that names the tables that there are."""
+    above, _, name = component.rpartition("/")
+    fields = getattr(group.get(above) if above else None, "dtype", np.dtype(float)).names
+    if fields and name in fields:
+        return DataError(
+            f"{component!r} is a field of the dataset {above!r} in {where}, as AnnData before 0.7 "
+            "wrote tables: write the file again with anndata.read_h5ad(path).write_h5ad(new_path), "
+            f"and open {component!r} of that."
+        )
+    return DataError(
+        f"{where} has no dataset named {component!r}; pass component= one that it has "
+        f"({_shown(group)})."
+    )
+
+
+def _members(group: Any) -> list[tuple[str, Any]]:
+    """The datasets in a group of HDF5, and the sparse matrices, by their paths."""
+    found: list[tuple[str, Any]] = []
+
+    def note(name: str, node: Any) -> None:
+        if hasattr(node, "ndim") or (hasattr(node, "keys") and is_sparse_group(node)):
+            found.append((name, node))
+
+    group.visititems(note)
+    return found
+
+
+def _shown(group: Any) -> str:
+    """The tables in a group, and the fields of old ones, for messages."""
+    names = []
+    for name, node in _members(group):
+        if hasattr(node, "keys") or node.ndim >= 2:
+            names.append(name)
+        else:
+            fields = node.dtype.names or ()
+            names += [f"{name}/{field}" for field in fields if node.dtype[field].shape]
+    return listed(names) if names else "there is none"
 
 
 def is_of_variables(component: str | None) -> bool:

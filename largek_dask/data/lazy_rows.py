@@ -1,4 +1,4 @@
-"""Rows of lazy collections: dask arrays, dask DataFrames, xarray. Never computed as a whole.
+"""Rows of lazy collections: dask arrays, dask DataFrames. Never computed as a whole.
 
 A chunk is one block of the collection, or several small ones that follow each other. Blocks are
 computed one at a time, each by a call of its own, by whatever scheduler Dask would use anyway,
@@ -7,34 +7,44 @@ and are let go before the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.cf_attributes import decoded
-from largek_dask.data.columns import Selection, names_of, not_told_from_index
+from largek_dask.data.columns import (
+    Selection,
+    first_difference,
+    listed,
+    names_of,
+    not_told_from_index,
+)
 from largek_dask.data.frame_rows import chosen_columns, frame_dtype, frame_values, may_be_index
-from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, refuse_masked_rows
+from largek_dask.data.memory_rows import ArrayColumn, refuse_masked_rows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
     Rows,
     check_table_shape,
+    difference,
     native_dtype,
     refuse_masked,
     table_from_lengths,
 )
 from largek_dask.errors import DataError
 
-__all__ = ["BlockRows", "DaskColumn", "XarrayRows", "dask_array_rows", "dask_frame_rows"]
+__all__ = ["BlockRows", "DaskColumn", "dask_array_rows", "dask_frame_rows"]
 
 
 class _Blocks(Protocol):
     """A collection cut into blocks of rows."""
 
+    part: str
+    """What messages call a block."""
     n_features: int
     dtype: np.dtype[Any]
     lengths: list[int]
@@ -65,29 +75,38 @@ class BlockRows(Rows):
         at = 0
         for block in self._groups[i]:
             length = self._blocks.lengths[block]
-            try:
+            with naming_block(f"{self._blocks.part} {block} ({self.name_chunk(i)})"):
                 self._blocks.fill(block, out[at : at + length])
-            except MemoryError:
-                raise
-            except Exception as error:
-                # the graph is the user's: anything can be raised in it
-                raise DataError(
-                    f"block {block} of the lazy data ({self.name_chunk(i)}) could not be "
-                    f"computed: {type(error).__name__}: {error}; compute() that block alone, and "
-                    "mend what fails there."
-                ) from error
             at += length
         return out
 
 
+@contextmanager
+def naming_block(block: str) -> Iterator[None]:
+    """Name the block of a collection in all errors that computing or checking it raises."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except DataError as error:
+        raise DataError(f"{block}: {error}") from None
+    except Exception as error:
+        # the graph is the user's: anything can be raised in it
+        raise DataError(
+            f"{block} could not be computed: {type(error).__name__}: {error}; compute() that block "
+            "alone, and mend what fails there."
+        ) from error
+
+
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Consecutive blocks with rows, together up to ``max_rows`` (one block may be larger)."""
+    """Consecutive blocks, together up to ``max_rows`` (one block may be larger).
+
+    Blocks without rows are among them: whether they have none is seen when they are computed.
+    """
     groups: list[list[int]] = []
     size = 0
     for block, length in enumerate(lengths):
-        if length == 0:
-            continue
-        if groups and size + length <= max_rows:
+        if groups and (size == 0 or length == 0 or size + length <= max_rows):
             groups[-1].append(block)
             size += length
         else:
@@ -98,6 +117,8 @@ def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
 
 class _ArrayBlocks:
     """Blocks of a dask array; blocks along the columns are put side by side."""
+
+    part = "block"
 
     def __init__(self, array: Any) -> None:
         check_table_shape(array.shape, "the dask array")
@@ -118,17 +139,29 @@ class _ArrayBlocks:
     def _length(self, block: int) -> int:
         part = self._array.blocks[block, 0]
         counted = part.map_blocks(_count_rows, chunks=((1,), (1,)), dtype=np.int64)
-        return int(counted.compute()[0, 0])
+        with naming_block(f"{self.part} {block} of the dask array"):
+            return int(counted.compute()[0, 0])
 
     def fill(self, block: int, out: NDArray[Any]) -> None:
         """Compute one block of rows into ``out``, one column block after the other."""
-        for j in range(len(self._columns) - 1):
+        for j, (begin, end) in enumerate(pairwise(self._columns)):
             part = self._array.blocks[block, j].compute()
             refuse_masked_rows(part)
             # blocks may be sparse matrices
-            part = part.toarray() if hasattr(part, "toarray") else part
-            out[:, self._columns[j] : self._columns[j + 1]] = part
+            part = np.asarray(part.tocsr().toarray() if hasattr(part, "tocsr") else part)
+            _check_declared(part, (len(out), end - begin), self.dtype)
+            out[:, begin:end] = part
             del part
+
+
+def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse a block that differs from what its dask array declares."""
+    native_dtype(x.dtype, "it")
+    if told := difference(x, shape, dtype):
+        raise DataError(
+            f"it {told}; give map_blocks (or from_delayed) the shape (chunks=) and the dtype= of "
+            f"what its function returns: here {x.shape} and {x.dtype}."
+        )
 
 
 def _count_rows(block: Any) -> NDArray[np.int64]:
@@ -138,16 +171,67 @@ def _count_rows(block: Any) -> NDArray[np.int64]:
 class _FrameBlocks:
     """Partitions of a dask DataFrame."""
 
+    part = "partition"
+
     def __init__(self, frame: Any) -> None:
         self.dtype = frame_dtype(frame)
         self.n_features = len(frame.columns)
         self.names = names_of(frame.columns)
         self._frame = frame
-        self.lengths = [len(frame.partitions[b]) for b in range(frame.npartitions)]
+        self.lengths = [self._length(b) for b in range(frame.npartitions)]
+
+    def _length(self, block: int) -> int:
+        with naming_block(f"{self.part} {block} of the dask DataFrame"):
+            return len(self._frame.partitions[block])
 
     def fill(self, block: int, out: NDArray[Any]) -> None:
         """Compute one partition into ``out``."""
-        out[:] = frame_values(self._frame.partitions[block].compute(), self.dtype)
+        if not len(out):
+            # it was counted; pandas knows no types of columns without rows
+            return
+        part = self._in_order(self._frame.partitions[block].compute())
+        kind = frame_dtype(part)
+        if not np.can_cast(kind, self.dtype):
+            raise DataError(
+                f"it holds {self._other_types(part)}, which would change its numbers; give {META}"
+            )
+        values = frame_values(part, self.dtype)
+        if told := difference(values, out.shape, self.dtype):
+            raise DataError(f"it {told}: its graph is not the same each time; give {META}")
+        out[:] = values
+
+    def _in_order(self, part: Any) -> Any:
+        """The columns of a partition by the names that are declared."""
+        if not hasattr(part, "columns"):
+            raise DataError(f"it is a {type(part).__name__}, not a DataFrame; give {META}")
+        declared = self._frame.columns
+        if part.columns.equals(declared):
+            return part
+        if part.columns.is_unique and set(part.columns) == set(declared):
+            return part[list(declared)]
+        at = first_difference(
+            list(map(str, declared)), list(map(str, part.columns)), "there", "in its metadata"
+        )
+        raise DataError(
+            f"it has other columns ({listed(map(str, part.columns))}) than the dask DataFrame "
+            f"declares: {at}; give {META}"
+        )
+
+    def _other_types(self, part: Any) -> str:
+        """Types of columns that are not those that are declared, in words."""
+        declared = self._frame.dtypes.tolist()
+        told = [
+            f"{str(name)!r} as {kind} instead of {wanted}"
+            for name, kind, wanted in zip(part.columns, part.dtypes, declared, strict=True)
+            if kind != wanted
+        ]
+        return ", ".join(told)
+
+
+META = (
+    "map_partitions (or from_delayed, from_map) the meta= of what its function returns, or convert "
+    "the columns in that function."
+)
 
 
 def dask_array_rows(array: Any, *, weight: Column | None = None) -> BlockRows:
@@ -175,39 +259,34 @@ def dask_frame_rows(
     return rows if blocks.names is None else rows.with_names(blocks.names)
 
 
-class XarrayRows(SlicedRows):
-    """Rows of an xarray.DataArray that Dask does not hold; lazily indexed files stay lazy."""
-
-    def __init__(self, array: Any, *, weight: Column | None = None) -> None:
-        super().__init__(decoded(array, "the DataArray"), weight=weight)
-        self._array = array
-
-    def _find_names(self) -> Sequence[str] | None:
-        return names_in_xarray(self._array)
-
-
-def names_in_xarray(array: Any) -> Sequence[str] | None:
-    """The labels of the second dimension of an xarray.DataArray, where they are text."""
-    dimension = array.dims[1] if len(array.dims) == 2 else None
-    if dimension not in array.coords or array.coords[dimension].dtype.kind not in "UOT":
-        return None
-    return names_of(array.coords[dimension].values.tolist())
-
-
 class DaskColumn:
-    """Row weights in a one-dimensional dask array, computed range by range."""
+    """Row weights in a one-dimensional dask array, computed block by block."""
 
     def __init__(self, values: Any) -> None:
         if len(values.shape) != 1:
             raise DataError(f"sample_weight has shape {values.shape}; give one number per row.")
         native_dtype(values.dtype, "sample_weight")
-        refuse_masked(values._meta, "sample_weight is", "da.ma.filled(sample_weight, 0)")
+        refuse_masked_weights(values._meta)
         self._values = values
+        self._bounds = np.concatenate([[0], np.cumsum(values.chunks[0])]).astype(int).tolist()
         self.n_rows = int(values.shape[0])
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""
-        return np.asarray(self._values[start:stop].compute(), np.float64)
+        parts = [np.empty(0)]
+        for block, (begin, end) in enumerate(pairwise(self._bounds)):
+            if begin < stop and end > start:
+                rows = slice(max(start - begin, 0), stop - begin)
+                with naming_block(f"block {block} of sample_weight"):
+                    parts.append(self._compute(block, end - begin)[rows])
+        return np.concatenate(parts)
+
+    def _compute(self, block: int, length: int) -> NDArray[np.float64]:
+        part = self._values.blocks[block].compute()
+        refuse_masked_weights(part)
+        part = np.asarray(part)
+        _check_declared(part, (length,), native_dtype(part.dtype, "it"))
+        return part.astype(np.float64, copy=False)
 
 
 def dask_column(values: Any) -> Column:
@@ -216,3 +295,8 @@ def dask_column(values: Any) -> Column:
     if any(np.isnan(n) for n in values.shape):
         return ArrayColumn(values.compute())
     return DaskColumn(values)
+
+
+def refuse_masked_weights(values: Any) -> None:
+    """Refuse weights under a mask."""
+    refuse_masked(values, "sample_weight is", "da.ma.filled(sample_weight, 0)")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
+from largek_dask.data.not_numbers import is_number
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -27,7 +28,9 @@ __all__ = [
     "ArrayRows",
     "SlicedRows",
     "SparseRows",
+    "array_of",
     "refuse_masked_rows",
+    "refuse_objects",
 ]
 
 MIN_CHUNK_ROWS = 1_024
@@ -62,12 +65,56 @@ def refuse_masked_rows(array: Any) -> None:
     refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
 
 
+def refuse_objects(array: NDArray[Any]) -> None:
+    """Refuse a table of Python objects that are not all numbers, and name the first one.
+
+    Raises
+    ------
+    DataError
+    """
+    if array.dtype.kind != "O" or array.ndim != 2:
+        return
+    for (row, column), value in np.ndenumerate(array):
+        if value is not None and not is_number(value):
+            raise DataError(
+                f"the data has dtype object, not numbers to cluster: row {row}, column {column} "
+                f"holds {value!r}; encode it as a number, or leave the column out, and convert the "
+                "array with .astype(float)."
+            )
+
+
+def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
+    """Whatever numpy can convert, as an array.
+
+    Parameters
+    ----------
+    source : object
+    what : str
+        What messages call it.
+
+    Raises
+    ------
+    DataError
+        It cannot: rows of different lengths, or what lies in the memory of a GPU.
+    """
+    try:
+        return np.asarray(source)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # every library has errors of its own for this
+        raise DataError(
+            f"{what} cannot be read, as it is not a table of numbers: {type(error).__name__}: "
+            f"{error}; give an array of numpy, of shape (rows, columns)."
+        ) from error
+
+
 class ArrayColumn:
     """Row weights held in memory."""
 
     def __init__(self, values: Any) -> None:
         refuse_masked(values, "sample_weight is", "sample_weight.filled(0)")
-        values = np.asarray(values)
+        values = array_of(values, "sample_weight")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         if values.ndim != 1:
@@ -88,6 +135,9 @@ class SlicedRows(Rows):
     converted one chunk at a time.
     """
 
+    as_array: ClassVar[str] = "x"
+    """Code that makes an array with a method ``reshape`` of a source."""
+
     def __init__(
         self,
         source: Any,
@@ -98,8 +148,8 @@ class SlicedRows(Rows):
     ) -> None:
         what = self.describe_source(location)
         shape = tuple(int(n) for n in source.shape)
-        check_table_shape(shape, what)
         stored = native_dtype(source.dtype, what)
+        check_table_shape(shape, what, self.as_array)
         self._source = source
         self.missing_note = getattr(source, "missing_note", "")
         if chunk_table is None:
@@ -121,6 +171,7 @@ class ArrayRows(SlicedRows):
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
         refuse_masked_rows(array)
+        refuse_objects(array)
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:

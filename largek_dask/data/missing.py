@@ -23,7 +23,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.patience import patiently, trouble
-from largek_dask.data.stores import HTTP, metadata_key
+from largek_dask.data.stores import HTTP, fill_value, metadata_key
 from largek_dask.errors import DataError, MissingChunksWarning, ParameterError, warn
 
 __all__ = ["Missing", "check_missing", "check_stored", "missing_chunks"]
@@ -101,7 +101,7 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
     expected = sum(one.expected for _, one in lacking)
     array, first = next((array, one) for array, one in lacking if one.count)
     begin, end = _rows_of(node, array, first)
-    fill = array.fill_value
+    fill = fill_value(array)
     told = (
         f"{where} lacks {count:,} of its {expected:,} stored chunks, the first of them "
         f"{first.first!r} (rows {begin} to {end - 1})"

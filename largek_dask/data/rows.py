@@ -25,6 +25,8 @@ __all__ = [
     "Column",
     "Rows",
     "check_table_shape",
+    "difference",
+    "is_added_type",
     "native_dtype",
     "refuse_masked",
     "regular_table",
@@ -238,14 +240,12 @@ class Rows(ABC):
         x = np.asarray(x)
         if x.dtype == np.bool_:
             x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
-        x = np.ascontiguousarray(x, self.dtype)
-        if x.shape != (n, self.n_features):
+        if told := difference(x, (n, self.n_features), self.dtype):
             raise DataError(
-                f"{self.name_chunk(i)} holds an array of shape {x.shape}, "
-                f"but ({n}, {self.n_features}) was expected; "
-                "the source has changed since it was opened: open it again."
+                f"{self.name_chunk(i)} {told}. "
+                "The source has changed since it was opened: open it again."
             )
-        x = x.view()
+        x = np.ascontiguousarray(x, self.dtype).view()
         x.flags.writeable = False
         return x
 
@@ -274,6 +274,11 @@ class Rows(ABC):
         first, stop = self.chunk_rows(i)
         start, stop = first + begin, stop if end is None else first + end
         weight = np.ascontiguousarray(self.weight.read(start, stop), np.float64)
+        if weight.shape != (stop - start,):
+            raise DataError(
+                f"sample_weight of rows {start} to {stop - 1} ({self.name_chunk(i)}) has shape "
+                f"{weight.shape}; give one number per row."
+            )
         wrong = ~((weight >= 0) & (weight < np.inf))
         if wrong.any():
             at = int(np.argmax(wrong))
@@ -348,7 +353,8 @@ class Rows(ABC):
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     """The type that ``Rows.read`` returns for a stored type.
 
-    Native byte order; bool becomes uint8, extended precision becomes float64.
+    Native byte order; bool becomes uint8, extended precision becomes float64, and types that
+    ``ml_dtypes`` adds to numpy (bfloat16, float8, int4) become float32, which holds all of them.
 
     Raises
     ------
@@ -357,25 +363,63 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     """
     dtype = np.dtype(dtype)
     if dtype.names:
-        raise DataError(f"{what} has named fields ({dtype}); give a plain (rows, columns) array.")
+        raise DataError(
+            f"{what} has named fields ({dtype}); give a plain (rows, columns) array, such as "
+            "numpy.lib.recfunctions.structured_to_unstructured(x)."
+        )
     if dtype.kind == "b":
         return np.dtype(np.uint8)
+    if is_added_type(dtype) and np.can_cast(dtype, np.float32):
+        return np.dtype(np.float32)
     if dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         native: np.dtype[Any] = dtype.newbyteorder("=")
         return native
     if dtype.kind == "f":
         return np.dtype(np.float64)
     advice = {
-        "c": "complex numbers have no order of distances here; "
-        "stack real and imaginary parts as columns",
+        "c": "Complex data not supported; stack real and imaginary parts as columns",
         "O": "an array of Python objects; convert it with .astype(float)",
         "U": "text; encode it as numbers first",
         "S": "text; encode it as numbers first",
         "T": "text; encode it as numbers first",
         "M": "dates; convert them to numbers first",
         "m": "time spans; convert them to numbers first",
+        "V": "raw bytes; if numpy saved bfloat16, use x.view(ml_dtypes.bfloat16)",
     }.get(dtype.kind, "convert it to float32 first")
     raise DataError(f"{what} has dtype {dtype}, not numbers to cluster: {advice}.")
+
+
+def is_added_type(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
+    return dtype.isbuiltin == 2
+
+
+def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Whether rows are of another shape than declared, or of a type that would not fit; in words.
+
+    Parameters
+    ----------
+    x : ndarray
+        What a source gives for some rows.
+    shape : tuple of int
+    dtype : dtype
+        As ``native_dtype`` gives it.
+
+    Returns
+    -------
+    str
+        A predicate, to follow the name of the rows; "" where nothing differs.
+
+    Raises
+    ------
+    DataError
+        They are not numbers.
+    """
+    if x.shape != shape:
+        return f"has shape {x.shape}, but {shape} was declared"
+    if x.dtype != dtype and not np.can_cast(native_dtype(x.dtype, "a block"), dtype):
+        return f"holds {x.dtype}, but {dtype} was declared, which would change its numbers"
+    return ""
 
 
 def refuse_masked(values: Any, what: str, fill: str) -> None:
@@ -398,8 +442,16 @@ def refuse_masked(values: Any, what: str, fill: str) -> None:
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
 
 
-def check_table_shape(shape: tuple[int, ...], what: str) -> None:
+def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:
     """Refuse anything but two dimensions, saying how to make two of what there is.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    what : str
+        What messages call the source.
+    array : str
+        Code that makes an array with a method ``reshape`` of it.
 
     Raises
     ------
@@ -409,11 +461,15 @@ def check_table_shape(shape: tuple[int, ...], what: str) -> None:
     if len(shape) == 2:
         return
     if len(shape) == 1:
-        advice = "one column of values? use x.reshape(-1, 1); one single row? x.reshape(1, -1)"
+        advice = (
+            f"one column of values? use {array}.reshape(-1, 1); "
+            f"one single row? {array}.reshape(1, -1)"
+        )
     elif len(shape) == 0:
         advice = "give more than a single value"
     else:
-        advice = "flatten each row: x.reshape(len(x), -1)"
+        length = "len(x)" if array == "x" else shape[0]
+        advice = f"flatten each row: {array}.reshape({length}, -1)"
     raise DataError(
         f"{what} has {len(shape)} dimensions (shape {tuple(shape)}), "
         f"but rows are a (rows, columns) table; {advice}."

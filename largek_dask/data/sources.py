@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows
+from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.patience import patiently
@@ -23,6 +23,7 @@ from largek_dask.data.stored_rows import StoredRows
 from largek_dask.data.stores import (
     check_complete,
     location_of,
+    members_of,
     normalize,
     open_node,
     read_stored,
@@ -32,9 +33,19 @@ from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import DataError, ParameterError
 
-__all__ = ["open_rows", "read_integers"]
+__all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
 
+COLUMN = "series.to_frame(), or np.stack(list(series)) of a Series of lists"
 INSTEAD = {
+    ("pandas", "Series"): COLUMN,
+    ("polars", "Series"): COLUMN,
+    ("dask", "Series"): "series.to_frame()",
+    ("dask", "Bag"): "bag.to_dataframe()",
+    ("dask", "Delayed"): "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
+    ("distributed", "Future"): "future.result()",
+    ("xarray", "DataTree"): "an array in it, tree['group/name']",
+    ("pyarrow", "Array"): "pyarrow.table({'name': array})",
+    ("pyarrow", "ChunkedArray"): "pyarrow.table({'name': array})",
     ("polars", "LazyFrame"): "frame.collect(), or write it with frame.sink_parquet(...) and ingest "
     "that",
     ("pyarrow", "RecordBatchReader"): "reader.read_all()",
@@ -133,13 +144,10 @@ def _open(
         return rows.with_names(variables) if is_of_variables(component) else rows
     if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
         return open_hdf5(source, component, weight=weight)
-    if _is_xarray(source, "Dataset"):
-        if component is None:
-            names = ", ".join(map(str, source.data_vars))
-            raise DataError(
-                f"an xarray.Dataset holds several arrays; pass component= one of {names}."
-            )
-        source = source[component]
+    if is_of(source, "xarray", "Dataset"):
+        from largek_dask.data.xarray_rows import variable_of
+
+        source = variable_of(source, component)
     elif isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
@@ -160,17 +168,10 @@ def _open(
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
     """Rows of something in memory, or of a lazy collection."""
-    if _is_xarray(source, "DataArray"):
-        if source.chunks is None:
-            from largek_dask.data.lazy_rows import XarrayRows
+    if is_of(source, "xarray", "DataArray"):
+        from largek_dask.data.xarray_rows import xarray_rows
 
-            return XarrayRows(source, weight=weight)
-        from largek_dask.data.lazy_rows import dask_array_rows, names_in_xarray
-
-        data, decoding = source.data, CFDecoding.of(source, "the DataArray")
-        if decoding is not None:
-            data = data.map_blocks(decoding, dtype=decoding.dtype)
-        return dask_array_rows(data, weight=weight).with_names(names_in_xarray(source))
+        return xarray_rows(source, weight)
     if is_of(source, "dask", "Array"):
         from largek_dask.data.lazy_rows import dask_array_rows
 
@@ -181,24 +182,54 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         return dask_frame_rows(source, weight=weight)
     if is_frame(source):
         return FrameRows(source, weight=weight)
-    if hasattr(source, "tocsr"):
-        return SparseRows(source, weight=weight)
+    table = in_memory(source)
+    return SparseRows(table, weight=weight) if is_sparse(table) else ArrayRows(table, weight=weight)
+
+
+def is_sparse(source: Any) -> bool:
+    """Whether something is a sparse matrix in memory."""
+    return hasattr(source, "tocsr")
+
+
+def in_memory(source: Any) -> Any:
+    """A numpy array of something in memory; a sparse matrix stays as it is.
+
+    Raises
+    ------
+    DataError
+        It is no array; the message says what to give instead.
+    """
     for (module, name), instead in INSTEAD.items():
         if is_of(source, module, name):
             raise DataError(f"cannot open a {name} of {module} as rows; give {instead}.")
-    try:
-        array = source if isinstance(source, np.ma.MaskedArray) else np.asarray(source)
-    except ValueError as error:
-        # rows of different lengths
+    if is_sparse(source):
+        return source
+    kind = type(source).__name__
+    if hasattr(source, "read") and isinstance(source, Iterable):
+        raise DataError(f"cannot open a {kind}, an open file, as rows; give its path or URL.")
+    if isinstance(source, Iterator):
         raise DataError(
-            f"the data are not a table of numbers: {error}; give an array of shape (rows, columns)."
-        ) from error
+            f"cannot open a {kind} as rows: an iterator gives them once, and they are read often; "
+            "give np.stack(list(x)) where it gives rows, np.concatenate(list(x)) where it gives "
+            "blocks of rows, or each block to MiniBatchKMeans.partial_fit."
+        )
+    array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
-            f"cannot open a {type(source).__name__} as rows; give an array, a DataFrame, "
-            "or the URL of a Zarr store."
+            f"cannot open a {kind} as rows; give an array, a DataFrame, or the URL of a Zarr store."
         )
-    return ArrayRows(array, weight=weight)
+    if array.ndim > 2 and isinstance(source, (list, tuple)):
+        raise DataError(
+            f"the {kind} of {len(source)} has {array.ndim} dimensions (shape {array.shape}), but "
+            "rows are a (rows, columns) table; give np.concatenate(x) of arrays or DataFrames "
+            "with rows, np.reshape(x, (len(x), -1)) of images."
+        )
+    if array.ndim == 1 and array.dtype.kind == "O" and len(array) and np.ndim(array[0]):
+        raise DataError(
+            f"the data are {len(array)} objects, the first a {type(array[0]).__name__}; give one "
+            "array of shape (rows, columns): np.stack(list(x)) where each of them is a row."
+        )
+    return array
 
 
 def _open_url(
@@ -249,7 +280,8 @@ def _find_in_group(
     if component is not None:
         if component not in group:
             raise DataError(
-                f"{where} has no array or group named {component!r}: choose one it has."
+                f"{where} has no array or group named {component!r}; pass component= one that it "
+                f"has ({members_of(group)})."
             )
         node = group[component]
         path = f"{path}/{component}" if path else component
@@ -264,9 +296,8 @@ def _find_in_group(
     tables = [name for name, array in group.arrays() if array.ndim == 2]
     if len(tables) == 1:
         return _find_in_group(group, tables[0], where, path)
-    names = ", ".join(sorted(name for name, _ in group.members())) or "nothing"
     raise DataError(
-        f"{where} is a Zarr group without one obvious table (it holds {names}); "
+        f"{where} is a Zarr group without one obvious table (it holds {members_of(group)}); "
         "pass component= the path of the array inside it."
     )
 
@@ -335,10 +366,9 @@ def read_integers(
         array = open_node(where, None, storage_options)
         is_complete = bool(check_complete(array, where).get("complete"))
         if isinstance(array, zarr.Group):
-            held = ", ".join(sorted(name for name, _ in array.members())) or "nothing"
             raise DataError(
-                f"{named} is a Zarr group (it holds {held}); give the path of one array, such as "
-                f"{where}/NAME."
+                f"{named} is a Zarr group (it holds {members_of(array)}); give the path of one "
+                f"array, such as {where}/NAME."
             )
     if len(array.shape) != 1:
         raise DataError(f"{named} has shape {tuple(array.shape)}; give one integer per row.")
@@ -367,7 +397,3 @@ def read_integers(
         raise DataError(
             f"{named} cannot be read: {error}; check that it is whole and may be read."
         ) from error
-
-
-def _is_xarray(source: Any, name: str) -> bool:
-    return is_of(source, "xarray", name)

@@ -28,11 +28,13 @@ __all__ = [
     "check_complete",
     "check_no_secret",
     "filesystem",
+    "fill_value",
     "is_local",
     "is_there",
     "limited",
     "list_stamps",
     "location_of",
+    "members_of",
     "metadata_key",
     "name_chunk",
     "normalize",
@@ -84,9 +86,14 @@ def normalize(url: str | os.PathLike[str]) -> str:
     Raises
     ------
     DataError
-        See :func:`check_no_secret`.
+        It is empty, or see :func:`check_no_secret`.
     """
     text = os.fspath(url)
+    if not text.strip():
+        raise DataError(
+            f"the address {text!r} is empty: give the URL or path of a file or store, or '.' for "
+            "the current folder."
+        )
     try:
         check_no_secret(text)
     except ValueError as error:
@@ -257,7 +264,7 @@ def open_node(
         if is_local(url) and not component:
             what = f"{url} is a folder, but holds no Zarr array or group"
         elif component:
-            what = f"{url} has no array or group named {component!r}"
+            what = f"{url} has no array or group named {component!r}{_those_in(store)}"
         else:
             what = f"{url} does not exist or is not Zarr"
         raise DataError(f"{what}; check the address.") from error
@@ -267,6 +274,25 @@ def open_node(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."
         ) from error
+
+
+def _those_in(store: Any) -> str:
+    """What a store holds instead of something that is not there, for a message."""
+    try:
+        return f", only {members_of(zarr.open_group(store, mode='r'))}"
+    except Exception:
+        # Of whichever kind: what is told is that something was not found.
+        return ""
+
+
+def members_of(group: zarr.Group) -> str:
+    """Names of the arrays and groups in a group, for messages."""
+    return ", ".join(sorted(name for name, _ in group.members())) or "nothing"
+
+
+def fill_value(array: Any) -> Any:
+    """The value that Zarr reads where a chunk is not stored: 0 if the metadata say ``null``."""
+    return 0 if array.fill_value is None else array.fill_value
 
 
 def metadata_key(array: Any) -> str:
@@ -344,8 +370,11 @@ def _first_damaged(array: Any, start: int, stop: int) -> str | None:
 
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
     """Keys of stored chunks of which nothing but fill values was read."""
+    fill = fill_value(array)
     for key, begin, end, inner in _stored_pieces(array, start, stop):
-        if (x[(slice(begin - start, end - start), *inner)] == array.fill_value).all():
+        part = x[(slice(begin - start, end - start), *inner)]
+        # NaN does not equal itself
+        if (part == fill if fill == fill else part != part).all():
             yield key
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,13 +23,13 @@ from largek_dask.data.columns import (
     is_index_name,
     left_out_as_index,
     listed,
-    not_numbers,
     not_told_from_index,
     noted_as_index,
 )
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
 from largek_dask.data.missing import Missing
+from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize
@@ -55,8 +57,6 @@ __all__ = ["Table", "open_table"]
 BLOCK_BYTES = 32 << 20
 """Bytes of one block that a stream gives, about."""
 
-HEAD_ROWS = 1_000
-"""Rows at the beginning of a file by which its columns are told."""
 COUNTS = "it counts the rows from 0 on, as an index that pandas wrote"
 
 
@@ -467,9 +467,26 @@ class ParquetTable:
         if selection is None or not selection.columns:
             places = self._without_index(places, selection)
         self._columns = self.chosen = [schema.names[place] for place in places]
-        self._values = ArrowColumns(schema, places, url)
+        self._values = ArrowColumns(schema, places, url, missing=self._missing)
         self.names: tuple[str, ...] | None = self._values.names
         self.n_features = self._values.n_features
+
+    def _missing(self, places: Sequence[int]) -> set[int]:
+        """The columns with missing values; only parts whose statistics leave it open are read."""
+        import pyarrow.dataset as dataset
+
+        names = {self.all_columns[place]: place for place in places}
+        found: set[int] = set()
+        if not names:
+            return found
+        fields = [dataset.field(name).is_null() for name in names]
+        for batch in self._dataset.to_batches(
+            columns=list(names), filter=functools.reduce(operator.or_, fields)
+        ):
+            found |= {names[name] for name in names if batch.column(name).null_count}
+            if len(found) == len(names):
+                break
+        return found
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -21,7 +21,7 @@ from largek_dask.data.rows import (
     native_dtype,
 )
 from largek_dask.data.stored_rows import StoredRows, name_node
-from largek_dask.data.stores import check_complete, list_stamps, read_stored
+from largek_dask.data.stores import check_complete, fill_value, list_stamps, read_stored
 from largek_dask.errors import DataError
 
 __all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
@@ -81,7 +81,7 @@ class ZarrRows(StoredRows):
         chunk_rows: int | None = None,
     ) -> None:
         what = name_node(self.kind, location, component)
-        check_table_shape(array.shape, what)
+        check_table_shape(array.shape, what, "dask.array.from_zarr(x)")
         self._decoding = CFDecoding.of(array, what)
         dtype = native_dtype(self._decoding.dtype if self._decoding else array.dtype, what)
         self.missing_note = "" if self._decoding is None else str(self._decoding)
@@ -153,7 +153,7 @@ class ZarrRows(StoredRows):
                     return stored
             if out is None:
                 out = np.empty((stop - start, self.n_features), self._array.dtype)
-            out[begin - start : end - start] = self._array.fill_value if stored is None else stored
+            out[begin - start : end - start] = fill_value(self._array) if stored is None else stored
         assert out is not None
         return out
 

@@ -17,10 +17,10 @@ from sklearn.utils.validation import validate_data
 from largek_dask.algorithms.names import name_of
 from largek_dask.data.columns import first_difference, listed
 from largek_dask.data.frame_rows import is_frame, is_of
-from largek_dask.data.memory_rows import refuse_masked_rows
+from largek_dask.data.memory_rows import refuse_masked_rows, refuse_objects
 from largek_dask.data.missing import Missing
-from largek_dask.data.rows import Rows
-from largek_dask.data.sources import open_rows
+from largek_dask.data.rows import Rows, is_added_type
+from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
 from largek_dask.driver.checkpoint import check_place, description_in
 from largek_dask.driver.events import ProgressLine, Sink
@@ -28,7 +28,7 @@ from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import DataWarning, InterruptedFitWarning, ParameterError, warn
+from largek_dask.errors import DataError, DataWarning, InterruptedFitWarning, ParameterError, warn
 from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
 from largek_dask.model.base import Model
 from largek_dask.observe.cards import in_notebook
@@ -253,21 +253,21 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         given = self._checked_source(source)
         # scikit-learn's checks would take what lies under the mask for numbers.
         refuse_masked_rows(X)
+        is_held = not (is_lazy(X) or is_frame(X) or is_paths(X))
+        X = in_memory(X) if is_held else X
         if is_of(X, "pandas", "DataFrame"):
             # It is converted chunk by chunk; open_rows names the columns that are not numeric.
             self._validate(X, reset)
             rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
-        elif is_lazy(X) or is_frame(X) or is_paths(X):
+        elif is_held and is_for_sklearn(X):
+            X = self._validated(X, reset)
+            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
+        else:
             rows = open_rows(X, **given)
             if sample_weight is not None:
                 weight = self._weight(sample_weight, rows.n_rows)
                 rows = open_rows(rows, sample_weight=weight, **(given | {"component": None}))
             self._check_columns(rows, reset)
-        else:
-            X = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
-            )
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
         if rows.feature_names is None and hasattr(self, "feature_names_in_"):
             # That they cannot be compared has been said.
             rows = rows.with_names(tuple(self.feature_names_in_))
@@ -283,6 +283,20 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
                     f"opened it takes {known}."
                 )
         return source or {}
+
+    def _validated(self, X: Any, reset: bool) -> Any:
+        """An array or sparse matrix after scikit-learn's checks, and converted to numbers."""
+        try:
+            return validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
+            )
+        except ValueError:
+            try:
+                refuse_objects(X)
+            except DataError as error:
+                # It names the row and the column.
+                raise error from None
+            raise
 
     def _validate(self, X: Any, reset: bool) -> None:
         """The columns of a DataFrame, as scikit-learn looks at them, in words that say more."""
@@ -353,3 +367,9 @@ def is_lazy(X: Any) -> bool:
     if isinstance(X, (str, os.PathLike, Rows)):
         return True
     return any(base.__module__.partition(".")[0] in LAZY_PACKAGES for base in type(X).__mro__[:-1])
+
+
+def is_for_sklearn(X: Any) -> bool:
+    """Whether scikit-learn's checks know all about an array; else open_rows has more to say."""
+    own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
+    return own and (is_sparse(X) or X.ndim in (1, 2))

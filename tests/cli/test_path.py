@@ -17,6 +17,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli import main
 from largek_dask.cli import plot as plot_module
 from largek_dask.driver.provenance import named_arrays
+from largek_dask.driver.storage import Folder
 from largek_dask.model import PathModel, load_model
 from tests.paths import PathToy, path_arrays, path_model, squares
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 
 import dask.array as da
 import dask.dataframe as dd
@@ -11,11 +12,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import xarray as xr
 import zarr
 
+from largek_dask import KMeans
 from largek_dask.data.columns import ColumnRows, Selection, order_by_name
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
@@ -220,20 +223,132 @@ def test_order_by_name__is_where_they_are_or_an_error():
             order_by_name(fitted, found, "x")
 
 
-def test_missing_values_of_a_frame_are_nan_whoever_made_it():
-    columns = {"a": [1, None, 3], "b": [True, False, True], "c": [1.5, 2.5, None]}
-    expected = [[1, 1, 1.5], [np.nan, 0, 2.5], [3, 1, np.nan]]
-    for source in (pl.DataFrame(columns), pd.DataFrame(columns).astype({"a": "Int64"})):
-        rows = open_rows(source)
-        assert rows.dtype == np.float64
+def in_parquet(table, path, **options):
+    pq.write_table(table, path, **options)
+    return quiet(path, f"{path}.zarr")
+
+
+MISSING = {
+    "pandas": lambda table, path: open_rows(table.to_pandas().convert_dtypes()),
+    "pandas of Arrow": lambda table, path: open_rows(table.to_pandas(types_mapper=pd.ArrowDtype)),
+    "polars": lambda table, path: open_rows(pl.from_arrow(table)),
+    "arrow table": lambda table, path: open_rows(table),
+    "arrow batch": lambda table, path: open_rows(table.combine_chunks().to_batches()[0]),
+    "dict": lambda table, path: open_rows(dict(table.to_pandas().convert_dtypes().items())),
+    "Parquet": in_parquet,
+    "Parquet, no statistics": lambda table, path: in_parquet(table, path, write_statistics=False),
+    "Parquet, small groups": lambda table, path: in_parquet(table, path, row_group_size=1),
+}
+
+
+@pytest.mark.parametrize("kind", MISSING)
+def test_missing_values_of_any_column_are_nan_whoever_made_it(kind, tmp_path):
+    columns = {"a": [1, None, 3], "b": [True, False, None], "c": [1.5, 2.5, None], "d": [7, 8, 9]}
+    rows = MISSING[kind](pa.table(columns), tmp_path / "x.parquet")
+    assert rows.dtype == np.float64
+    assert rows.feature_names == tuple("abcd")
+    expected = [[1, 1, 1.5, 7], [np.nan, 0, 2.5, 8], [3, np.nan, np.nan, 9]]
+    np.testing.assert_array_equal(read_all(rows), expected)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MISSING if "pandas" not in kind and kind != "dict"]
+)
+def test_columns_without_missing_values_keep_their_type(kind, tmp_path):
+    table = pa.table({"a": pa.array([1, 2], pa.int8()), "b": [True, False]})
+    rows = MISSING[kind](table, tmp_path / "x.parquet")
+    assert rows.dtype == np.int8
+    np.testing.assert_array_equal(read_all(rows), [[1, 1], [2, 0]])
+
+
+def test_rows_with_missing_values_are_bad_rows(tmp_path):
+    x = np.repeat([[0, 0], [9, 9]], 20, axis=0)
+    table = pa.table({"a": [None, *x[1:, 0].tolist()], "b": x[:, 1]})
+    stored = in_parquet(table, tmp_path / "x.parquet")
+    for source in (table, pl.from_arrow(table), table.to_pandas().convert_dtypes(), stored):
+        with pytest.raises(DataError, match="row 0 "):
+            KMeans(2, random_state=0).fit(source)
+        labels = KMeans(2, random_state=0, on_bad_rows="skip").fit(source).labels_
+        assert labels[0] == -1
+        assert len(set(labels[1:20])) == len(set(labels[20:])) == 1
+
+
+def test_files_of_which_one_has_missing_values(tmp_path):
+    for name, values in (("a", [1, 2]), ("b", [None, 4])):
+        pq.write_table(pa.table({"n": values}), tmp_path / f"{name}.parquet")
+    rows = quiet(str(tmp_path / "*.parquet"), tmp_path / "x.zarr")
+    np.testing.assert_array_equal(read_all(rows), [[1], [2], [np.nan], [4]])
+    half = quiet(tmp_path / "b.parquet", tmp_path / "half.zarr", dtype="float32")
+    assert half.dtype == np.float32
+
+
+def test_lists_of_one_length_are_features_and_missing_ones_are_nan(tmp_path):
+    lists = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
+    ones = pa.array([[1], [2], None], pa.list_(pa.int64(), 1))
+    chunks = pa.chunked_array([lists[:2], lists[2:]])
+    table = pa.table({"n": [5, 6, 7], "e": chunks, "o": ones})
+    assert table.column("e").num_chunks == 2
+    expected = [[5, 1, 2, 1], [6, np.nan, np.nan, 2], [7, 3, 4, np.nan]]
+    for rows in (open_rows(table), in_parquet(table, tmp_path / "x.parquet")):
+        assert rows.feature_names == ("n", "e[0]", "e[1]", "o")
         np.testing.assert_array_equal(read_all(rows), expected)
-    np.testing.assert_array_equal(read_all(open_rows(pa.table(columns))), expected)
-    with pytest.raises(DataError, match="column 'a' of the table has missing values, which int"):
-        open_rows(pa.table({"a": [1, None]})).read(0)
-    lists = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64(), 2))
-    rows = open_rows(pa.table({"n": [5, 6], "e": lists}))
-    assert rows.feature_names == ("n", "e[0]", "e[1]")
-    np.testing.assert_array_equal(read_all(rows), [[5, 1, 2], [6, 3, 4]])
+    part = pa.table({"e": pa.array([[1, None]], pa.list_(pa.int64(), 2))})
+    np.testing.assert_array_equal(read_all(open_rows(part)), [[1, np.nan]])
+    with pytest.raises(DataError, match=r"'e' of .*y\.parquet has missing values, which int64"):
+        in_parquet(part, tmp_path / "y.parquet")
+
+
+MONEY = [Decimal(number).scaleb(-2) for number in (110, 333_333_333_333_333, -7)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pa.table({"a": pa.array([*MONEY, None], pa.decimal128(20, 2))}),
+        pa.table({"a": pa.array([*MONEY, None], pa.decimal256(50, 2))}),
+        pl.DataFrame({"a": pl.Series([*MONEY, None], dtype=pl.Decimal(20, 2))}),
+        pd.DataFrame({"a": pd.Series([*MONEY, None], dtype=pd.ArrowDtype(pa.decimal128(20, 2)))}),
+    ],
+    ids=["arrow", "arrow 256", "polars", "pandas"],
+)
+def test_decimals_become_the_nearest_float(source, tmp_path):
+    expected = [[float(number)] for number in MONEY] + [[np.nan]]
+    rows = open_rows(source)
+    assert rows.dtype == np.float64
+    np.testing.assert_array_equal(read_all(rows), expected)
+    table = source if isinstance(source, pa.Table) else pa.table(source)
+    stored = in_parquet(table, tmp_path / "x.parquet")
+    np.testing.assert_array_equal(read_all(stored), expected)
+
+
+def test_decimals_are_exact_where_arrow_rounds():
+    numbers = np.random.default_rng(0).integers(-(10**15), 10**15, 2_000).tolist()
+    values = pa.array([Decimal(number).scaleb(-5) for number in numbers], pa.decimal128(20, 5))
+    expected = [float(value) for value in values.to_pylist()]
+    assert (values.cast(pa.float64()).to_numpy() != expected).any()
+    np.testing.assert_array_equal(read_all(open_rows(pa.table({"a": values})))[:, 0], expected)
+
+
+def test_integers_of_128_bits(small_chunks):
+    columns = {"a": pl.Series([2**100, None, -3], dtype=pl.Int128), "b": [1, 2, 3]}
+    rows = open_rows(pl.DataFrame(columns))
+    np.testing.assert_array_equal(read_all(rows), [[2.0**100, 1], [np.nan, 2], [-3, 3]])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pd.get_dummies(pd.Series(list("abca")), sparse=True),
+        pd.get_dummies(pd.Series(list("abca")), sparse=True, dtype=float).assign(n=[1, 2, 3, 4]),
+        pd.DataFrame({"f": pd.arrays.SparseArray([np.nan, 1.5])}),
+        pd.DataFrame({"i": pd.arrays.SparseArray([0, 7, 0], fill_value=7)}),
+    ],
+    ids=["bool", "mixed", "nan", "fill"],
+)
+def test_sparse_columns_of_pandas(columns):
+    assert any(isinstance(kind, pd.SparseDtype) for kind in columns.dtypes)
+    rows = open_rows(columns)
+    np.testing.assert_array_equal(read_all(rows), np.column_stack([columns[n] for n in columns]))
 
 
 TEXT = {
@@ -257,13 +372,16 @@ def test_all_columns_that_are_not_numbers_are_named_with_the_option(tmp_path):
             quiet(source, tmp_path / f"{number}.zarr")
         message = str(caught.value)
         assert all(f"{name!r} (" in message for name in TEXT), message
-        assert "--drop plain,string,arrow,dictionary,category,day " in message
+        is_file = not hasattr(source, "columns")
+        assert ("--drop plain,string,arrow,dictionary,category,day " in message) == is_file
+        assert f"(ingest(..., drop={list(TEXT)!r}))" in message
         assert not (tmp_path / f"{number}.zarr").exists()
         rows = quiet(source, tmp_path / f"{number}.zarr", drop=list(TEXT))
         assert rows.feature_names == ("a", "n")
         np.testing.assert_array_equal(read_all(rows), [[1, 1], [2, 2]])
+    pd.DataFrame({"x y": ["a"]}).to_csv(tmp_path / "y.csv", index=False)
     with pytest.raises(DataError, match=r"not numbers: 'x y' .*--drop 'x y' "):
-        open_rows(pd.DataFrame({"x y": ["a"]}))
+        quiet(tmp_path / "y.csv", tmp_path / "y.zarr")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +394,7 @@ def test_all_columns_that_are_not_numbers_are_named_with_the_option(tmp_path):
         ({"a": ["x"]}, r"a column that is not numbers: 'a' \(<U1\)"),
         (pl.LazyFrame({"a": [1]}), r"a LazyFrame of polars as rows; give frame\.collect\(\), or"),
         (pa.RecordBatchReader.from_batches(pa.schema([]), []), r"reader\.read_all\(\)"),
-        (pl.Series([1.0]), "1 dimensions"),
+        (pl.Series([1.0]), r"a Series of polars as rows; give series\.to_frame\(\), or np\.stack"),
     ],
     ids=["empty", "lengths", "two", "dask", "text", "lazy frame", "reader", "series"],
 )

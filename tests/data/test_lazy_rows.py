@@ -11,6 +11,8 @@ import pytest
 import scipy.sparse as sp
 import xarray as xr
 
+from largek_dask import KMeans
+from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError
 from tests.data.helpers import read_all
@@ -56,7 +58,8 @@ def test_dask_array__computes_one_block_a_chunk_and_nothing_before(x, small_chun
         assert watch.computed == [(370, 0)]
         watch.computed.clear()
         np.testing.assert_array_equal(read_all(rows), x)
-    assert watch.computed == [(0, 0), (300, 0), (350, 0), (370, 0), (500, 0)]
+    # the block without rows, too: else nothing would show that it has none
+    assert watch.computed == [(0, 0), (300, 0), (300, 0), (350, 0), (370, 0), (500, 0)]
 
 
 def test_dask_array__blocks_along_columns_come_one_after_the_other(x, small_chunks):
@@ -171,3 +174,230 @@ def test_xarray__in_memory_lazy_file_and_dask(x, tmp_path):
     np.testing.assert_array_equal(read_all(rows), x)
     # reading its slices did not load the array behind them
     assert not lazy.variable._in_memory
+
+
+# --- blocks that are not what their collection declares -------------------------------------------
+
+
+def blocks_of(x, change, **declared):
+    """A dask array of 10 blocks, each changed, that declares what is given."""
+    array = da.from_array(x, chunks=(100, 4)).map_blocks(change, **{"dtype": x.dtype, **declared})
+    assert array.shape == (1_000, 4)
+    assert array.numblocks == (10, 1)
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda b: b.mean(0, keepdims=True), r"shape \(1, 4\), but \(100, 4\) was declared"),
+        (lambda b: b[:, :1], r"shape \(100, 1\), but \(100, 4\)"),
+        (lambda b: b[0], r"shape \(4,\), but \(100, 4\)"),
+        (lambda b: 3.0, r"shape \(\), but \(100, 4\)"),
+        (lambda b: np.concatenate([b, b]), r"shape \(200, 4\), but \(100, 4\)"),
+        (lambda b: sp.csr_matrix(b[:1]), r"shape \(1, 4\), but \(100, 4\)"),
+        (lambda b: b.astype(object), "it has dtype object, not numbers"),
+        (lambda b: b.astype(str), "text"),
+        (lambda b: b.astype(complex), "Complex"),
+        (lambda b: b.astype("g").astype("M8[s]"), "dates"),
+    ],
+    ids=[
+        "one-row",
+        "one-column",
+        "row",
+        "scalar",
+        "twice",
+        "sparse",
+        "object",
+        "text",
+        "complex",
+        "dates",
+    ],
+)
+def test_a_block_of_another_shape_or_no_numbers_is_refused_by_its_number(change, told):
+    x = np.random.default_rng(0).normal(size=(1_000, 4))
+
+    def some(block, block_info=None):
+        return block if block_info[0]["chunk-location"][0] < 7 else change(block)
+
+    rows = open_rows(blocks_of(x, some))
+    with pytest.raises(DataError, match=rf"block 7 \(chunk 0 \(rows 0 to 999\).*{told}"):
+        read_all(rows)
+
+
+@pytest.mark.parametrize(
+    ("declared", "held"),
+    [("i8", "f8"), ("f4", "f8"), ("u1", "i2"), ("?", "f4"), ("i8", "u8"), ("f2", "f4")],
+)
+def test_a_block_of_a_type_that_the_declared_one_cannot_hold_is_refused(declared, held):
+    x = np.arange(4_000.0).reshape(1_000, 4) % 100
+    array = blocks_of(x.astype(held), lambda b: b, dtype=declared)
+    assert array.dtype == declared
+    with pytest.raises(DataError, match=f"block 0 .* it holds {np.dtype(held)}, but") as caught:
+        read_all(open_rows(array))
+    # and the advice is true
+    assert f"(100, 4) and {np.dtype(held)}" in str(caught.value)
+    mended = array.map_blocks(np.asarray, dtype=held)
+    np.testing.assert_array_equal(read_all(open_rows(mended)), array.compute())
+
+
+@pytest.mark.parametrize(
+    ("declared", "held"), [("f8", "i4"), ("f8", "f4"), ("i8", "?"), ("g", "g")]
+)
+def test_a_block_whose_numbers_fit_the_declared_type_is_read(declared, held):
+    x = (np.arange(4_000).reshape(1_000, 4) % 7).astype(held)
+    array = blocks_of(x, lambda b: b, dtype=declared)
+    np.testing.assert_array_equal(read_all(open_rows(array)), array.compute())
+
+
+def test_blocks_declared_without_rows_or_of_unknown_length_are_looked_at():
+    graph = {("x", 0, 0): np.ones((3, 2)), ("x", 1, 0): np.ones((0, 2))}
+    array = da.Array(graph, "x", ((3, 0), (2,)), float)
+    assert read_all(open_rows(array)).shape == (3, 2)
+    graph["x", 1, 0] = np.ones((5, 2))
+    with pytest.raises(DataError, match=r"block 1 .*shape \(5, 2\), but \(0, 2\) was declared"):
+        read_all(open_rows(da.Array(graph, "x", ((3, 0), (2,)), float)))
+    array = da.ones((6, 2), chunks=(3, 2))
+    unknown = array[array[:, 0] > 0]
+    assert np.isnan(unknown.shape[0])
+    for change, told in [
+        (lambda b: 3.0, "AttributeError"),
+        (lambda b: 1 / 0, "ZeroDivisionError: division by zero"),
+    ]:
+        with pytest.raises(DataError, match=f"block 0 of the dask array could not .*{told}"):
+            open_rows(unknown.map_blocks(change, dtype=float))
+
+
+FRAME = pd.DataFrame({"a": np.arange(6), "b": np.arange(6) * 2 + 1})
+
+
+def changed(change, first=1, meta=FRAME[:0]):
+    """A dask DataFrame of FRAME in three partitions, changed from one of them on."""
+    parts = [FRAME[begin : begin + 2] for begin in (0, 2, 4)]
+    parts[first:] = map(change, parts[first:])
+    return dd.from_map(lambda i: parts[i], range(3), meta=meta)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda p: (p - 2.5) / 3, "holds 'a' as float64 instead of int64, 'b' as float64 instead"),
+        (lambda p: p.where(p.a > 3), "holds 'a' as float64 instead of int64"),
+        (lambda p: p.astype({"b": "uint64"}), "holds 'b' as uint64 instead of int64"),
+        (lambda p: p.rename(columns={"a": "z"}), r"\('z', 'b'\).*column 0 is 'z' there and 'a' in"),
+        (lambda p: p[["a"]], r"other columns \('a'\).*column 1 \('b'\) is not there"),
+        (lambda p: p.assign(c=1), r"column 2 \('c'\) is not in its metadata"),
+        (lambda p: p.set_axis(["a", "a"], axis=1), r"other columns \('a', 'a'\)"),
+        (lambda p: p.a, "it is a Series, not a DataFrame"),
+        (lambda p: p.astype({"a": str}), "not numbers: 'a'"),
+        (lambda p: p.astype("category"), "not numbers: 'a'"),
+    ],
+    ids=[
+        "scaled",
+        "nan",
+        "unsigned",
+        "renamed",
+        "missing",
+        "more",
+        "twice",
+        "series",
+        "text",
+        "category",
+    ],
+)
+def test_a_partition_of_other_columns_or_types_is_refused_by_its_number(change, told):
+    lazy = changed(change)
+    assert lazy.npartitions == 3
+    with pytest.raises(DataError, match=rf"partition 1 \(chunk 0 \(rows 0 to 5\).*{told}"):
+        read_all(open_rows(lazy))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p[["b", "a"]],
+        lambda p: p.astype("int16"),
+        lambda p: p > 3,
+        lambda p: pd.concat([p, p]),
+        lambda p: p[:0].astype(object),
+    ],
+    ids=["reordered", "narrower", "bool", "longer", "empty"],
+)
+def test_a_partition_that_means_the_same_is_read_as_computing_gives_it(change):
+    lazy = changed(change)
+    computed = lazy.compute()
+    assert not lazy.partitions[1].compute().equals(FRAME[2:4])
+    rows = open_rows(lazy)
+    assert rows.feature_names == ("a", "b")
+    np.testing.assert_array_equal(read_all(rows), computed[["a", "b"]].astype(np.int64))
+
+
+def test_a_partition_of_nullable_numbers_is_read_where_the_metadata_say_so():
+    meta = FRAME[:0].astype("Int64")
+    lazy = changed(lambda p: p.convert_dtypes().mask(p.a > 4), 0, meta=meta)
+    expected = FRAME.astype(float).mask(FRAME.a > 4)
+    assert expected.isna().to_numpy().any()
+    np.testing.assert_array_equal(read_all(open_rows(lazy)), expected)
+
+
+def test_scaled_columns_cluster_as_the_computed_ones_or_not_at_all():
+    frame = pd.DataFrame({"a": np.arange(100) * 1_000, "b": np.arange(100) % 2})
+    lazy = dd.from_pandas(frame, npartitions=4)
+    scaled = lazy.map_partitions(lambda p: p / p.max(), meta=frame[:0])
+    assert scaled.dtypes.tolist() == frame.dtypes.tolist()
+    assert scaled.compute().dtypes.tolist() != frame.dtypes.tolist()
+    with pytest.raises(DataError, match=r"partition 0 .* meta= of what its function returns"):
+        KMeans(2).fit(scaled)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda b: b[:1], r"shape \(1,\), but \(3,\)"),
+        (lambda b: np.tile(b, 2), r"shape \(6,\), but \(3,\)"),
+        (lambda b: b[:, None], r"shape \(3, 1\), but \(3,\)"),
+        (lambda b: 3.0, r"shape \(\), but \(3,\)"),
+        (lambda b: b.astype(str), "text"),
+        (lambda b: np.ma.masked_less(b, 2), "masked array"),
+        (lambda b: 1 / 0, "could not be computed: ZeroDivisionError"),
+    ],
+    ids=["fewer", "more", "column", "scalar", "text", "masked", "raises"],
+)
+def test_a_block_of_weights_is_held_to_its_shape(change, told):
+    weight = da.ones(6, chunks=3).map_blocks(change, dtype=float, meta=np.empty(0))
+    rows = open_rows(np.ones((6, 2)), sample_weight=weight)
+    with pytest.raises(DataError, match=rf"block 0 of sample_weight.*{told}"):
+        rows.read_weight(0)
+
+
+def test_weights_are_read_in_the_type_that_they_have():
+    weight = da.ones(6, chunks=3).map_blocks(lambda b: b * 1.5, dtype=int)
+    assert weight.dtype == int
+    rows = open_rows(np.ones((6, 2)), sample_weight=weight)
+    np.testing.assert_array_equal(rows.read_weight(0, 1, 5), np.full(4, 1.5))
+
+
+class Shrinking:
+    """Weights that are fewer than they said."""
+
+    n_rows = 6
+
+    def read(self, start, stop):
+        return np.ones(stop - start - 1)
+
+
+def test_weights_of_any_source_are_as_many_as_rows():
+    rows = open_rows(np.ones((6, 2))).with_weight(Shrinking())
+    with pytest.raises(DataError, match=r"sample_weight of rows 0 to 5 .* has shape \(5,\)"):
+        rows.read_weight(0)
+
+
+def test_slices_of_another_type_than_declared_are_refused():
+    class Lying:
+        shape, dtype = (4, 2), np.dtype(np.int64)
+
+        def __getitem__(self, rows):
+            return np.full((rows.stop - rows.start, 2), 0.5)
+
+    with pytest.raises(DataError, match=r"holds float64, but int64 was declared.*open it again"):
+        SlicedRows(Lying()).read(0)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import re
 
 import dask
+import dask.array as da
+import dask.dataframe as dd
+import h5py
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largek_dask import config
+from largek_dask import KMeans, config
+from largek_dask.data.ingest import ingest
 from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
@@ -158,6 +166,19 @@ def test_read_weight__names_the_row_of_a_bad_weight(x, bad):
         open_rows(x, sample_weight=weight).read_weight(0)
 
 
+class OnDevice:
+    """An array that numpy cannot read, as those of GPUs."""
+
+    def __array__(self, *args, **options):
+        raise TypeError("Use Tensor.cpu() to copy it first")
+
+
+def objects(*values):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -176,12 +197,80 @@ def test_read_weight__names_the_row_of_a_bad_weight(x, bad):
         (np.ma.masked_array(np.zeros((3, 2)), mask=True), r"masked array"),
         (pd.DataFrame({"a": [1.0], "city": ["Paris"]}), r"a column that is not numbers: 'city' \("),
         (pd.DataFrame({"a": ["x"]}, dtype=object), r"not numbers: 'a' \(object\)"),
+        (np.zeros(3, [("a", "f4"), ("b", "f4")]), r"named fields.*structured_to_unstructured\(x\)"),
+        (np.zeros((3, 2), "m8[s]"), r"time spans"),
+        (np.zeros((3, 2), "V2"), r"bfloat16, use x\.view\(ml_dtypes\.bfloat16\)"),
+        (np.array([[1, None], [2, "a"]], object), r"row 1, column 1 holds 'a'.*astype\(float\)"),
+        ([[1.0, None]], r"object.*astype\(float\)"),
+        (
+            objects(np.ones(2), np.ones(2)),
+            r"2 objects, the first a ndarray; .*np\.stack\(list\(x\)",
+        ),
+        (
+            [np.ones((3, 2)), np.ones((3, 2))],
+            r"list of 2 has 3 dim.*np\.concatenate\(x\) of arrays",
+        ),
+        (pd.Series([1.0]), r"a Series of pandas as rows; give series\.to_frame\(\), or np\.stack"),
+        (pa.array([1.0]), r"pyarrow\.table\("),
+        (pa.chunked_array([[1.0]]), r"pyarrow\.table\("),
+        (dask.delayed(np.ones((3, 2))), r"dask\.array\.from_delayed\("),
+        (dd.from_pandas(pd.Series([1.0, 2]), npartitions=1), r"series\.to_frame\(\)"),
+        (
+            iter([np.ones((3, 2))]),
+            r"list_iterator as rows: an iterator .*np\.concatenate\(list\(x\)\)",
+        ),
+        ((row for row in np.ones((3, 2))), r"a generator as rows: .*np\.stack\(list\(x\)\)"),
+        (io.BytesIO(b"1,2"), r"a BytesIO, an open file, as rows; give its path or URL"),
+        (OnDevice(), r"not a table of numbers: TypeError: Use Tensor\.cpu\(\)"),
+        ("", r"the address '' is empty"),
+        (" ", r"the address ' ' is empty"),
         (sp.csr_matrix(np.zeros((2, 2), complex)), r"complex128"),
     ],
 )
 def test_open_rows__says_what_is_wrong_with_a_table(source, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         open_rows(source)
+    with pytest.raises(ValueError) as again:
+        KMeans(1).fit(source)
+    # of plain arrays scikit-learn has its own words
+    if not re.search(r"no rows|no columns|objects|object\.\*|1 dimensions", message):
+        assert str(again.value) == str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint2"])
+def test_types_that_are_added_to_numpy_are_read_as_float32(kind, tmp_path):
+    added = pytest.importorskip("ml_dtypes")
+    x = np.array([[0, 1], [1, 0], [1, 1], [0, 0]] * 300).astype(getattr(added, kind))
+    columns = open_rows({"a": x[:, 0], "b": x[:, 1]})
+    assert columns.dtype == np.float32
+    np.testing.assert_array_equal(read_all(columns), x.astype(np.float32))
+    for source in (x, da.from_array(x, chunks=(400, 2)), x[:, ::-1]):
+        rows = open_rows(source, sample_weight=x[:, 0])
+        assert rows.dtype == np.float32
+        np.testing.assert_array_equal(read_all(rows), np.asarray(source).astype(np.float32))
+        np.testing.assert_array_equal(rows.read_weight(0), x[: len(rows.read(0)), 0].astype(float))
+    model = KMeans(4, random_state=0, max_iter=3).fit(x)
+    assert model.n_features_in_ == 2
+    np.testing.assert_array_equal(
+        model.labels_, KMeans(4, random_state=0, max_iter=3).fit(x.astype("f4")).labels_
+    )
+    with pytest.raises(ParameterError, match="X has 1 features, but KMeans is expecting 2"):
+        model.predict(x[:, :1])
+    stored = ingest(x, tmp_path / "x.zarr", progress=False)
+    np.testing.assert_array_equal(read_all(stored), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("make", [zarr.array, da.from_array, None])
+def test_more_dimensions_are_made_two_as_is_said(make, tmp_path):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = x
+        source = file["x"] if make is None else make(x)
+        with pytest.raises(DataError, match="3 dimensions") as caught:
+            KMeans(1).fit(source)
+        code = re.search(r"flatten each row: (.*)\.$", str(caught.value))
+        rows = open_rows(eval(code[1], {"x": source, "dask": dask}))
+        np.testing.assert_array_equal(read_all(rows), x.reshape(2, -1))
 
 
 def test_open_rows__says_both_lengths_of_wrong_weights(x):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import fsspec
 import numpy as np
 import pytest
@@ -257,3 +260,54 @@ def test_warnings_are_told_of_the_users_own_line(x: np.ndarray, tmp_path: Path) 
         warnings.simplefilter("always")
         open_rows(tmp_path / "x.zarr")
     assert [one.filename for one in caught] == [__file__]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill"),
+    [*((dtype, None) for dtype in ("f4", "f8", "i4", "u1", "?")), ("f4", 7), ("f4", np.nan)],
+)
+@pytest.mark.parametrize("layout", [{"compressors": None}, {}, {"chunks": (100, 2)}])
+def test_chunks_of_version_2_are_read_as_zarr_reads_them(
+    dtype: str, fill: Any, layout: dict[str, Any], tmp_path: Path, small_chunks: Any
+) -> None:
+    path = tmp_path / "x.zarr"
+    options = {"chunks": (100, 4), "zarr_format": 2, "fill_value": fill, **layout}
+    array = zarr.create_array(path, shape=(1_000, 4), dtype=dtype, **options)
+    array[:500] = 1
+    if fill is None:
+        notes = json.loads((path / ".zarray").read_text())
+        (path / ".zarray").write_text(json.dumps({**notes, "fill_value": None}))
+        array = zarr.open_array(path, mode="r")
+        assert array.fill_value is None
+    with pytest.warns(MissingChunksWarning, match=f"read as the fill value {fill or 0:g}"):
+        rows = open_rows(path)
+    assert rows.n_chunks > 1
+    np.testing.assert_array_equal(read_all(rows), array[:])
+    weight = zarr.create_array(
+        tmp_path / "w.zarr", shape=(1_000,), dtype="f4", **{**options, "chunks": (100,)}
+    )
+    weight[:500] = 1
+    with pytest.warns(MissingChunksWarning):
+        weighted = open_rows(np.ones((1_000, 2)), sample_weight=str(tmp_path / "w.zarr"))
+    if fill is None or fill == fill:
+        np.testing.assert_array_equal(weighted.read_weight(0), weight[:])
+
+
+@pytest.mark.parametrize("fill", [None, np.nan])
+def test_a_store_that_is_gone_is_not_read_as_its_fill_value(
+    fill: Any, tmp_path: Path, small_chunks: Any
+) -> None:
+    """Also where that is ``null``, or NaN, which equals nothing."""
+    path = tmp_path / "x.zarr"
+    array = zarr.create_array(
+        path, shape=(200, 4), chunks=(100, 4), dtype="f4", zarr_format=2, fill_value=fill
+    )
+    array[:] = 1
+    if fill is None:
+        notes = json.loads((path / ".zarray").read_text())
+        (path / ".zarray").write_text(json.dumps({**notes, "fill_value": None}))
+    rows = open_rows(path)
+    shutil.move(path, tmp_path / "elsewhere")
+    settings = {"largek.stores.pause-seconds": 0.0, "largek.stores.patience-seconds": 0}
+    with dask.config.set(settings), pytest.raises(DataError, match="the store is gone"):
+        rows.read(0)
