@@ -37,6 +37,7 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ParameterError
 from largek_dask.observe.carrying import OPERATION, carry, carry_no_more
+from largek_dask.observe.hosts import Hosts
 from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
@@ -119,7 +120,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.scheduler = scheduler
         self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
         if (application := getattr(scheduler, "http_application", None)) is not None:
-            answer_on(application, lambda: self._why_not_ready())
+            answer_on(application, lambda: self._why_not_ready(), hosts_of(scheduler))
         self._loop = asyncio.get_running_loop()
         self._pools = {
             name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
@@ -398,7 +399,9 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
         prefix = prefix_of(application)
-        return install(application, prefix, source, navigation, actions=actions)
+        return install(
+            application, prefix, source, hosts_of(scheduler), navigation, actions=actions
+        )
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
@@ -413,6 +416,11 @@ def dashboard_of(scheduler: Any) -> str | None:
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
     return str(format_dashboard_link(host, scheduler.http_server.port))
+
+
+def hosts_of(scheduler: Any) -> Hosts:
+    """Host names under which our pages on a scheduler answer."""
+    return Hosts(functools.partial(dashboard_of, scheduler))
 
 
 def driver_security(security: Security) -> Security:
