@@ -43,6 +43,7 @@ from largek_dask.errors import (
 )
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
+from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.known import ACTIVE
 from largek_dask.service.listing import Order, moment_of
@@ -465,6 +466,7 @@ class Service:
             It could not be done; says why. Nothing has been written.
         """
         public, secrets = hide(storage_options)
+        check_secrets(secrets)
         effort, one = options.pop("effort", None), _one_seed(seed, random_state)
         changes = _asked_workers(workers) | _fields(
             data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,

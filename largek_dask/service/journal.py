@@ -11,8 +11,7 @@ from typing import Any, Literal
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError
 from largek_dask.observe.carrying import MOST_OF_JOB, shortened
-from largek_dask.redaction import Redact, redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import LOG
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for
@@ -123,7 +122,7 @@ class Journal(threading.Thread):
             return
         if job.lease is None:
             raise LostJobError(f"job {job.record.id} is not this scheduler's: wait for its claim.")
-        redact: Redact = redactor(known_values(job.record.spec, job.secrets))
+        redact = job.redact
         folder = self._folder(job).guarded(job.lease.check)
         if log.earlier is None:
             log.earlier = _read(folder)

@@ -42,6 +42,7 @@ from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
+from largek_dask.service.credentials import check_secrets
 from largek_dask.service.crew import Crew
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.ready import answer_on, prefix_of
@@ -82,6 +83,8 @@ POOLS = {
 A submit waits for every worker, as does who asks about these, the others for files of a job. The
 rest is answered from memory.
 """
+MOST_ARGUMENTS = 8 << 20
+"""Letters of one question; a job document may have 1 MB, as JSON in JSON some times of that."""
 MOST_EVENTS = 1_000
 """Most events in one answer."""
 
@@ -307,9 +310,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
         """An error as an answer, with nobody's secrets."""
         try:
-            given = json.loads(arguments).get("secrets")
+            given = read_arguments(arguments).get("secrets") or {}
+            check_secrets(given)
         except Exception:
-            # Then it has not been read before either.
+            # Then it has not been read before either, and is in no text.
             given = None
         redact = self._jobs.redactor(given)
         if not isinstance(error, LargekError | OSError):
@@ -320,7 +324,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return message_of_error(error, redact)
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        given = json.loads(arguments)
+        given = read_arguments(arguments)
         if operation == "model":
             return message_of_model(self._jobs.model(given["id"]))
         return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
@@ -378,6 +382,25 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."
         )
+
+
+def read_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments of a question.
+
+    Raises
+    ------
+    ParameterError
+        There are too many, and they have not been read; or they are no JSON object.
+    """
+    if len(arguments) > MOST_ARGUMENTS:
+        raise ParameterError(
+            f"a question may have at most {MOST_ARGUMENTS:,} letters, and this one has "
+            f"{len(arguments):,}."
+        )
+    given = json.loads(arguments)
+    if not isinstance(given, dict):
+        raise ParameterError("the arguments of a question must be a JSON object.")
+    return given
 
 
 def page_on(scheduler: Any, source: JobsSource) -> Page | None:

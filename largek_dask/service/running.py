@@ -32,8 +32,8 @@ from largek_dask.errors import (
 )
 from largek_dask.passes.picking import picking
 from largek_dask.points import at
-from largek_dask.redaction import hide_in_logs, redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.redaction import hide_in_logs
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import (
     LABELS,
     fit_into,
@@ -87,7 +87,7 @@ class Runner(threading.Thread):
         self._owner = owner
         self._connect = connect
         self._done = done
-        self._redact = redactor(known_values(job.record.spec, job.secrets))
+        self._redact = job.redact
         hide_in_logs(self._redact)
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 

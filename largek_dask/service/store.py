@@ -206,6 +206,7 @@ class Records:
         # Who submits what, where: for nobody else on this machine.
         self.folder = folder = folder.private()
         self.url = folder.url
+        self._redact = redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self._lease = lease
@@ -472,7 +473,7 @@ class Records:
 
     def reason(self, error: Exception) -> str:
         """Why a record cannot be read, without the secrets that a driver may tell."""
-        text: str = redactor(self.folder.storage_options)(f"{type(error).__name__}: {error}")
+        text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
 

@@ -20,8 +20,7 @@ from largek_dask import config
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, LargekError, LostJobError, ParameterError
-from largek_dask.redaction import redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import (
     CHECKPOINTS,
     JOB_FILES,
@@ -354,8 +353,7 @@ class Sweeper(threading.Thread):
 
     def _told(self, job: KnownJob, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"
-        redact = redactor(known_values(job.record.spec, job.secrets))
-        told: str = redact(str(error) if isinstance(error, LargekError) else text)
+        told: str = job.redact(str(error) if isinstance(error, LargekError) else text)
         return told
 
 
