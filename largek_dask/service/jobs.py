@@ -151,7 +151,7 @@ class Jobs:
 
     def metrics(self) -> JobsFigures:
         """Figures for Prometheus; never waits."""
-        return metered(self._register.jobs())
+        return metered(self._register.jobs(), self._tender.room)
 
     def running(self) -> list[KnownJob]:
         """Jobs that run; never waits."""

@@ -93,6 +93,8 @@ class KnownJob:
         """Known values of its storage options, and what leaves them out."""
         self.feed = Feed(record.id, tell, is_new, shelf)
         self.running = False
+        self.began: float | None = None
+        """When the run in progress began, in seconds since 1970; None after its first step."""
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
@@ -271,6 +273,8 @@ class KnownJob:
             self.has_run = True
             self.waiting = None
         at: tuple[float, ...] = ()
+        if kind in ("step", "labels"):
+            self.began = None
         if kind == "step":
             at = (float(event.get("start", 0)), float(event["step"]))
         elif kind == "labels":
@@ -318,6 +322,7 @@ class KnownJob:
         self._stop.clear()
         self.about_workers = ""
         self.running, self.note, self.lacking = True, "", None
+        self.began = time.time()
 
     @property
     def stopped_for(self) -> Why | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.space import room_of
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     ClusterError,
@@ -315,6 +316,8 @@ class Tender(threading.Thread):
         self._register = register
         self._tenure = tenure
         self._also = also
+        self.room: dict[str, float] = {}
+        """Figures of the disk of the store, by the names of ``observe.metrics``."""
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -325,6 +328,8 @@ class Tender(threading.Thread):
                 if self._register.loaded.is_set():
                     self._register.tend()
                     self._also()
+                    if (room := room_of(self._tenure.records.folder)) is not None:
+                        self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.
                     if (begun := time.monotonic()) >= next_look:
                         self._register.look()
