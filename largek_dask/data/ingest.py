@@ -29,6 +29,7 @@ from largek_dask.errors import OutputError, ParameterError
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
+from largek_dask.version import __version__
 
 __all__ = ["ingest"]
 
@@ -177,7 +178,7 @@ def _write_dense(
         for block in _counted(blocks, bar, "writing", total):
             _scan(scan, block, writer.n_written)
             writer.append(block)
-        notes = {"statistics": scan.finish().to_dict(), "shuffle": shuffle}
+        notes = {"version": __version__, "statistics": scan.finish().to_dict(), "shuffle": shuffle}
         writer.finish({**notes, **_named(table)})
 
 
@@ -208,7 +209,11 @@ def _write_sparse(
                 stored = block.astype(dtype)
             scan.add(stored.astype(computed), start_row=writer.n_written)
             writer.append(stored)
-        notes = {"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows}
+        notes = {
+            "version": __version__,
+            "statistics": scan.finish().to_dict(),
+            "chunk_rows": chunk_rows,
+        }
         writer.finish({**notes, **_named(table)})
 
 

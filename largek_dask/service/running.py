@@ -17,7 +17,7 @@ from largek_dask.context import Working, working_for
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.events import Event, plain
+from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
@@ -226,7 +226,8 @@ class Runner(threading.Thread):
         try:
             self._note_version()
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
-            self._emit("running", token=lease.token, owner=self._owner, **taken)
+            told = {"format": FORMAT, "version": __version__, "token": lease.token}
+            self._emit("running", **told, owner=self._owner, **taken)
             result = self._ended(folder, lease, options)
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
