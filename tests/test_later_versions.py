@@ -63,11 +63,11 @@ def refused(kind: type[Exception], ask: Callable[[], Any], *told: str) -> None:
 # --- stores of rows -------------------------------------------------------------------------------
 
 LATER_STORES = {
-    "store": (lambda notes: notes.update(format=2), "has format '2'"),
-    "store of no number": (lambda notes: notes.update(format="b"), "has format 'b'"),
+    "store": (lambda notes: notes.update(format=2), "format '2'"),
+    "store of no number": (lambda notes: notes.update(format="b"), "format 'b'"),
     "statistics": (
         lambda notes: notes.update(version="9.1") or notes["statistics"].update(format=2),
-        "has format '2', written by largek_dask 9.1,",
+        "format '2', written by largek_dask 9.1,",
     ),
     "field of the grid": (lambda notes: notes["statistics"]["grid"].update(new=1), "statistics"),
     "grid of another form": (lambda notes: notes["statistics"].update(grid=[1]), "statistics"),
@@ -109,14 +109,14 @@ def run(store: str, tmp_path: Path) -> Path:
 
 def test_job_json(run: Path) -> None:
     edit(run / "job.json", lambda job: job.update(format=2, versions={"largek_dask": "9.1"}))
-    told = ("job.json has format '2', written by largek_dask 9.1,",)
+    told = ("job.json: format '2', written by largek_dask 9.1,",)
     refused(CheckpointError, lambda: description_in(Folder(str(run))), *told)
 
 
 def test_checkpoints__whatever_their_digest_is_made_of(run: Path) -> None:
     [newest] = sorted((run / "checkpoints").glob("*.json"))[-1:]
     edit(newest, lambda record: record.update(format=2))
-    told = (f"{newest.name} has format '2'",)
+    told = (f"{newest.name}: format '2'",)
     refused(CheckpointError, lambda: best_saved(Folder(str(run))), *told)
 
 
@@ -125,13 +125,13 @@ def test_events(run: Path) -> None:
     events = list(JsonLines.read(folder))
     started = [event for event in events if event["event"] == "started"]
     assert [(one["format"], one["version"]) for one in started] == [(1, __version__)]
-    (run / "events" / "000099.jsonl").write_text('{"event": "step", "format": 2}\n')
+    (run / "events" / "000099.jsonl").write_text('{"event": "started", "format": 2}\n')
     for ask in (
         lambda: list(JsonLines.read(folder)),
         lambda: JsonLines.last(folder, 10),
         lambda: list(Tail(folder).new()),
     ):
-        refused(OutputError, ask, f"an event in {folder.url} has format '2'")
+        refused(OutputError, ask, f"the events in {folder.url}: format '2'")
     for part in (run / "events").glob("*.jsonl"):
         part.write_text('{"event": "started"}\n')
     assert {event["event"] for event in JsonLines.read(folder)} == {"started"}
@@ -143,7 +143,7 @@ def test_unfinished_labels(tmp_path: Path) -> None:
 
     labels().begin("model")
     edit(tmp_path / "labels.zarr.progress.json", lambda record: record.update(format=2))
-    refused(OutputError, labels, "progress.json has format '2'")
+    refused(OutputError, labels, "progress.json: format '2'")
 
 
 # --- the service ----------------------------------------------------------------------------------
@@ -186,4 +186,4 @@ def test_claims(tmp_path: Path) -> None:
     edit(file, lambda claim: claim.pop("format"))
     check_job(folder, "lk-1")
     edit(file, lambda claim: claim.update(format=2))
-    refused(ParameterError, lambda: check_job(folder, "lk-1"), "000001.json has format '2'")
+    refused(ParameterError, lambda: check_job(folder, "lk-1"), "000001.json: format '2'")

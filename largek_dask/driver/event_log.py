@@ -38,6 +38,8 @@ MOST_UNSAVED = 128
 UNKEPT = "progress"
 """A kind of event that says nothing later, and is in no file."""
 NAME = "events"
+HEADS = ("running", "started")
+"""Kinds of events by which a run says in which format those after it are."""
 PART = re.compile(r"(\d{6,12})\.jsonl")
 
 
@@ -262,14 +264,15 @@ def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
     Raises
     ------
     OutputError
-        A later version wrote it in a format of its own.
+        It is the first of a run by a later version, in a format of its own.
     """
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return
     if isinstance(event, dict):
-        check_format(event, f"an event in {folder.url}", OutputError, FORMAT)
+        if event.get("event") in HEADS:
+            check_format(event, f"the events in {folder.url}", OutputError, FORMAT)
         yield event
 
 

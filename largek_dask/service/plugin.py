@@ -16,9 +16,10 @@ import os
 import socket
 import textwrap
 import threading
+import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from largek_dask import config
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import LargekError, ParameterError
+from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.observe.carrying import OPERATION, carry, carry_no_more
 from largek_dask.observe.hosts import Hosts
 from largek_dask.observe.logs import set_up as set_up_logs
@@ -70,8 +71,10 @@ LET_GO_SECONDS = 0.1
 GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
-ANSWERING_THREADS = 8
-"""Threads of each pool."""
+ANSWERING_THREADS = 32
+"""Threads of each pool, at most."""
+MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
+"""Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
@@ -112,6 +115,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = store
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._at_files: dict[str, list[float]] = {}
+        """When questions that are under way have begun, by the job of whose files they are."""
         self._has_begun = False
         """Whether there are jobs to be closed."""
         self._page: Page | None = None
@@ -132,6 +137,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._started = datetime.now(UTC)
         self._client: Client | None = None
         self._client_lock = threading.Lock()
+        self._at_files_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
@@ -325,9 +331,37 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
         given = read_arguments(arguments)
-        if operation == "model":
-            return message_of_model(self._jobs.model(given["id"]))
-        return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+        with self._at_files_of(given.get("id") if POOLS.get(operation) == "files" else None):
+            if operation == "model":
+                return message_of_model(self._jobs.model(given["id"]))
+            return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+
+    @contextlib.contextmanager
+    def _at_files_of(self, job_id: Any) -> Iterator[None]:
+        """Keep questions about a job whose folder hangs from taking all threads.
+
+        Raises
+        ------
+        OutputError
+            Many are under way, and nothing has come of the first.
+        """
+        key, now = str(job_id), time.monotonic()
+        with self._at_files_lock:
+            begun = self._at_files.setdefault(key, [])
+            waited = now - begun[0] if begun else 0.0
+            if job_id is not None and len(begun) >= MOST_OF_A_JOB and waited >= HANGS_SECONDS:
+                raise OutputError(
+                    f"the folder of job {key[:80]} has not answered for {waited:.0f} s: its "
+                    "storage hangs; try again later."
+                )
+            begun.append(now)
+        try:
+            yield
+        finally:
+            with self._at_files_lock:
+                begun.remove(now)
+                if not begun:
+                    del self._at_files[key]
 
     def _known(self, operation: str, given: Mapping[str, Any]) -> Any:
         jobs = self._jobs

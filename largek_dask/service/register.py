@@ -21,6 +21,7 @@ from largek_dask.errors import (
 )
 from largek_dask.service.feed import Shelf
 from largek_dask.service.known import KnownJob
+from largek_dask.service.lanes import Lanes
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Records, checked_id
 from largek_dask.service.tenure import Tenure
@@ -78,6 +79,7 @@ class Register:
         self._tell = tell
         self.shelf = Shelf()
         """What the events of all jobs share."""
+        self._lanes = Lanes("largek-places")
         self._jobs: dict[str, KnownJob] = {}
         self._stamps: dict[str, int] = {}
         """Marks of all records, when they were looked at last."""
@@ -121,7 +123,15 @@ class Register:
 
     def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""
-        return KnownJob(record, Places.of(record.spec), {}, self._tell, False, self.shelf)
+        job = KnownJob(
+            record, Places.of(record.spec, links=False), {}, self._tell, False, self.shelf
+        )
+
+        def find_place() -> None:
+            job.places = Places.of(record.spec)
+
+        self._lanes.run(record.id, find_place)
+        return job
 
     def wait_until_ready(self) -> None:
         """Wait until the jobs have been read, as after a start.
