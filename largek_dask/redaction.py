@@ -45,7 +45,7 @@ class Redactor:
             for form in _forms(value):
                 index.setdefault(form[:SHORTEST], set()).add(form)
         self._indexes = [index] if index else []
-        """Forms by their first letters: a regular expression of so many would take long."""
+        """Forms by their first letters: a regular expression of all would be slow."""
 
     @classmethod
     def joined(cls, redactors: Iterable[Redactor]) -> Redactor:

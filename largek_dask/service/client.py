@@ -466,7 +466,6 @@ class Service:
             It could not be done; says why. Nothing has been written.
         """
         public, secrets = hide(storage_options)
-        check_secrets(secrets)
         effort, one = options.pop("effort", None), _one_seed(seed, random_state)
         changes = _asked_workers(workers) | _fields(
             data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
@@ -483,6 +482,7 @@ class Service:
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
         """A new job of these fields."""
+        check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
         return Job(self, self.ask("submit", secrets=secrets, **sent))
@@ -491,6 +491,7 @@ class Service:
         self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> Job:
         """A job that has ended, gone on with."""
+        check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         self.ask("resume", id=job_id, changes=changes, secrets=secrets)
         return Job(self, job_id)

@@ -48,7 +48,9 @@ def _size(value: Any) -> int:
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except RecursionError:
-        raise ParameterError("a value of storage_options is nested too deeply.") from None
+        raise ParameterError(
+            "a value of storage_options is nested too deeply: give it in fewer levels."
+        ) from None
     return len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -433,7 +433,10 @@ def read_arguments(arguments: str) -> dict[str, Any]:
         )
     given = json.loads(arguments)
     if not isinstance(given, dict):
-        raise ParameterError("the arguments of a question must be a JSON object.")
+        raise ParameterError(
+            f"the arguments of a question must be a JSON object, got {type(given).__name__}: use "
+            "a client of the scheduler's version."
+        )
     return given
 
 
