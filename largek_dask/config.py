@@ -100,6 +100,10 @@ DEFAULTS: dict[str, Any] = {
         "dashboard": True,
         # whether whoever can open that page may cancel jobs: Dask's dashboard has no login
         "actions": False,
+        # further host names under which that page answers, such as those of a hub or a proxy:
+        # hub.example.org, .example.org with all names below it, or "*" for any (then a web site
+        # may read the page through the browser of whoever can reach it)
+        "hosts": [],
         # jobs of which /metrics shows figures: those that run, and those that ended just now
         "metrics-jobs": 100,
     },

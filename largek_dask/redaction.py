@@ -7,13 +7,11 @@ import html
 import json
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["Redact", "hide_in_logs", "redacted_line", "redactor"]
-
-Redact = Callable[[Any], Any]
+__all__ = ["Redactor", "hide_in_logs", "redacted_line", "redactor"]
 
 SHORTEST = 4
 """Values of fewer letters are no secrets; leaving them out would only garble texts."""
@@ -25,65 +23,94 @@ PLAIN_FIELDS = frozenset(
 """Fields of events whose values are words of this package: an option may have the same value."""
 
 
-_hidden_in_logs: weakref.WeakSet[Redact] = weakref.WeakSet()
+def redactor(options: Any) -> Redactor:
+    """A function that leaves every value of ``options`` out of texts: see :class:`Redactor`."""
+    return Redactor(options)
 
 
-def hide_in_logs(redact: Redact) -> None:
-    """Leave out of this process's log what ``redact`` leaves out, as long as somebody keeps it."""
-    _hidden_in_logs.add(redact)
-
-
-def redacted_line(text: str) -> str:
-    """A text of the log without the secrets of any job that this process works for."""
-    for redact in list(_hidden_in_logs):
-        text = redact(text)
-    return text
-
-
-def redactor(options: Any) -> Callable[[Any], Any]:
-    """A function that leaves every value of ``options`` out of texts, and of texts inside values.
+class Redactor:
+    """Leaves every value of ``options`` out of texts, and of texts inside values.
 
     Whatever is written or sent of a job goes through it: nobody knows what a driver of some
     file system puts into its errors, nor in which letters (as Python or JSON shows it, line by
     line, quoted for a URL, in base64 as in the header of a request). Names of fields stay as
     they are, and so do the values of ``PLAIN_FIELDS``.
-    """
-    forms: set[str] = set()
-    for value in _values(options):
-        forms.update(_forms(value))
-    # Longer ones first: one may be part of another.
-    ordered = sorted(forms, key=lambda form: (-len(form), form))
-    pattern = re.compile("|".join(map(_pattern, ordered))) if ordered else None
 
-    def redact(value: Any) -> Any:
+    Making one takes up to a second for values of 16 kB, so make it once per job.
+    """
+
+    def __init__(self, options: Any) -> None:
+        index: dict[str, set[str]] = {}
+        for value in _values(options):
+            for form in _forms(value):
+                index.setdefault(form[:SHORTEST], set()).add(form)
+        self._indexes = [index] if index else []
+        """Forms by their first letters: a regular expression of all would be slow."""
+
+    @classmethod
+    def joined(cls, redactors: Iterable[Redactor]) -> Redactor:
+        """Leave out what any of these leaves out."""
+        made = cls(None)
+        made._indexes = [index for each in redactors for index in each._indexes]
+        return made
+
+    def __call__(self, value: Any) -> Any:
+        """The value without secrets."""
         if isinstance(value, str):
-            return value if pattern is None else pattern.sub("***", value)
+            return self._text(value) if self._indexes else value
         if isinstance(value, Mapping):
-            return {
-                key: item if key in PLAIN_FIELDS else redact(item) for key, item in value.items()
-            }
+            return {key: item if key in PLAIN_FIELDS else self(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [redact(item) for item in value]
+            return [self(item) for item in value]
         return value
 
-    return redact
+    def _text(self, text: str) -> str:
+        parts, begin, at = [], 0, 0
+        while at <= len(text) - SHORTEST:
+            end = self._end(text, at)
+            if end:
+                parts += [text[begin:at], "***"]
+                begin = at = end
+            else:
+                at += 1
+        return "".join((*parts, text[begin:]))
+
+    def _end(self, text: str, at: int) -> int:
+        """End of the longest form that begins here; 0 if none does."""
+        first, end = text[at : at + SHORTEST], 0
+        for index in self._indexes:
+            for form in index.get(first, ()):
+                after = at + len(form)
+                if after > end and text.startswith(form, at) and _stands_alone(form, text, at):
+                    end = after
+        return end
 
 
-def _values(value: Any) -> Iterator[str | bytes]:
-    """Every text, number and string of bytes inside a value."""
-    if isinstance(value, str | bytes):
-        yield value
-    elif isinstance(value, bytearray | memoryview):
-        yield bytes(value)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _values(item)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from _values(item)
-    elif len(text := str(value)) >= SHORTEST_FORM:
-        # A number, a path, or an object that shows what it holds; True and None are too short.
-        yield text
+def _stands_alone(form: str, text: str, at: int) -> bool:
+    """A number is one by itself, not part of a longer one."""
+    if not form.isdigit():
+        return True
+    end = at + len(form)
+    before, after = text[max(0, at - 1) : at], text[end : end + 1]
+    return not (before.isdigit() or before == "." or after.isdigit())
+
+
+def _values(options: Any) -> Iterator[str | bytes]:
+    """Every text, number and string of bytes inside a value, however deep."""
+    left = [options]
+    while left:
+        value = left.pop()
+        if isinstance(value, str | bytes):
+            yield value
+        elif isinstance(value, bytearray | memoryview):
+            yield bytes(value)
+        elif isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            left.extend(value)
+        elif len(text := str(value)) >= SHORTEST_FORM:
+            # A number, a path, or an object that shows what it holds; True and None are too short.
+            yield text
 
 
 def _forms(value: str | bytes) -> Iterator[str]:
@@ -117,6 +144,16 @@ def _other_forms(text: str, data: bytes) -> Iterator[str]:
             yield encoded[-(-8 * before // 6) : 8 * (before + len(data)) // 6]
 
 
-def _pattern(form: str) -> str:
-    """A number is one by itself, not part of a longer one."""
-    return rf"(?<![\d.]){re.escape(form)}(?!\d)" if form.isdigit() else re.escape(form)
+_hidden_in_logs: weakref.WeakSet[Redactor] = weakref.WeakSet()
+
+
+def hide_in_logs(redact: Redactor) -> None:
+    """Leave out of this process's log what ``redact`` leaves out, as long as somebody keeps it."""
+    _hidden_in_logs.add(redact)
+
+
+def redacted_line(text: str) -> str:
+    """A text of the log without the secrets of any job that this process works for."""
+    for redact in list(_hidden_in_logs):
+        text = redact(text)
+    return text

@@ -72,10 +72,12 @@ async def _serve(source: Any, host: str, port: int, as_json: bool) -> None:
     from tornado import web
     from tornado.httpserver import HTTPServer
 
-    from largek_dask.observe.web import PATH, install
+    from largek_dask.observe.hosts import Hosts
+    from largek_dask.observe.web import PATH, Root, install
 
-    application = web.Application([("/", web.RedirectHandler, {"url": PATH, "permanent": False})])
-    page = install(application, "/", source)
+    hosts = Hosts(lambda: host)
+    application = web.Application([("/", Root, {"hosts": hosts})])
+    page = install(application, "/", source, hosts)
     server = HTTPServer(application)
     try:
         found = listen(server, host, port)

@@ -29,6 +29,7 @@ from largek_dask.errors import DataWarning, OutputError, ParameterError, warn
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
+from largek_dask.version import __version__
 
 __all__ = ["ingest"]
 
@@ -180,7 +181,7 @@ def _write_dense(
             if len(empty):
                 empty = empty[~np.isfinite(block[:, empty]).any(axis=0)]
             writer.append(block)
-        notes = {"statistics": scan.finish().to_dict(), "shuffle": shuffle}
+        notes = {"version": __version__, "statistics": scan.finish().to_dict(), "shuffle": shuffle}
         writer.finish({**notes, **_named(table)})
     if len(empty):
         _warn_of_empty(table, empty.tolist())
@@ -224,7 +225,11 @@ def _write_sparse(
                 stored = block.astype(dtype)
             scan.add(stored.astype(computed), start_row=writer.n_written)
             writer.append(stored)
-        notes = {"statistics": scan.finish().to_dict(), "chunk_rows": chunk_rows}
+        notes = {
+            "version": __version__,
+            "statistics": scan.finish().to_dict(),
+            "chunk_rows": chunk_rows,
+        }
         writer.finish({**notes, **_named(table)})
 
 

@@ -22,6 +22,8 @@ from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.patience import trouble
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
+from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.version import __version__, check_format
 
 __all__ = [
     "ATTRIBUTE",
@@ -45,6 +47,8 @@ __all__ = [
 
 ATTRIBUTE = "largek"
 """Name of the attribute in which this package keeps its own notes on a store."""
+FORMAT = 1
+"""Format of these notes and of the statistics among them."""
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "abfss": "adlfs"}
@@ -413,6 +417,29 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
     return None
 
 
+def read_statistics(notes: Any, shape: tuple[int, int], where: str) -> Statistics:
+    """The statistics that a store keeps of rows of this shape.
+
+    Raises
+    ------
+    DataError
+        They are damaged, or a later version wrote them.
+    """
+    try:
+        found = Statistics.from_dict(notes)
+        if (found.n_total, found.n_features) != shape:
+            raise ValueError(f"they are of {found.n_total} rows with {found.n_features} features")
+        if {found.mean.shape, found.shift.shape} != {shape[1:]}:
+            raise ValueError(f"a mean of shape {found.mean.shape}")
+        return found
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"the statistics in {where} cannot be read by largek_dask {__version__} ({error}): a "
+            "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "
+            "with this version (largek ingest)."
+        ) from None
+
+
 def check_complete(node: Any, where: str) -> dict[str, Any]:
     """What this package noted on a store, ``{}`` if it wrote none.
 
@@ -420,10 +447,18 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
     ------
     IncompleteStoreError
         The writing of the store did not end.
+    DataError
+        A later version wrote it in a format of its own.
     """
     notes = node.attrs.get(ATTRIBUTE)
     if not isinstance(notes, dict):
         return {}
+    if "kind" not in notes:
+        # (Models and labels, which are no rows, have formats of their own.)
+        check_format(notes, where, DataError, FORMAT)
+    if isinstance(statistics := notes.get("statistics"), dict):
+        told = {"version": notes.get("version", ""), **statistics}
+        check_format(told, f"the statistics of {where}", DataError, FORMAT)
     if notes.get("complete") is False:
         raise IncompleteStoreError(
             f"{where} is incomplete: the program that wrote it was stopped before the end. "

@@ -39,6 +39,7 @@ from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.points import at
+from largek_dask.version import check_format
 
 __all__ = ["Checkpoints", "FitFolder", "Progress", "check_place", "description_in"]
 
@@ -149,17 +150,14 @@ class Checkpoints(Generic[State]):
         name = f"{n:06d}"
         try:
             record = json.loads(self.folder.read(f"{name}.json"))
+            # Before its digest, which may be made in another way there.
+            check_format(record, f"{self.folder.url}/{name}.json", CheckpointError, FORMAT)
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{name}.json is not a record: {error!r}") from error
         if not intact:
             raise DamagedError(f"{name}.json has changed since it was written (sha256)")
-        if record["format"] > FORMAT:
-            raise CheckpointError(
-                f"{self.folder.url}/{name}.json has format {record['format']}, this version reads "
-                f"up to {FORMAT}: a newer largek_dask wrote it, so upgrade."
-            )
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
         state = decode(record["state"], arrays, self._expected)
         return Progress(state, record["n_iter"], record["history"], record["seconds"])
@@ -255,11 +253,10 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
     """
     try:
         record = json.loads(folder.read("job.json"))
-        if record["format"] > FORMAT:
-            raise CheckpointError(
-                f"{folder.url} was written by a newer largek_dask (format "
-                f"{record['format']}, this version reads up to {FORMAT}): upgrade."
-            )
+        told: dict[str, Any] = {"format": int(record["format"])}
+        if isinstance(versions := record.get("versions"), dict):
+            told["version"] = versions.get("largek_dask", "")
+        check_format(told, f"{folder.url}/job.json", CheckpointError, FORMAT)
         return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
     except FileNotFoundError:
         if folder.sub("checkpoints").names():

@@ -22,8 +22,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from largek_dask.driver.events import Event, Sink, plain
+from largek_dask.driver.events import FORMAT, Event, Sink, plain
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import OutputError
+from largek_dask.version import check_format
 
 __all__ = ["JsonLines", "Tail", "open_sinks"]
 
@@ -36,6 +38,8 @@ MOST_UNSAVED = 128
 UNKEPT = "progress"
 """A kind of event that says nothing later, and is in no file."""
 NAME = "events"
+HEADS = ("running", "started")
+"""Kinds of events by which a run says in which format those after it are."""
 PART = re.compile(r"(\d{6,12})\.jsonl")
 
 
@@ -176,11 +180,11 @@ class JsonLines:
     def read(folder: Folder) -> Iterator[dict[str, Any]]:
         """The events in a folder, the oldest first; lines that a kill has cut are left out."""
         for line in folder.lines(f"{NAME}.jsonl"):
-            yield from _events_in(line)
+            yield from _events_in(line, folder)
         parts = folder.sub(NAME)
         for number in sorted(_parts(parts)):
             for line in parts.read(_name(number)).splitlines():
-                yield from _events_in(line)
+                yield from _events_in(line, folder)
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
@@ -194,11 +198,13 @@ class JsonLines:
             text = parts.read(_name(number))
             n_bytes += len(text)
             lines = reversed(text.splitlines())
-            found.extendleft(event for line in lines for event in _events_in(line))
+            found.extendleft(event for line in lines for event in _events_in(line, folder))
             if len(found) >= most or n_bytes >= most_bytes:
                 return list(found)[-most:]
         older = folder.lines(f"{NAME}.jsonl")
-        early = deque((event for line in older for event in _events_in(line)), most - len(found))
+        early = deque(
+            (event for line in older for event in _events_in(line, folder)), most - len(found)
+        )
         return [*early, *found]
 
 
@@ -240,7 +246,7 @@ class Tail:
             whole = text.rfind(b"\n") + 1
             self._offset += whole
             for line in text[:whole].splitlines():
-                yield from _events_in(line)
+                yield from _events_in(line, self._folder)
 
 
 def _name(number: int) -> str:
@@ -252,13 +258,21 @@ def _parts(folder: Folder) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _events_in(line: bytes) -> Iterator[dict[str, Any]]:
-    """The event that a line holds, if it is whole."""
+def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
+    """The event that a line holds, if it is whole.
+
+    Raises
+    ------
+    OutputError
+        It is the first of a run by a later version, in a format of its own.
+    """
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return
     if isinstance(event, dict):
+        if event.get("event") in HEADS:
+            check_format(event, f"the events in {folder.url}", OutputError, FORMAT)
         yield event
 
 

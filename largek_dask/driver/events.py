@@ -5,9 +5,10 @@ kind adds:
 
 ========== =====================================================================================
 chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
-started    ``n_rows``, ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes),
-           ``n_iter`` (more than 0 on a resume), and of what is no k-means ``objective``: its
-           ``name``, ``of_step``, ``unit`` and ``sense``
+started    ``format`` of the events that follow, ``version`` of the package, ``n_rows``,
+           ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``n_iter``
+           (more than 0 on a resume), and of what is no k-means ``objective``: its ``name``,
+           ``of_step``, ``unit`` and ``sense``
 progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once a
            second; jobs keep only the latest, and files none
 compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
@@ -60,6 +61,7 @@ from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
+    "FORMAT",
     "Event",
     "Events",
     "ProgressLine",
@@ -69,6 +71,9 @@ __all__ = [
     "is_number",
     "plain",
 ]
+
+FORMAT = 1
+"""Format of events; those of the earliest versions do not say it."""
 
 logger = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
 from largek_dask.kernels.exact.numbers import LIMB, ORIGIN, ExactSums
 from largek_dask.points import at
+from largek_dask.version import check_format
 
 __all__ = [
     "LABEL_BYTES",
@@ -177,10 +178,11 @@ class LabelStore:
         """The record of an unfinished run of the same owner, None without any."""
         try:
             record = json.loads(self._parent.read(self._progress))
+            check_format(record, f"{self.url}.progress.json", OutputError, FORMAT)
             owner = record["owner"]
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, DamagedError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, DamagedError) as error:
             raise OutputError(
                 f"{self.url}.progress.json cannot be read: {error!r}; remove it and {self.url}, "
                 "or choose another output."

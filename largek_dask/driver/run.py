@@ -17,7 +17,7 @@ from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.events import TREND, Events, estimate_end
+from largek_dask.driver.events import FORMAT, TREND, Events, estimate_end
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
@@ -27,6 +27,7 @@ from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
 from largek_dask.passes.base import BasePasses
 from largek_dask.points import at
+from largek_dask.version import __version__
 
 __all__ = [
     "Callback",
@@ -221,6 +222,8 @@ class _Loop(Generic[State]):
         """Send the event of a run that begins, or goes on."""
         self.events.emit(
             "started",
+            format=FORMAT,
+            version=__version__,
             n_rows=self.passes.n_rows,
             n_features=self.passes.n_features,
             n_chunks=self.passes.n_chunks,

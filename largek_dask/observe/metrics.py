@@ -17,13 +17,18 @@ from largek_dask.driver.words import printable
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["JOB_METRICS", "WORKER_METRICS", "JobFigures", "JobsFigures", "forget", "watch_jobs",
-           "watch_worker"]  # fmt: skip
+__all__ = ["JOB_METRICS", "STORE_METRICS", "WORKER_METRICS", "JobFigures", "JobsFigures", "forget",
+           "watch_jobs", "watch_worker"]  # fmt: skip
 
 MOST_NAME = 64
 """Characters of a job's name."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
+    "failed": ("gauge", "1 when the job has failed; absent otherwise."),
+    "before_first_step_seconds": (
+        "gauge",
+        "How long the run in progress has made no step; absent after its first one.",
+    ),
     "cost": ("gauge", "The objective after the last step."),
     "steps": ("counter", "Steps, those made again included."),
     "rows": ("counter", "Rows that steps went through."),
@@ -37,6 +42,11 @@ JOB_METRICS: dict[str, tuple[str, str]] = {
     "workers": ("gauge", "Workers; 0 if the scheduler computes."),
 }
 """Figures of a job: kind and what they say. Those of a counter end in ``_total``."""
+STORE_METRICS: dict[str, tuple[str, str]] = {
+    "free_bytes": ("gauge", "Free bytes of the disk of the store; absent if that is not local."),
+    "size_bytes": ("gauge", "All bytes of that disk."),
+}
+"""Figures of the store of a scheduler: kind and what they say."""
 WORKER_METRICS: dict[str, tuple[str, str]] = {
     "rows": ("counter", "Rows that were computed here."),
     "bytes": ("counter", "Bytes of rows that were read here."),
@@ -71,6 +81,8 @@ class JobsFigures:
     """How many jobs are in each state."""
     jobs: tuple[JobFigures, ...]
     """Those that run or have ended a short time ago."""
+    store: Mapping[str, float]
+    """By names of :data:`STORE_METRICS`, as far as they are known."""
 
 
 class _Collector:
@@ -150,6 +162,7 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
     for state, n in found.states.items():
         states.add_metric((state,), n)
     yield states
+    yield from _each("store", STORE_METRICS, found.store)
     about = _family("largek_job_info", "gauge", "What a job is: 1.",
                     ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
     for job in found.jobs:
@@ -170,15 +183,22 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
 
 
 def _of_worker(found: Mapping[str, Any]) -> Iterator[Metric]:
-    for name, (kind, says) in WORKER_METRICS.items():
-        family = _family(f"largek_worker_{name}", kind, says, ())
-        if name in found:
-            family.add_metric((), found[name])
-        yield family
+    yield from _each("worker", WORKER_METRICS, found)
     seconds = _family("largek_worker_seconds", "counter", SECONDS, ("kind",))
     for kind, value in found["seconds"].items():
         seconds.add_metric((kind,), value)
     yield seconds
+
+
+def _each(
+    prefix: str, metrics: Mapping[str, tuple[str, str]], found: Mapping[str, Any]
+) -> Iterator[Metric]:
+    """Metrics without labels."""
+    for name, (kind, says) in metrics.items():
+        family = _family(f"largek_{prefix}_{name}", kind, says, ())
+        if name in found:
+            family.add_metric((), found[name])
+        yield family
 
 
 def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:

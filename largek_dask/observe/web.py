@@ -23,15 +23,14 @@ from largek_dask.driver.words import printable
 from largek_dask.errors import JobNotFoundError
 from largek_dask.observe import pages
 from largek_dask.observe.desk import MOST_SEARCH, PAGE_JOBS, Answer, Desk, Key, Source
+from largek_dask.observe.hosts import GuardedHandler, Hosts
 
-__all__ = ["PATH", "Page", "install"]
+__all__ = ["PATH", "Page", "Root", "install"]
 
 logger = logging.getLogger(__name__)
 
 PATH = "largek"
 """The page's name, below whatever prefix."""
-MOST_BODY = 4_096
-"""Bytes of a request that asks for something to be done."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 """What names of jobs and panels are made of."""
@@ -60,6 +59,8 @@ class Page:
         Where the server's own pages are, such as ``/`` or ``/proxy/``.
     source : Source
         Who has the jobs.
+    hosts : Hosts
+        Names under which the page is shown.
     actions : bool
         Whether whoever can open the page may cancel jobs.
     home : str, optional
@@ -71,6 +72,7 @@ class Page:
         application: web.Application,
         prefix: str,
         source: Source,
+        hosts: Hosts,
         *,
         actions: bool = False,
         home: str | None = None,
@@ -81,7 +83,7 @@ class Page:
         self.home = home
         self._application = application
         root = re.escape("/" + prefix.strip("/") + "/" if prefix.strip("/") else "/")
-        shared = {"page": self}
+        shared = {"page": self, "hosts": hosts}
         application.add_handlers(
             ".*$",
             [
@@ -109,6 +111,7 @@ def install(
     application: web.Application,
     prefix: str,
     source: Source,
+    hosts: Hosts,
     navigation: list[str] | None = None,
     *,
     actions: bool = False,
@@ -122,23 +125,26 @@ def install(
         Where the server's own pages are.
     source : Source
         Who has the jobs.
+    hosts : Hosts
+        Names under which the page is shown.
     navigation : list of str, optional
         Names of pages that other pages show as links; this one is added, once.
     actions : bool
         Whether whoever can open the page may cancel jobs.
     """
     home = navigation[0] if navigation else None
-    page = Page(application, prefix, source, actions=actions, home=home)
+    page = Page(application, prefix, source, hosts, actions=actions, home=home)
     if navigation is not None and PATH not in navigation:
         navigation.append(PATH)
     return page
 
 
-class Handler(web.RequestHandler):
+class Handler(GuardedHandler):
     """What all handlers have in common."""
 
-    def initialize(self, page: Page) -> None:
+    def initialize(self, page: Page, hosts: Hosts) -> None:  # type: ignore[override]
         """Called by tornado."""
+        super().initialize(hosts)
         self.page = page
 
     def set_default_headers(self) -> None:
@@ -185,6 +191,14 @@ class Handler(web.RequestHandler):
         """In words, without anything of the program."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish({"error": self._reason})
+
+
+class Root(GuardedHandler):
+    """Lead from a server's root to the page, where the server has no other."""
+
+    def get(self) -> None:
+        """Redirect."""
+        self.redirect(PATH)
 
 
 class Html(Handler):
@@ -312,10 +326,8 @@ class Cancel(Handler):
             return None
         if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
             return None
-        if len(self.request.body) > MOST_BODY:
-            return None
         try:
-            given = json.loads(self.request.body)
+            given = json.loads(self.body)
         except (ValueError, RecursionError):
             return None
         if not isinstance(given, dict) or not isinstance(given.get("token"), str):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, TakenRows
 from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
+from largek_dask.data.stores import read_statistics
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
@@ -345,7 +346,7 @@ class BasePasses(ABC):
         if self._statistics is None:
             stored = self.rows.stored_statistics()
             if stored is not None and self.normalize is None and self.rows.weight is None:
-                found = Statistics.from_dict(stored)
+                found = read_statistics(stored, self.rows.shape, self.rows.location or "the store")
             else:
                 dtype = self.rows.dtype
                 if self.normalize is not None:

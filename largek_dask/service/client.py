@@ -43,6 +43,7 @@ from largek_dask.errors import (
 )
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
+from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.known import ACTIVE
 from largek_dask.service.listing import Order, moment_of
@@ -481,6 +482,7 @@ class Service:
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
         """A new job of these fields."""
+        check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
         return Job(self, self.ask("submit", secrets=secrets, **sent))
@@ -489,6 +491,7 @@ class Service:
         self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> Job:
         """A job that has ended, gone on with."""
+        check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         self.ask("resume", id=job_id, changes=changes, secrets=secrets)
         return Job(self, job_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +10,48 @@ from typing import Any
 from fsspec.core import split_protocol
 
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import MissingOptionError
+from largek_dask.errors import MissingOptionError, ParameterError
 from largek_dask.service.spec import JobSpec
 
-__all__ = ["known_values", "missing", "options_of", "output_folder"]
+__all__ = ["check_secrets", "known_values", "missing", "options_of", "output_folder"]
+
+MOST_BYTES, MOST_BYTES_OF_JOB = 16 << 10, 64 << 10
+"""Size of one value of a storage option, and of all of a job: each is looked for in every text."""
+
+
+def check_secrets(secrets: Mapping[str, Any]) -> None:
+    """Refuse values of storage options that are too large.
+
+    Raises
+    ------
+    ParameterError
+        It says which one, and how large it is; no value is repeated.
+    """
+    total = 0
+    for name, value in secrets.items():
+        total += (size := _size(value))
+        if size > MOST_BYTES:
+            raise ParameterError(
+                f"storage_options[{name[:200]!r}] has {size:,} bytes, and a value may have at most "
+                f"{MOST_BYTES:,}: give the name of a file or of an environment variable that the "
+                "driver of the storage reads by itself."
+            )
+    if total > MOST_BYTES_OF_JOB:
+        raise ParameterError(
+            f"the values of storage_options have {total:,} bytes, and together they may have at "
+            f"most {MOST_BYTES_OF_JOB:,}."
+        )
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value as text."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        raise ParameterError(
+            "a value of storage_options is nested too deeply: give it in fewer levels."
+        ) from None
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
@@ -27,6 +66,8 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
     ------
     MissingOptionError
         A value is not in this process's environment, or has not been supplied.
+    ParameterError
+        A value in this process's environment is too large.
     """
     options = {}
     for name, option in spec.storage_options.items():
@@ -37,6 +78,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
                     f"variable {option.env}: start it with that one."
                 )
             options[name] = os.environ[option.env]
+            check_secrets({name: options[name]})
         elif name in secrets:
             options[name] = secrets[name]
         else:

@@ -8,6 +8,7 @@ there, so that a store which does not answer keeps nobody waiting; nothing is wr
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import re
@@ -30,6 +31,7 @@ from largek_dask.redaction import redactor
 from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.feed import Feed
 from largek_dask.service.known import KnownJob, unreadable_status
+from largek_dask.service.lanes import Lanes
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Records
 
@@ -219,7 +221,9 @@ class StoreJob(FolderJob):
 
     def __init__(self, record: Record) -> None:
         super().__init__(record.id)
-        self._known = KnownJob(record, Places.of(record.spec), {}, lambda event: None, is_new=True)
+        self._known = KnownJob(
+            record, Places.of(record.spec, links=False), {}, lambda event: None, is_new=True
+        )
 
     def know(self, record: Record) -> None:
         """Take in the record as it is now."""
@@ -270,6 +274,7 @@ class Root(threading.Thread):
         self.unreadable: dict[str, str] = {}
         """Jobs whose records cannot be read, as those of a newer version, and why."""
         self._folder, self._label = folder, name
+        self._lanes = Lanes("largek-folder")
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -310,11 +315,14 @@ class Root(threading.Thread):
             if self._over.is_set():
                 return
             if not job.has_ended or now - job.asked_at < WATCHED_SECONDS:
-                try:
-                    job.look()
-                except Exception as error:
-                    # Whatever is wrong with one job, the others are looked at.
-                    job.trouble.failed("The folder", error, self._folder.storage_options)
+                self._lanes.run(job.id, functools.partial(self._look_at, job))
+
+    def _look_at(self, job: FolderJob) -> None:
+        try:
+            job.look()
+        except Exception as error:
+            # Whatever is wrong with one job, the others are looked at.
+            job.trouble.failed("The folder", error, self._folder.storage_options)
 
     def _look_for_jobs(self) -> None:
         records, unreadable = Records(self._folder).found()

@@ -26,6 +26,7 @@ from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
 from largek_dask.observe.showing import Seen
+from largek_dask.service.credentials import check_secrets
 from largek_dask.service.lines import line_of, log_line_of
 from largek_dask.service.terminal import terminal
 from largek_dask.service.wire import error_of, model_of
@@ -422,6 +423,7 @@ class Job:
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""
+        check_secrets(storage_options)
         found: list[str] = self._service.ask_again(
             "supply", id=self.id, secrets=dict(storage_options)
         )

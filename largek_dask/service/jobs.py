@@ -15,8 +15,8 @@ from largek_dask.errors import ModelFormatError, NoModelError, OutputError, Para
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
 from largek_dask.observe.metrics import JobsFigures
-from largek_dask.redaction import redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.redaction import Redactor
+from largek_dask.service.credentials import check_secrets, options_of, output_folder
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.journal import Journal
 from largek_dask.service.known import KnownJob, unreadable_status
@@ -151,7 +151,7 @@ class Jobs:
 
     def metrics(self) -> JobsFigures:
         """Figures for Prometheus; never waits."""
-        return metered(self._register.jobs())
+        return metered(self._register.jobs(), self._tender.room)
 
     def running(self) -> list[KnownJob]:
         """Jobs that run; never waits."""
@@ -211,6 +211,7 @@ class Jobs:
             It could not be done; nothing has been written.
         """
         check_asked(owner=owner, secrets=secrets)
+        check_secrets(secrets)
         spec = JobSpec.parse(document)
         self.notices.check(spec.notify)
         return self._submissions.take(spec, secrets, owner, check).record.id
@@ -234,7 +235,7 @@ class Jobs:
         with self._register.alone(job, "resumed", "wait until it has ended"):
             if job.record.deleting is not None:
                 raise ParameterError(f"job {job_id} is being removed: submit a new one.")
-            job.secrets.update(secrets)
+            job.supply(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
             run, ended = job.record.run + 1, job.record.result
@@ -263,13 +264,7 @@ class Jobs:
         check_asked(secrets=secrets)
         job = self._register.find(job_id)
         with self._changed:
-            unknown = sorted(set(secrets) - set(job.record.spec.in_memory))
-            if unknown:
-                raise ParameterError(
-                    f"job {job_id} has no storage option {unknown[0]!r}: give those that its "
-                    "status names as needs."
-                )
-            job.secrets.update(secrets)
+            job.supply(secrets)
             job.go_on()
             self._changed.notify_all()
             return job.needs()
@@ -348,7 +343,7 @@ class Jobs:
             if claimed_for(folder) in (None, job_id):
                 yield from JsonLines.read(folder)
         except Exception as error:  # drivers raise errors of their own kinds
-            text = self.redactor(job.secrets)(f"{type(error).__name__}: {error}")
+            text = job.redact(f"{type(error).__name__}: {error}")
             raise OutputError(
                 f"the events of job {job_id} cannot be read: {text}; try again later"
             ) from None
@@ -399,11 +394,11 @@ class Jobs:
         """Remove a job that has ended: see :meth:`Sweeper.delete`."""
         return self.sweeper.delete(job_id, outputs)
 
-    def redactor(self, secrets: Any) -> Callable[[Any], Any]:
+    def redactor(self, secrets: Any) -> Redactor:
         """A function that leaves out all secrets of all jobs, and these, of what is told."""
         with self._changed:
             jobs = self._register.jobs()
-        return redactor([secrets, *(known_values(job.record.spec, job.secrets) for job in jobs)])
+        return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
         """The model of a job: the final one, or the best so far.

@@ -6,15 +6,16 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError
 from largek_dask.observe.carrying import MOST_OF_JOB, shortened
-from largek_dask.redaction import Redact, redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import LOG
 from largek_dask.service.known import KnownJob
+from largek_dask.service.lanes import Lanes
 from largek_dask.service.lease import claimed_for
 from largek_dask.service.register import Register
 
@@ -57,7 +58,7 @@ class Journal(threading.Thread):
         self._register = register
         self._logs: dict[str, _Log] = {}
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._lanes = Lanes("largek-journal")
         self._over = threading.Event()
         self._in_trouble: set[str] = set()
 
@@ -88,26 +89,28 @@ class Journal(threading.Thread):
         """Write all lines that are in no file yet."""
         if not self._register.loaded.is_set():
             return
-        with self._writing:
-            with self._lock:
-                logs = dict(self._logs)
-            for job_id, log in logs.items():
-                try:
-                    job = self._register.find(job_id)
-                    self._write(job, log)
-                    self._in_trouble.discard(job_id)
-                except (JobNotFoundError, LostJobError, FileNotFoundError):
-                    # It is removed, or another scheduler's.
-                    self._let_go(job_id, log)
-                    continue
-                except Exception as error:  # drivers raise errors of their own kinds
-                    if job_id not in self._in_trouble:
-                        self._in_trouble.add(job_id)
-                        kind = type(error).__name__
-                        logger.warning("The log of %s cannot be written yet: %s", job_id, kind)
-                    continue
-                if not job.running:
-                    self._let_go(job_id, log, if_written=True)
+        with self._lock:
+            logs = dict(self._logs)
+        for job_id, log in logs.items():
+            self._lanes.run(job_id, partial(self._tend, job_id, log))
+
+    def _tend(self, job_id: str, log: _Log) -> None:
+        """Write the lines of one job, and let go of them where that is over."""
+        try:
+            job = self._register.find(job_id)
+            self._write(job, log)
+            self._in_trouble.discard(job_id)
+        except (JobNotFoundError, LostJobError, FileNotFoundError):
+            # It is removed, or another scheduler's.
+            self._let_go(job_id, log)
+        except Exception as error:  # drivers raise errors of their own kinds
+            if job_id not in self._in_trouble:
+                self._in_trouble.add(job_id)
+                kind = type(error).__name__
+                logger.warning("The log of %s cannot be written yet: %s", job_id, kind)
+        else:
+            if not job.running:
+                self._let_go(job_id, log, if_written=True)
 
     def _let_go(self, job_id: str, log: _Log, *, if_written: bool = False) -> None:
         with self._lock:
@@ -123,15 +126,12 @@ class Journal(threading.Thread):
             return
         if job.lease is None:
             raise LostJobError(f"job {job.record.id} is not this scheduler's: wait for its claim.")
-        redact: Redact = redactor(known_values(job.record.spec, job.secrets))
         folder = self._folder(job).guarded(job.lease.check)
         if log.earlier is None:
             log.earlier = _read(folder)
         for n in range(log.n_written, count):
             # Whatever the worker knew of: its scheduler knows all secrets of the job.
-            line = log.lines[n]
-            told = {"message": redact(line["message"]), "logger": redact(line.get("logger", ""))}
-            log.lines[n] = shortened({**line, **told})
+            log.lines[n] = shortened(_redacted(job, log.lines[n]))
         if lines := log.all():
             text = "".join(f"{json.dumps(line)}\n" for line in lines)
             folder.publish(LOG, text.encode())
@@ -169,11 +169,13 @@ class Journal(threading.Thread):
         """
         check_asked(source, level, n)
         job = self._register.find(job_id)
-        self.write()
         with self._lock:
             log = self._logs.get(job_id)
+        if log is not None:
+            self._lanes.run(job_id, partial(self._tend, job_id, log))
         if log is not None and log.earlier is not None:
-            found = log.all()
+            # Some may not be written yet, where the folder hangs.
+            found = [_redacted(job, line) for line in log.all()]
         else:
             folder = self._folder(job)
             is_own = claimed_for(folder) in (None, job_id)
@@ -187,6 +189,12 @@ class Journal(threading.Thread):
             and (level is None or str(line.get("level")).lower() in levels)
         ]
         return found if n is None else found[max(0, len(found) - n) :]
+
+
+def _redacted(job: KnownJob, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line without the job's secrets."""
+    told = {name: job.redact(line.get(name, "")) for name in ("message", "logger")}
+    return {**line, **told}
 
 
 def check_asked(source: object, level: object, n: object) -> None:

@@ -18,7 +18,9 @@ from largek_dask.driver.plan import Share
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.service.credentials import missing
+from largek_dask.errors import ParameterError
+from largek_dask.redaction import Redactor
+from largek_dask.service.credentials import check_secrets, known_values, missing
 from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
 from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
@@ -87,8 +89,12 @@ class KnownJob:
         self._known_since = time.time()
         self.places = places
         self.secrets = dict(secrets)
+        self._redactor: tuple[list[Any], Redactor] | None = None
+        """Known values of its storage options, and what leaves them out."""
         self.feed = Feed(record.id, tell, is_new, shelf)
         self.running = False
+        self.began: float | None = None
+        """When the run in progress began, in seconds since 1970; None after its first step."""
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
@@ -179,6 +185,14 @@ class KnownJob:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     @property
+    def redact(self) -> Redactor:
+        """Leaves the known values of its storage options out of texts; made once for them."""
+        values = known_values(self.record.spec, self.secrets)
+        if self._redactor is None or self._redactor[0] != values:
+            self._redactor = (values, Redactor(values))
+        return self._redactor[1]
+
+    @property
     def state(self) -> str:
         """One of queued, waiting, running, paused, and the states of a result."""
         if self.record.result is not None:
@@ -226,6 +240,22 @@ class KnownJob:
         """Storage options that a client has to supply before it can run."""
         return missing(self.record.spec, self.secrets)
 
+    def supply(self, secrets: Mapping[str, Any]) -> None:
+        """Take values of storage options that are only in memory.
+
+        Raises
+        ------
+        ParameterError
+            The job has no such option, or a value is too large; nothing has been taken.
+        """
+        if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
+            raise ParameterError(
+                f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
+                "status names as needs."
+            )
+        check_secrets(values := {**self.secrets, **secrets})
+        self.secrets = values
+
     def ask_to_stop(self, why: Why) -> None:
         """End the run at the next chunk; the first reason counts."""
         if self._why is None:
@@ -243,6 +273,8 @@ class KnownJob:
             self.has_run = True
             self.waiting = None
         at: tuple[float, ...] = ()
+        if kind in ("step", "labels"):
+            self.began = None
         if kind == "step":
             at = (float(event.get("start", 0)), float(event["step"]))
         elif kind == "labels":
@@ -290,6 +322,7 @@ class KnownJob:
         self._stop.clear()
         self.about_workers = ""
         self.running, self.note, self.lacking = True, "", None
+        self.began = time.time()
 
     @property
     def stopped_for(self) -> Why | None:

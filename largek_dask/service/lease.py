@@ -35,6 +35,7 @@ from largek_dask import config
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import LargekError, LostJobError, OutputError, ParameterError
 from largek_dask.points import at
+from largek_dask.version import check_format
 
 __all__ = ["STORE", "Contender", "Keeper", "Lease", "check_job", "claimed_for", "reserve"]
 
@@ -66,12 +67,21 @@ def _beat(folder: Folder, number: int) -> bytes:
 
 
 def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """What a claim says; None where it does not say it (a kill, an earlier version)."""
+    """What a claim says; None where it does not say it (a kill, an earlier version).
+
+    Raises
+    ------
+    ParameterError
+        A later version made it in a format of its own.
+    """
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
         return None
-    text = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    check_format(document, f"{claims.url}/{number:06d}.json", ParameterError)
+    text = document.get(name)
     return text if isinstance(text, str) else None
 
 
@@ -250,7 +260,7 @@ class Contender:
             if seen[1] != RELEASED and owner != self._owner:
                 taken_from = owner
         token = number + 1
-        claim = {"job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
+        claim = {"format": 1, "job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
         document = json.dumps(claim).encode()
         name = f"{token:06d}.json"
         # What failed and was tried again may be there by the first try.

@@ -25,8 +25,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ParameterError
-from largek_dask.redaction import hide_in_logs, redactor
-from largek_dask.service.credentials import known_values
+from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.service.known import KnownJob
 from largek_dask.service.notice import MOST_TEXT, Kind, Notice, body_of, shortened
 from largek_dask.service.register import Register
@@ -166,7 +165,7 @@ class Notices(threading.Thread):
         self._register = register
         self._owner = owner
         self._clock = clock
-        self._redact = redactor([target.hidden for target in self.targets.values()])
+        self._redact = Redactor([target.hidden for target in self.targets.values()])
         hide_in_logs(self._redact)
         self._senders = {
             name: _Sender(target, self._deliver) for name, target in self.targets.items()
@@ -359,10 +358,9 @@ class Notices(threading.Thread):
         text: str = self._redactor(job)(f"job {record.id}{name} {told}")
         return shortened(text, MOST_TEXT)
 
-    def _redactor(self, job: KnownJob) -> Callable[[Any], Any]:
+    def _redactor(self, job: KnownJob) -> Redactor:
         """Leaves out of a notice what is left out of events, and what belongs to targets."""
-        of_job = redactor(known_values(job.record.spec, job.secrets))
-        return lambda value: self._redact(of_job(value))
+        return Redactor.joined([self._redact, job.redact])
 
     def _hand_over(self, job: KnownJob, notice: Notice, now: float) -> None:
         key = (notice.id, notice.target)

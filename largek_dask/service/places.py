@@ -37,12 +37,19 @@ class Place:
         return self.is_within(other) or other.is_within(self)
 
 
-def place_of(url: str) -> Place:
-    """The place of an absolute path or URL."""
+def place_of(url: str, *, links: bool = True) -> Place:
+    """The place of an absolute path or URL.
+
+    Parameters
+    ----------
+    url : str
+    links : bool
+        Whether links are followed, for which the file system is asked.
+    """
     # Of a chain such as simplecache::s3://… the last link says where the files are.
     location = normalize(url.rpartition("::")[2])
     if is_local(location):
-        return Place("", _parts(os.path.realpath(location)))
+        return Place("", _parts((os.path.realpath if links else os.path.normpath)(location)))
     protocol, path = split_protocol(location)
     assert protocol is not None
     try:
@@ -72,8 +79,11 @@ class Places:
     data: tuple[Place, ...]
 
     @classmethod
-    def of(cls, spec: JobSpec) -> Places:
-        """The places of a job, as its file systems name them at the moment."""
+    def of(cls, spec: JobSpec, *, links: bool = True) -> Places:
+        """The places of a job, as its file systems name them at the moment.
+
+        Without ``links`` by their names alone: no file system is asked, which may hang.
+        """
         urls = (spec.data, spec.sample_weight)
-        data = tuple(place_of(url) for url in urls if url is not None)
-        return cls(spec.output, place_of(spec.output), data)
+        data = tuple(place_of(url, links=links) for url in urls if url is not None)
+        return cls(spec.output, place_of(spec.output, links=links), data)

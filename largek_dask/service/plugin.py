@@ -16,9 +16,10 @@ import os
 import socket
 import textwrap
 import threading
+import time
 import traceback
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,14 @@ from largek_dask import config
 from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import LargekError, ParameterError
+from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.observe.carrying import OPERATION, carry, carry_no_more
+from largek_dask.observe.hosts import Hosts
 from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
+from largek_dask.service.credentials import check_secrets
 from largek_dask.service.crew import Crew
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.ready import answer_on, prefix_of
@@ -68,8 +71,10 @@ LET_GO_SECONDS = 0.1
 GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """What Dask's ``Adaptive`` asks the scheduler."""
-ANSWERING_THREADS = 8
-"""Threads of each pool."""
+ANSWERING_THREADS = 32
+"""Threads of each pool, at most."""
+MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
+"""Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
@@ -81,6 +86,8 @@ POOLS = {
 A submit waits for every worker, as does who asks about these, the others for files of a job. The
 rest is answered from memory.
 """
+MOST_ARGUMENTS = 8 << 20
+"""Letters of one question; a job document may have 1 MB, as JSON in JSON some times of that."""
 MOST_EVENTS = 1_000
 """Most events in one answer."""
 
@@ -108,6 +115,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = store
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._at_files: dict[str, list[float]] = {}
+        """When questions that are under way have begun, by the job of whose files they are."""
         self._has_begun = False
         """Whether there are jobs to be closed."""
         self._page: Page | None = None
@@ -119,7 +128,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.scheduler = scheduler
         self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
         if (application := getattr(scheduler, "http_application", None)) is not None:
-            answer_on(application, lambda: self._why_not_ready())
+            answer_on(application, lambda: self._why_not_ready(), hosts_of(scheduler))
         self._loop = asyncio.get_running_loop()
         self._pools = {
             name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
@@ -128,6 +137,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._started = datetime.now(UTC)
         self._client: Client | None = None
         self._client_lock = threading.Lock()
+        self._at_files_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
@@ -306,9 +316,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
         """An error as an answer, with nobody's secrets."""
         try:
-            given = json.loads(arguments).get("secrets")
+            given = read_arguments(arguments).get("secrets") or {}
+            check_secrets(given)
         except Exception:
-            # Then it has not been read before either.
+            # Then it has not been read before either, and is in no text.
             given = None
         redact = self._jobs.redactor(given)
         if not isinstance(error, LargekError | OSError):
@@ -319,10 +330,38 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return message_of_error(error, redact)
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        given = json.loads(arguments)
-        if operation == "model":
-            return message_of_model(self._jobs.model(given["id"]))
-        return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+        given = read_arguments(arguments)
+        with self._at_files_of(given.get("id") if POOLS.get(operation) == "files" else None):
+            if operation == "model":
+                return message_of_model(self._jobs.model(given["id"]))
+            return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+
+    @contextlib.contextmanager
+    def _at_files_of(self, job_id: Any) -> Iterator[None]:
+        """Keep questions about a job whose folder hangs from taking all threads.
+
+        Raises
+        ------
+        OutputError
+            Many are under way, and nothing has come of the first.
+        """
+        key, now = str(job_id), time.monotonic()
+        with self._at_files_lock:
+            begun = self._at_files.setdefault(key, [])
+            waited = now - begun[0] if begun else 0.0
+            if job_id is not None and len(begun) >= MOST_OF_A_JOB and waited >= HANGS_SECONDS:
+                raise OutputError(
+                    f"the folder of job {key[:80]} has not answered for {waited:.0f} s: its "
+                    "storage hangs; try again later."
+                )
+            begun.append(now)
+        try:
+            yield
+        finally:
+            with self._at_files_lock:
+                begun.remove(now)
+                if not begun:
+                    del self._at_files[key]
 
     def _known(self, operation: str, given: Mapping[str, Any]) -> Any:
         jobs = self._jobs
@@ -379,6 +418,28 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         )
 
 
+def read_arguments(arguments: str) -> dict[str, Any]:
+    """The arguments of a question.
+
+    Raises
+    ------
+    ParameterError
+        There are too many, and they have not been read; or they are no JSON object.
+    """
+    if len(arguments) > MOST_ARGUMENTS:
+        raise ParameterError(
+            f"a question may have at most {MOST_ARGUMENTS:,} letters, and this one has "
+            f"{len(arguments):,}."
+        )
+    given = json.loads(arguments)
+    if not isinstance(given, dict):
+        raise ParameterError(
+            f"the arguments of a question must be a JSON object, got {type(given).__name__}: use "
+            "a client of the scheduler's version."
+        )
+    return given
+
+
 def page_on(scheduler: Any, source: JobsSource) -> Page | None:
     """The page of jobs on a scheduler's dashboard; None where there is none.
 
@@ -398,7 +459,9 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
         prefix = prefix_of(application)
-        return install(application, prefix, source, navigation, actions=actions)
+        return install(
+            application, prefix, source, hosts_of(scheduler), navigation, actions=actions
+        )
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
@@ -413,6 +476,11 @@ def dashboard_of(scheduler: Any) -> str | None:
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
     return str(format_dashboard_link(host, scheduler.http_server.port))
+
+
+def hosts_of(scheduler: Any) -> Hosts:
+    """Host names under which our pages on a scheduler answer."""
+    return Hosts(functools.partial(dashboard_of, scheduler))
 
 
 def driver_security(security: Security) -> Security:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tornado import web
+from largek_dask.observe.hosts import GuardedHandler, Hosts
 
 __all__ = ["answer_on", "prefix_of"]
 
@@ -17,11 +17,14 @@ HEALTH = "health$"
 """End of the address at which Dask itself says that it lives."""
 
 
-class Ready(web.RequestHandler):
+class Ready(GuardedHandler):
     """200, or 503 with the reason."""
 
-    def initialize(self, why_not: Callable[[], str]) -> None:
+    def initialize(  # type: ignore[override]
+        self, why_not: Callable[[], str], hosts: Hosts
+    ) -> None:
         """Called by tornado."""
+        super().initialize(hosts)
         self._why_not = why_not
 
     def get(self) -> None:
@@ -38,7 +41,7 @@ class Ready(web.RequestHandler):
         self.get()
 
 
-def answer_on(application: Any, why_not: Callable[[], str]) -> None:
+def answer_on(application: Any, why_not: Callable[[], str], hosts: Hosts) -> None:
     """Have an HTTP server of Dask's say whether its scheduler has its jobs.
 
     Parameters
@@ -46,9 +49,11 @@ def answer_on(application: Any, why_not: Callable[[], str]) -> None:
     application : tornado.web.Application
     why_not : callable
         Gives the reason why it has not; nothing if it has. It is called on the event loop.
+    hosts : Hosts
+        Names under which it answers.
     """
     path = f"{prefix_of(application)}{PATH}"
-    application.add_handlers(".*$", [(path, Ready, {"why_not": why_not})])
+    application.add_handlers(".*$", [(path, Ready, {"why_not": why_not, "hosts": hosts})])
 
 
 def prefix_of(application: Any) -> str:

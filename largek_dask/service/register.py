@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from largek_dask import config
 from largek_dask.driver.events import Event
+from largek_dask.driver.space import room_of
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     ClusterError,
@@ -20,6 +21,7 @@ from largek_dask.errors import (
 )
 from largek_dask.service.feed import Shelf
 from largek_dask.service.known import KnownJob
+from largek_dask.service.lanes import Lanes
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Records, checked_id
 from largek_dask.service.tenure import Tenure
@@ -77,6 +79,7 @@ class Register:
         self._tell = tell
         self.shelf = Shelf()
         """What the events of all jobs share."""
+        self._lanes = Lanes("largek-places")
         self._jobs: dict[str, KnownJob] = {}
         self._stamps: dict[str, int] = {}
         """Marks of all records, when they were looked at last."""
@@ -120,7 +123,15 @@ class Register:
 
     def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""
-        return KnownJob(record, Places.of(record.spec), {}, self._tell, False, self.shelf)
+        job = KnownJob(
+            record, Places.of(record.spec, links=False), {}, self._tell, False, self.shelf
+        )
+
+        def find_place() -> None:
+            job.places = Places.of(record.spec)
+
+        self._lanes.run(record.id, find_place)
+        return job
 
     def wait_until_ready(self) -> None:
         """Wait until the jobs have been read, as after a start.
@@ -315,6 +326,8 @@ class Tender(threading.Thread):
         self._register = register
         self._tenure = tenure
         self._also = also
+        self.room: dict[str, float] = {}
+        """Figures of the disk of the store, by the names of ``observe.metrics``."""
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -325,6 +338,8 @@ class Tender(threading.Thread):
                 if self._register.loaded.is_set():
                     self._register.tend()
                     self._also()
+                    if (room := room_of(self._tenure.records.folder)) is not None:
+                        self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.
                     if (begun := time.monotonic()) >= next_look:
                         self._register.look()

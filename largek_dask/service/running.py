@@ -17,7 +17,7 @@ from largek_dask.context import Working, working_for
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.events import Event, plain
+from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
@@ -32,8 +32,8 @@ from largek_dask.errors import (
 )
 from largek_dask.passes.picking import picking
 from largek_dask.points import at
-from largek_dask.redaction import hide_in_logs, redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.redaction import hide_in_logs
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import (
     LABELS,
     fit_into,
@@ -87,7 +87,7 @@ class Runner(threading.Thread):
         self._owner = owner
         self._connect = connect
         self._done = done
-        self._redact = redactor(known_values(job.record.spec, job.secrets))
+        self._redact = job.redact
         hide_in_logs(self._redact)
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
@@ -226,7 +226,8 @@ class Runner(threading.Thread):
         try:
             self._note_version()
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
-            self._emit("running", token=lease.token, owner=self._owner, **taken)
+            told = {"format": FORMAT, "version": __version__, "token": lease.token}
+            self._emit("running", **told, owner=self._owner, **taken)
             result = self._ended(folder, lease, options)
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)

@@ -206,6 +206,7 @@ class Records:
         # Who submits what, where: for nobody else on this machine.
         self.folder = folder = folder.private()
         self.url = folder.url
+        self._redact = redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self._lease = lease
@@ -395,6 +396,7 @@ class Records:
             The record is damaged, or of a newer version.
         """
         name = f"{checked_id(job_id)}.json"
+        document: Any = None
         try:
             document = json.loads(
                 self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
@@ -408,9 +410,9 @@ class Records:
             if (other := _other_format(error)) is not None:
                 raise ParameterError(
                     f"{self._folder.url}/{name} is the record of a job in {other}: install the "
-                    "version of largek_dask that wrote it, or move it away."
+                    f"version of largek_dask that wrote it{_version_in(document)}, or move it away."
                 ) from None
-            reason = error.__class__.__name__ if isinstance(error, ValidationError) else error
+            reason = _kind_of(error) if isinstance(error, ValidationError) else error
             raise ParameterError(
                 f"{self._folder.url}/{name} is no record of a job: {reason}; restore it, or move "
                 "it away."
@@ -419,9 +421,16 @@ class Records:
             raise ParameterError(
                 f"{self._folder.url}/{name} is the record of another job: move it away."
             )
+        try:
+            spec = JobSpec.parse(found.spec)
+        except ParameterError as error:
+            raise ParameterError(
+                f"{self._folder.url}/{name}: {str(error).rstrip('.')}. A newer largek_dask may "
+                f"have written it{_version_in(document)}: install that version, or move it away."
+            ) from None
         return Record(
             id=job_id,
-            spec=JobSpec.parse(found.spec),
+            spec=spec,
             owner=found.owner,
             created=found.created,
             run=found.run,
@@ -472,7 +481,7 @@ class Records:
 
     def reason(self, error: Exception) -> str:
         """Why a record cannot be read, without the secrets that a driver may tell."""
-        text: str = redactor(self.folder.storage_options)(f"{type(error).__name__}: {error}")
+        text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
 
@@ -483,6 +492,27 @@ def _other_format(error: Exception) -> str | None:
             found = printable(str(one["input"])[:40])
             return f"format {found}, and largek_dask {__version__} reads format {FORMAT}"
     return None
+
+
+def _kind_of(error: Exception) -> str:
+    """The kind of an error; of fields that are not known, also who may have written them."""
+    if not isinstance(error, ValidationError):
+        return type(error).__name__
+    wrong = error.errors()
+    if any(one["type"] != "extra_forbidden" for one in wrong):
+        return "ValidationError"
+    unknown = printable(", ".join(str(one["loc"][-1]) for one in wrong)[:200])
+    return (
+        f"ValidationError; largek_dask {__version__} does not know {unknown}, a newer one may have "
+        "written it: then upgrade"
+    )
+
+
+def _version_in(document: Any) -> str:
+    """The last version that a record names, in brackets; nothing if it names none."""
+    versions = document.get("versions") if isinstance(document, dict) else None
+    last = versions[-1] if isinstance(versions, list) and versions else ""
+    return f" ({printable(str(last)[:40])})" if last else ""
 
 
 def _job_of(name: str) -> str:
@@ -560,8 +590,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
                 "largek_dask that wrote it, or choose another output."
             ) from None
         raise ParameterError(
-            f"{folder.url}/{name} is no result of a job ({type(error).__name__}): choose another "
-            "output."
+            f"{folder.url}/{name} is no result of a job ({_kind_of(error)}): choose another output."
         ) from None
     if found.job != job_id:
         raise ParameterError(

@@ -7,6 +7,7 @@ scheduler's event loop, and many are asked for in slices, so that nobody waits f
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -20,8 +21,7 @@ from largek_dask import config
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, LargekError, LostJobError, ParameterError
-from largek_dask.redaction import redactor
-from largek_dask.service.credentials import known_values, options_of, output_folder
+from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import (
     CHECKPOINTS,
     JOB_FILES,
@@ -30,6 +30,7 @@ from largek_dask.service.fitting import (
     UNFINISHED_LABELS,
 )
 from largek_dask.service.known import KnownJob
+from largek_dask.service.lanes import Lanes
 from largek_dask.service.lease import claimed_for
 from largek_dask.service.listing import moment_of
 from largek_dask.service.register import Register
@@ -131,6 +132,7 @@ class Sweeper(threading.Thread):
         self._register = register
         self._tenure = tenure
         self._clock = clock
+        self._lanes = Lanes("largek-sweeper")
         self._over = threading.Event()
 
     # --- what a client may ask --------------------------------------------------------------------
@@ -274,13 +276,14 @@ class Sweeper(threading.Thread):
         for job in self._register.jobs():
             if self._over.is_set() or not self._register.loaded.is_set():
                 return
-            try:
-                look(job)
-            except LostJobError:
-                return
-            except Exception as error:  # drivers raise errors of their own kinds
-                told = self._told(job, error)
-                logger.info("Job %s is not removed yet: %s", job.record.id, told)
+            self._lanes.run(job.record.id, functools.partial(self._look, look, job))
+
+    def _look(self, look: Callable[[KnownJob], None], job: KnownJob) -> None:
+        try:
+            look(job)
+        except Exception as error:  # drivers raise errors of their own kinds
+            told = self._told(job, error)
+            logger.info("Job %s is not removed yet: %s", job.record.id, told)
 
     def finish(self, job: KnownJob) -> None:
         """Go on with a removal that was cut off."""
@@ -354,8 +357,7 @@ class Sweeper(threading.Thread):
 
     def _told(self, job: KnownJob, error: Exception) -> str:
         text = f"{type(error).__name__}: {error}"
-        redact = redactor(known_values(job.record.spec, job.secrets))
-        told: str = redact(str(error) if isinstance(error, LargekError) else text)
+        told: str = job.redact(str(error) if isinstance(error, LargekError) else text)
         return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from tornado.httpclient import AsyncHTTPClient
 
 import largek_dask as lk
 from largek_dask.cli import main
@@ -66,6 +68,43 @@ def test_serve__says_where_and_that_a_port_was_in_use(taken, tmp_path, monkeypat
     found = CliRunner().invoke(main, ["serve", str(tmp_path), "--port", "0", "--json"])
     told = json.loads(found.output)
     assert told["url"] == f"http://127.0.0.1:{told['port']}/largek"
+
+
+def test_serve__answers_under_the_name_it_is_bound_to_and_no_foreign_one(tmp_path, monkeypatch):
+    bound = []
+    listen = module.listen
+
+    def on_loopback(server, host, port):
+        assert host == "big-machine"
+        bound.append(listen(server, "127.0.0.1", 0))
+        return bound[0]
+
+    monkeypatch.setattr(module, "listen", on_loopback)
+
+    async def asked():
+        source = Folders([str(tmp_path)])
+        serving = asyncio.ensure_future(module._serve(source, "big-machine", 0, True))
+        while not bound:
+            await asyncio.sleep(0)
+        found = [
+            await AsyncHTTPClient().fetch(
+                f"http://127.0.0.1:{bound[0]}/{path}",
+                headers={"Host": host},
+                follow_redirects=False,
+                raise_error=False,
+            )
+            for path in ("", "largek", "largek/data/jobs.json")
+            for host in ("big-machine:8799", "evil.example")
+        ]
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        source.close()
+        return found
+
+    root, *others = asyncio.run(asked())
+    assert (root.code, root.headers["Location"]) == (302, "largek")
+    assert [each.code for each in others] == [403, 200, 403, 200, 403]
 
 
 def test_serve__wants_a_folder():

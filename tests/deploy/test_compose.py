@@ -3,6 +3,7 @@
 There is no engine here: what it would refuse beyond the schema is looked for by `faults`.
 """
 
+import asyncio
 import copy
 import json
 import re
@@ -10,10 +11,12 @@ import stat
 import subprocess
 from pathlib import Path
 
+import dask
 import pytest
 import yaml
 
 from largek_dask import config
+from largek_dask.observe.hosts import Hosts
 from tests.deploy import composed
 from tests.deploy.running import DEPLOY, ROOT, program
 
@@ -250,9 +253,23 @@ def test_commands_are_those_of_kubernetes(name, file, kind):
     probe = box["readinessProbe"]["httpGet"]
     [port] = [p["containerPort"] for p in box["ports"] if p["name"] == probe["port"]]
     assert service["environment"]["LARGEK_HEALTH"] == f"http://127.0.0.1:{port}{probe['path']}"
-    settings = kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"]
-    mine = (FOLDER / "largek.yaml").read_text()
-    assert "\n".join(mine.splitlines()[1:]) == settings.rstrip("\n")
+    there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
+    mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
+    names = there["largek"]["observe"].pop("hosts")
+    assert mine["largek"]["observe"].pop("hosts") == names[:1]
+    assert mine == there
+
+
+def test_the_page_of_jobs_answers_under_the_names_of_its_service():
+    there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
+    mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
+    service, namespace = kubernetes("scheduler.yaml", "Service")["metadata"]["name"], "largek"
+    full = f"{service}.{namespace}.svc.cluster.local"
+    for settings, names in ((mine, ["scheduler"]), (there, [service, full])):
+        with dask.config.set(settings):
+            for name in names:
+                assert asyncio.run(Hosts(lambda: None).accepts(f"{name}:8787"))
+            assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
 
 
 def test_tls_changes_no_more_than_the_protocol():

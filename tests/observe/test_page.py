@@ -32,6 +32,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_count
 from largek_dask.observe.board import Board
 from largek_dask.observe.history import Series
+from largek_dask.observe.hosts import Hosts
 from largek_dask.observe.web import install
 from tests.checks import eventually
 from tests.faults.rig import Rig, free_port
@@ -486,7 +487,7 @@ def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
 
     async def serve() -> None:
         application = web.Application([])
-        page = install(application, "/", source, **how)
+        page = install(application, "/", source, Hosts(lambda: None), **how)
         server = HTTPServer(application)
         sockets = bind_sockets(0, "127.0.0.1")
         server.add_sockets(sockets)

@@ -28,6 +28,18 @@ def job(document, told):
     return KnownJob(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
 
 
+def test_what_hides_secrets_is_made_once_for_those_that_are_known(document, told):
+    spec = JobSpec.parse(document(storage_options={"a": {"memory": True}, "b": {"memory": True}}))
+    record, places = Record("lk-1", spec, "me", 0.0), Places.of(spec)
+    job = KnownJob(record, places, {"a": "secret-a"}, told.append, is_new=True)
+    first = job.redact
+    assert first("secret-a, secret-b") == "***, secret-b"
+    assert job.redact is first
+    job.supply({"b": "secret-b"})
+    assert job.redact("secret-a, secret-b") == "***, ***"
+    assert job.redact is job.redact
+
+
 def warning(topic):
     return {"event": "warning", "topic": topic, "message": f"about {topic}"}
 

@@ -17,12 +17,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask import config
+from largek_dask.driver.space import room_of
+from largek_dask.driver.storage import Folder
 from largek_dask.observe import metrics
-from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
+from largek_dask.observe.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRICS
+from largek_dask.service import running
 from largek_dask.service.metering import metered
 from largek_dask.service.plugin import JobsPlugin
 from tests.checks import eventually
@@ -33,6 +37,8 @@ prometheus_client = pytest.importorskip("prometheus_client")
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARD = json.loads((ROOT / "deploy/grafana/largek.json").read_text())
 ALERTS = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+ALERT_NAMES = re.findall(r"alert: (\w+)", ALERTS)
+ALERT_TESTS = ROOT / "tests/deploy/alerts_test.yml"
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +116,7 @@ def test_jobs__that_are_shown_are_few_and_those_that_run_come_first(
     with config_of(2):
         last = max(ids, key=lambda name: jobs.status(name)["last_event"])
         assert [job.job_id for job in jobs.metrics().jobs] == [runs, last]
-    later = metered(jobs._register.jobs(), lambda: time.time() + 601)
+    later = metered(jobs._register.jobs(), {}, lambda: time.time() + 601)
     assert [job.job_id for job in later.jobs] == [runs]
     assert later.states["finished"] == 3
     slow_steps.set()
@@ -194,23 +200,75 @@ def checked(promtool, *arguments, given=None):
 
 
 def expressions():
-    """Every expression of the dashboard and the alerts, each side of a comparison by itself."""
+    """Every expression of the dashboard."""
     found = {target["expr"]: None for panel in DASHBOARD["panels"] for target in panel["targets"]}
-    rules = re.findall(r"expr: (?:>-\n((?: {10}.*\n)+)|(.*)\n)", ALERTS)
-    assert len(rules) == ALERTS.count("alert:") == 3
-    for folded, plain in rules:
-        sides = " ".join((folded or plain).split()).split(" > ")
-        assert len(sides) == 2, "an alert is a comparison"
-        found |= dict.fromkeys(side for side in sides if not re.fullmatch(r"[\d.]+", side))
     return [expr.replace("$__rate_interval", "20s").replace("$job_id", ".*") for expr in found]
 
 
 def test_every_metric_is_on_the_dashboard_or_in_an_alert():
-    told = " ".join(expressions())
-    for prefix, names in (("job", JOB_METRICS), ("worker", WORKER_METRICS)):
-        for name, (kind, _) in {**names, "seconds": ("counter", "")}.items():
-            full = f"largek_{prefix}_{name}{'_total' if kind == 'counter' else ''}"
-            assert full in told, full
+    told = " ".join((*expressions(), ALERTS))
+    known = {"largek_jobs", "largek_job_info"}
+    seconds = {"seconds": ("counter", "")}
+    for prefix, names in (
+        ("job", JOB_METRICS | seconds),
+        ("worker", WORKER_METRICS | seconds),
+        ("store", STORE_METRICS),
+    ):
+        for name, (kind, _) in names.items():
+            known.add(f"largek_{prefix}_{name}{'_total' if kind == 'counter' else ''}")
+    assert set(re.findall(r"\blargek_\w+", told)) == known
+
+
+def test_every_alert_fires_and_does_not_fire_too_early():
+    """By Prometheus itself, on series that are made up."""
+    promtool = found_or_skipped("promtool")
+    done = subprocess.run(
+        [promtool, "test", "rules", str(ALERT_TESTS)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = [case for test in yaml.safe_load(ALERT_TESTS.read_text())["tests"]
+             for case in test["alert_rule_test"]]  # fmt: skip
+    fires = {case["alertname"] for case in cases if case.get("exp_alerts")}
+    is_quiet = {case["alertname"] for case in cases if not case.get("exp_alerts")}
+    assert fires == is_quiet == set(ALERT_NAMES)
+
+
+def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, monkeypatch):
+    """What the alerts of a job that hangs, and of one that has failed, are made of."""
+    go_on = threading.Event()
+    opened = running.open_rows
+
+    def slow(*given, **options):
+        assert go_on.wait(60)
+        return opened(*given, **options)
+
+    monkeypatch.setattr(running, "open_rows", slow)
+    jobs = open_jobs()
+    metrics.watch_jobs(jobs.metrics)
+    job_id = jobs.submit(document("a", max_iter=2), {}, "me")
+    figure = of_job(job_id, "largek_job_before_first_step_seconds")
+    eventually(lambda: figure in scraped()[1], "a job that has begun")
+    began = jobs._register.find(job_id).began
+    later = metered(jobs._register.jobs(), {}, lambda: began + 901.0)
+    assert later.jobs[0].figures["before_first_step_seconds"] == 901.0
+    go_on.set()
+    wait_until(jobs, job_id, "finished")
+    found = scraped()[1]
+    assert figure not in found
+    assert of_job(job_id, "largek_job_failed") not in found
+    monkeypatch.setattr(running, "open_rows", lambda *_, **__: 1 / 0)
+    failed = jobs.submit(document("b"), {}, "me")
+    wait_until(jobs, failed, "failed")
+    assert scraped()[1][of_job(failed, "largek_job_failed")] == 1
+
+
+def test_store__has_figures_of_its_disk(open_jobs):
+    jobs = open_jobs()
+    metrics.watch_jobs(jobs.metrics)
+    eventually(lambda: jobs.metrics().store, "a look at the store")
+    found = scraped()[1]
+    assert 0 < found["largek_store_free_bytes", ()] < found["largek_store_size_bytes", ()]
+    assert room_of(Folder("memory://store")) is None
 
 
 @pytest.fixture
@@ -289,7 +347,7 @@ def test_prometheus_scrapes_scheduler_and_worker_and_every_expression_has_a_resu
             groups = json.loads(read(f"http://{address}/api/v1/rules"))["data"]["groups"]
             health = [rule["health"] for group in groups for rule in group["rules"]]
             assert "err" not in health
-            return health == ["ok"] * 3
+            return health == ["ok"] * len(ALERT_NAMES)
 
         eventually(rules_are_well, "Prometheus to evaluate the alerts")
     finally:
@@ -301,6 +359,9 @@ def test_prometheus_scrapes_scheduler_and_worker_and_every_expression_has_a_resu
         for line in read(f"http://{target}/metrics").splitlines(keepends=True)
         if re.match(r"(# \w+ )?largek_", line)
     )
+    every = "".join(read(f"http://{target}/metrics") for target in targets)
+    for name in set(re.findall(r"\bdask_\w+", ALERTS)):
+        assert f"{name}{{" in every, "it is Dask's, and may be called otherwise some day"
     assert "largek_job_rows_total" in ours
     assert "largek_worker_rows_total" in ours
     assert checked(promtool, "metrics", given=ours) == (0, "", "")

@@ -1,6 +1,7 @@
 """The plugin on a scheduler that is only made up: what it answers, and how it ends."""
 
 import asyncio
+import json
 import logging
 import threading
 from contextlib import asynccontextmanager
@@ -11,10 +12,12 @@ import pytest
 from distributed import Client, Scheduler
 from tornado import web
 
+from largek_dask import redaction
 from largek_dask.errors import OutputError, ParameterError
 from largek_dask.observe import web as pages_over_http
 from largek_dask.service.plugin import (
     HANDLER,
+    MOST_ARGUMENTS,
     MOST_LOGGED,
     MOST_LOGGED_OF_JOB,
     TARGET,
@@ -95,6 +98,45 @@ def test_answer__only_what_nobody_foresaw_is_logged(
     failures = [line for line in logged if line.startswith("largek records failed:")]
     assert len(failures) == is_logged
     assert all("    Traceback" in line and str(error) in line for line in failures)
+
+
+def test_answer__a_question_that_is_too_long_is_refused_unread(tmp_path, quick_leases, monkeypatch):
+    read = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: read.append(len(text)) or loads(text))
+    arguments = json.dumps({"secrets": {"token": "secret\n" * MOST_ARGUMENTS}})
+
+    async def asked():
+        async with running(tmp_path) as plugin:
+            read.clear()
+            return await plugin._answer("submit", arguments), await plugin._answer("jobs", "[]")
+
+    long, of_no_object = asyncio.run(asked())
+    assert long["error"] == "ParameterError"
+    assert "at most 8,388,608 letters" in long["message"]
+    assert max(read) < 100
+    assert "must be a JSON object" in of_no_object["message"]
+
+
+def test_answer__of_large_secrets_is_an_error_that_does_not_look_for_them(
+    tmp_path, quick_leases, monkeypatch
+):
+    made = []
+    made_of = redaction.Redactor.__init__
+    monkeypatch.setattr(
+        redaction.Redactor, "__init__", lambda self, of: made.append(of) or made_of(self, of)
+    )
+    secrets = {"token": "line\n" * 400_000}
+
+    async def asked():
+        async with running(tmp_path) as plugin:
+            given = {"document": "{}", "secrets": secrets, "owner": "me"}
+            return await plugin._answer("submit", json.dumps(given))
+
+    told = asyncio.run(asked())
+    assert "storage_options['token'] has 2,000,000 bytes" in told["message"]
+    assert made
+    assert secrets not in made
 
 
 def test_close__waits_for_no_answer_that_is_under_way(tmp_path, quick_leases):

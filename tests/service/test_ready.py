@@ -72,6 +72,30 @@ def test_it_is_there_with_and_without_a_dashboard(tmp_path, options, path):
     asyncio.run(asked())
 
 
+def test_foreign_host_names__are_refused_on_our_pages_alone(tmp_path):
+    """Prometheus of docker-compose.yml asks ``scheduler:8787`` for /metrics, which is Dask's."""
+
+    async def asked():
+        async with scheduler(tmp_path, dashboard=True) as made:
+            await made.until(200)
+            for path in ("/largek/ready", "/largek", "/largek/data/jobs.json"):
+                assert (await made.ask(path))[0] == 200
+                code, text = await made.ask(path, headers={"Host": "scheduler:8787"})
+                assert code == 403
+                assert "hosts: [scheduler]" in text
+                with dask.config.set({"largek.observe.hosts": ["scheduler"]}):
+                    assert (await made.ask(path, headers={"Host": "scheduler:8787"}))[0] == 200
+                link = {
+                    "distributed.dashboard.link": "https://hub.example/user/proxy/{port}/status"
+                }
+                with dask.config.set(link):
+                    assert (await made.ask(path, headers={"Host": "hub.example"}))[0] == 200
+            for path in ("/metrics", "/health", "/status"):
+                assert (await made.ask(path, headers={"Host": "scheduler:8787"}))[0] == 200
+
+    asyncio.run(asked())
+
+
 def test_without_the_page_of_jobs_it_is_there(tmp_path):
     async def asked():
         async with scheduler(tmp_path, dashboard=False) as made:

@@ -19,7 +19,8 @@ import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
-from largek_dask.redaction import redactor
+from largek_dask.redaction import Redactor, redactor
+from largek_dask.service.job import Job
 from tests.checks import eventually
 from tests.memory_files import MemoryFiles
 from tests.service.conftest import wait_until
@@ -93,9 +94,8 @@ def check_silence(*texts):
 @pytest.fixture
 def vault_job(document):
     def make(**changes):
-        return document(
-            "vault:///out", data="vault:///x.zarr", storage_options=HIDDEN, n_clusters=5, **changes
-        )
+        asked = {"data": "vault:///x.zarr", "storage_options": HIDDEN, "n_clusters": 5}
+        return document("vault:///out", **asked | changes)
 
     return make
 
@@ -263,6 +263,84 @@ def test_secrets__from_the_environment(vault, open_jobs, document, written, monk
     assert wait_until(later, job_id, "finished", "failed")["state"] == "finished"
     check_silence(written())
     assert b"LARGEK_TEST_TOKEN" in written()
+
+
+TOO_LARGE = {
+    "a text": ("token", "x" * 16_385, "16,385 bytes, and a value may have at most 16,384"),
+    "lines": ("token", "line\n" * 4_000, "20,000 bytes"),
+    "two bytes a letter": ("token", "é" * 8_193, "16,386 bytes"),
+    "inside": ("options", {"key": ["x" * 16_384]}, "16,397 bytes"),
+    "a name inside": ("options", {"x" * 16_384: 1}, "16,391 bytes"),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "told"), TOO_LARGE.values(), ids=TOO_LARGE)
+def test_secrets__of_more_than_16_kb_are_refused_by_name(
+    name, value, told, vault, open_jobs, vault_job, monkeypatch
+):
+    """Each is looked for in every text of its job, in many forms."""
+    jobs = open_jobs()
+
+    def refuse(ask):
+        with pytest.raises(ParameterError, match=re.escape(told)) as failed:
+            ask()
+        assert f"storage_options[{name!r}]" in str(failed.value)
+        assert len(str(failed.value)) < 500
+        assert "xxx" not in str(failed.value)
+
+    refuse(lambda: jobs.submit(vault_job(), {**OPTIONS, name: value}, "me"))
+    # A client does not even send it.
+    refuse(lambda: Job(None, "lk-1").supply({name: value}))
+    job_id = jobs.submit(vault_job(max_iter=1), OPTIONS, "me")
+    wait_until(jobs, job_id, "finished", "failed")
+    refuse(lambda: jobs.supply(job_id, {name: value}))
+    refuse(lambda: jobs.resume(job_id, {"max_iter": 3}, {name: value}))
+    if isinstance(value, str):
+        monkeypatch.setenv("LARGEK_TEST_TOKEN", value)
+        by_name = vault_job(storage_options={**HIDDEN, "token": {"env": "LARGEK_TEST_TOKEN"}})
+        refuse(lambda: jobs.submit(by_name, {"options": OPTIONS["options"]}, "me"))
+    assert [job["id"] for job in jobs.all()] == [job_id]
+
+
+def test_secrets__of_one_job_are_64_kb_at_most(vault, open_jobs, document):
+    jobs = open_jobs()
+    names = [f"option{n}" for n in range(5)]
+    hidden = {name: {"memory": True} for name in names}
+    asked = document("vault:///out", data="vault:///x.zarr", storage_options=hidden)
+    with pytest.raises(ParameterError, match=r"have 80,000 bytes, and together .* 65,536"):
+        jobs.submit(asked, dict.fromkeys(names, "x" * 16_000), "me")
+    assert jobs.all() == []
+
+
+def test_secrets__of_16_kb_are_taken_and_hidden(vault, open_jobs, vault_job, logged):
+    jobs = open_jobs()
+    long = "key-line\n" * 1_820 + "last"
+    assert len(long) == 16_384
+    with pytest.raises(DataError, match="opens nothing") as failed:
+        jobs.submit(vault_job(), {**OPTIONS, "token": long}, "me")
+    assert "key-line" not in str(failed.value)
+
+
+def test_secrets__nobody_asked_for_are_refused(vault, open_jobs, vault_job):
+    jobs = open_jobs()
+    job_id = jobs.submit(vault_job(max_iter=1), OPTIONS, "me")
+    wait_until(jobs, job_id, "finished", "failed")
+    for ask in (jobs.supply, lambda one, more: jobs.resume(one, {"max_iter": 3}, more)):
+        with pytest.raises(ParameterError, match="no storage option 'more'"):
+            ask(job_id, {"more": "x"})
+    assert jobs.status(job_id)["state"] == "finished"
+
+
+def test_redactor__of_several_jobs_leaves_out_the_longest():
+    redact = Redactor.joined([redactor("open"), redactor("open-sesame"), redactor("same-key")])
+    assert redact("open, open-sesame, open-sesame-key") == "***, ***, ***-key"
+
+
+def test_redactor__of_very_deep_values():
+    deep: Any = "a-deep-secret"
+    for _ in range(5_000):
+        deep = [deep]
+    assert redactor(deep)("it is a-deep-secret") == "it is ***"
 
 
 def test_redactor__hides_texts_inside_anything():

@@ -197,12 +197,16 @@ def tutorials(_docs: Path) -> str:
 
 def metrics(_docs: Path) -> str:
     """Every metric, of jobs and of workers."""
-    from largek_dask.observe.metrics import JOB_METRICS, SECONDS, WORKER_METRICS
+    from largek_dask.observe.metrics import JOB_METRICS, SECONDS, STORE_METRICS, WORKER_METRICS
 
     lines = ["| metric | labels | kind | what it says |", "|---|---|---|---|",
              row("`largek_jobs`", "`state`", "gauge", "Jobs by state."),
              row("`largek_job_info`", "`job_id`, `name` (cut at 64 characters), `algorithm`, "
                  "`n_clusters`", "gauge", "What a job is: 1.")]  # fmt: skip
+    lines += [
+        row(f"`largek_store_{name}`", "", kind, says)
+        for name, (kind, says) in STORE_METRICS.items()
+    ]
     for prefix, label, told in (("job", "`job_id`", JOB_METRICS), ("worker", "", WORKER_METRICS)):
         with_seconds = {**told, "seconds": ("counter", SECONDS)}
         for name, (kind, says) in with_seconds.items():

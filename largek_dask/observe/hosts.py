@@ -1,0 +1,144 @@
+"""Refuse HTTP requests before they are read: foreign host names, and long bodies.
+
+A web site can have its name resolve to an address of the viewer's own network (DNS rebinding) and
+then read a server without a login as if both had one origin. The browser sends the site's name as
+``Host``, so a server that accepts only names of its own is out of reach. An IP address needs no
+check: nobody can have it resolve to something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from tornado import web
+
+from largek_dask import config
+from largek_dask.driver.words import printable
+
+__all__ = ["MOST_BODY", "GuardedHandler", "Hosts"]
+
+MOST_BODY = 4_096
+"""Largest body of a request, in bytes."""
+MOST_SHOWN = 100
+"""Characters of a refused name that an answer repeats."""
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
+"""A ``Host`` header: a name or an address, then perhaps a port."""
+
+
+class Hosts:
+    """Host names under which a server answers.
+
+    Parameters
+    ----------
+    address : callable
+        Returns the URL under which the server is announced, or None. Its host is accepted.
+    """
+
+    def __init__(self, address: Callable[[], str | None]) -> None:
+        self._address = address
+
+    async def accepts(self, host: str) -> bool:
+        """Whether a request with this ``Host`` header is answered."""
+        name = _name_of(host)
+        if name == "localhost" or name.endswith(".localhost") or _is_address(name):
+            return True
+        return bool(name) and (
+            name == _name_in(self._address() or "")
+            or any(_covers(allowed, name) for allowed in _configured())
+            # The name of this machine may have to be looked up in the network.
+            or name in await asyncio.to_thread(_own_names)
+        )
+
+
+def refusal(host: str) -> str:
+    """What a viewer reads instead of a page, with the setting that would show it."""
+    shown = printable(host)[:MOST_SHOWN]
+    name = _name_of(shown) or "NAME"
+    return (
+        f"This server does not answer requests for the host {shown!r}: a name that is not its own "
+        "could be that of a web site that tries to read this page through your browser.\n"
+        "If you come here under this name on purpose, for example through JupyterHub or another "
+        "proxy, add it to largek.observe.hosts where the server is started: in Dask's "
+        f"configuration\n\n    largek: {{observe: {{hosts: [{name}]}}}}\n\n"
+        f"or in the environment, DASK_LARGEK__OBSERVE__HOSTS={name}\n"
+    )
+
+
+def _plain(name: str) -> str:
+    """A host name in the one form that is compared."""
+    return name.strip("[]").rstrip(".").lower()
+
+
+def _name_of(host: str) -> str:
+    """The name or address in a ``Host`` header; empty if it is malformed."""
+    found = HOST.fullmatch(host)
+    return _plain(found[1]) if found else ""
+
+
+def _name_in(url: str) -> str:
+    """The name or address in a URL, whose scheme, port and path may be missing."""
+    return _name_of(re.sub(r"^\w+://", "", url.strip()).partition("/")[0])
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _configured() -> list[str]:
+    """``largek.observe.hosts``: a list, or names separated by commas as in the environment."""
+    hosts = config.get("observe.hosts") or ()
+    return [_name_in(str(host)) for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
+
+
+def _covers(allowed: str, name: str) -> bool:
+    """Whether a configured name accepts this one; ``.example.org`` accepts all names below it."""
+    return allowed in ("*", name) or (allowed.startswith(".") and f".{name}".endswith(allowed))
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    """Names of this machine."""
+    return frozenset(map(_plain, (socket.gethostname(), socket.getfqdn())))
+
+
+@web.stream_request_body
+class GuardedHandler(web.RequestHandler):
+    """A handler that refuses foreign host names, and bodies that are too long, unread."""
+
+    def initialize(self, hosts: Hosts) -> None:
+        """Called by tornado."""
+        self._hosts = hosts
+        self.body = b""
+
+    async def prepare(self) -> None:
+        """Refuse before any of the body is read."""
+        self.request.connection.set_max_body_size(MOST_BODY)  # type: ignore[union-attr]
+        if not await self._hosts.accepts(self.request.host):
+            self.set_status(403)
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.finish(refusal(self.request.host))
+            return
+        if "Transfer-Encoding" in self.request.headers:
+            raise web.HTTPError(411, reason="Content-Length is required")
+        length = self.request.headers.get("Content-Length", "0")
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MOST_BODY:
+            raise web.HTTPError(413, reason=f"The body may have at most {MOST_BODY} bytes")
+
+    def data_received(self, chunk: bytes) -> None:
+        """Called by tornado, with a part of the body."""
+        self.body += chunk
+
+    def write_error(self, status_code: int, **about: Any) -> None:
+        """In words, without anything of the program."""
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.finish(f"{self._reason}\n")

@@ -1,0 +1,225 @@
+"""A folder of one job that hangs, as on a network file system that is away: others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from typing import Any, ClassVar
+
+import dask
+import fsspec
+import pytest
+
+from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.storage import Folder
+from largek_dask.service import lanes, places, plugin, sweeping
+from largek_dask.service.folders import Folders
+from largek_dask.service.lanes import Lanes
+from tests.checks import eventually
+from tests.memory_files import MemoryFiles
+from tests.observe.sources import started, step
+from tests.service.conftest import begun, wait_until
+from tests.service.test_plugin import running
+
+
+class HangingFileSystem(MemoryFiles):
+    """``hang://``: like ``memory://``, but until :attr:`opened` no call of "hung" returns."""
+
+    protocol = "hang"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    opened = threading.Event()
+    hung = threading.Event()
+    """Set once a call has been made that hangs."""
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFiles._strip_protocol(path.replace("hang://", "memory://"))
+
+
+def held(name: str) -> Any:
+    """A method of the file system that hangs."""
+
+    def method(self: Any, path: Any, *given: Any, **options: Any) -> Any:
+        if "hung" in str(path) and not self.opened.is_set():
+            self.hung.set()
+            self.opened.wait()
+        return getattr(MemoryFiles, name)(self, path, *given, **options)
+
+    return method
+
+
+for name in ("ls", "info", "cat_file", "pipe_file", "_open", "rm", "rm_file", "makedirs", "exists"):
+    setattr(HangingFileSystem, name, held(name))
+fsspec.register_implementation("hang", HangingFileSystem, clobber=True)
+
+
+@pytest.fixture
+def storage(monkeypatch):
+    """``storage.opened.clear()``: from now on ``hang:///hung`` answers no more."""
+    HangingFileSystem.store.clear()
+    HangingFileSystem.pseudo_dirs[:] = [""]
+    HangingFileSystem.clear_instance_cache()
+    HangingFileSystem.opened.set()
+    HangingFileSystem.hung.clear()
+    monkeypatch.setattr(lanes, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(lanes, "WAIT_AGAIN_SECONDS", 0.05)
+    yield HangingFileSystem
+    HangingFileSystem.opened.set()
+
+
+def line(job_id: str, message: str) -> dict[str, Any]:
+    return {"job": job_id, "run": 1, "time": "2026-01-01T00:00:00.000", "level": "WARNING",
+            "logger": "x", "message": message}  # fmt: skip
+
+
+def test_lanes__do_the_work_of_other_jobs_and_none_twice():
+    held, done = threading.Event(), []
+    them = Lanes("test")
+    try:
+        assert not them.run("a", held.wait)
+        assert not them.run("a", lambda: done.append("a"))
+        assert them.run("b", lambda: done.append("b"))
+        assert them.run("b", lambda: done.append("b"))
+        assert done == ["b", "b"]
+    finally:
+        held.set()
+    eventually(lambda: them.run("a", lambda: done.append("a")), "the work of the first is over")
+    assert done == ["b", "b", "a"]
+
+
+def test_journal__lines_of_others_are_written(storage, open_jobs, document, slow_steps, tmp_path):
+    jobs = open_jobs()
+    hung = jobs.submit(document("hang:///hung/out"), {}, "me")
+    well = jobs.submit(document("well"), {}, "me")
+    for job_id in (hung, well):
+        begun(jobs, job_id, 1)
+    storage.opened.clear()
+    jobs.journal.take("worker", "w", line(hung, "of the one that hangs"))
+    assert storage.hung.wait(60), "its folder hangs"
+    log = tmp_path / "well" / "logs.jsonl"
+    for n in range(3):
+        jobs.journal.take("worker", "w", line(well, f"line {n}"))
+        eventually(lambda n=n: log.exists() and f"line {n}" in log.read_text(), "it is written")
+    assert [one["message"] for one in jobs.journal.lines(well)] == ["line 0", "line 1", "line 2"]
+    assert not storage.opened.is_set()
+    assert jobs.status(hung)["state"] == "running"
+    storage.opened.set()
+    slow_steps.set()
+    for job_id in (hung, well):
+        assert wait_until(jobs, job_id, "finished", "failed")["state"] == "finished"
+    assert [one["message"] for one in jobs.journal.lines(hung)] == ["of the one that hangs"]
+
+
+def test_sweeper__jobs_after_one_that_hangs_are_removed(
+    storage, open_jobs, document, tmp_path, monkeypatch
+):
+    first = open_jobs()
+    hung = first.submit(document("hang:///hung/out", max_iter=1), {}, "me")
+    wait_until(first, hung, "finished")
+    well = first.submit(document("well", max_iter=1), {}, "me")
+    wait_until(first, well, "finished")
+    monkeypatch.setattr(sweeping, "TICK_SECONDS", 0.01)
+    assert first.close(20.0) == []
+    storage.opened.clear()
+    with dask.config.set({"largek.service.retention.jobs": "0.001s"}):
+        jobs = open_jobs()
+        jobs.wait_until_ready()
+        eventually(lambda: well not in jobs.ids(), "the other one is removed")
+        assert storage.hung.is_set()
+        assert hung in jobs.ids()
+        storage.opened.set()
+        eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
+
+
+def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):
+    """A scheduler finds out where links lead to, of every job that there is."""
+    first = open_jobs()
+    ids = [first.submit(document(name, max_iter=1), {}, "me") for name in ("hung", "well")]
+    for job_id in ids:
+        wait_until(first, job_id, "finished")
+    assert first.close(20.0) == []
+    go_on, asked, real = threading.Event(), threading.Event(), os.path.realpath
+
+    def realpath(path, **options):
+        if str(path).endswith("hung"):
+            asked.set()
+            go_on.wait()
+        return real(path, **options)
+
+    monkeypatch.setattr(places.os.path, "realpath", realpath)
+    try:
+        later = open_jobs()
+        later.wait_until_ready()
+        assert asked.wait(60)
+        assert {job["state"] for job in later.all()} == {"finished"}
+        again = later.submit(document("another", max_iter=1), {}, "me")
+        assert wait_until(later, again, "finished", "failed")["state"] == "finished"
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+
+
+def test_serve__shows_what_is_new_of_others(storage, open_jobs, document, tmp_path, monkeypatch):
+    first = open_jobs()
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        hung = first.submit(document("hang:///hung/out"), {}, "me")
+        well = first.submit(document("well"), {}, "me")
+    assert first.close(20.0) == []
+    storage.opened.clear()
+    monkeypatch.setattr("largek_dask.service.folders.LOCAL_SECONDS", 0.02)
+    shown = Folders([str(tmp_path / "store")])
+    try:
+        assert storage.hung.wait(60), "its folder hangs"
+        sink = JsonLines(Folder(str(tmp_path / "well")))
+        for n in (1, 2):
+            sink({"event": "started", **started()} if n == 1 else step(n))
+            eventually(lambda n=n: shown.status(well)["n_events"] == n, "what is new is shown")
+        sink.close()
+        assert {job["id"] for job in shown.jobs()} == {hung, well}
+        assert not storage.opened.is_set()
+    finally:
+        storage.opened.set()
+        shown.close()
+
+
+def test_answers__about_a_job_that_hangs_leave_threads_for_others(
+    tmp_path, quick_leases, monkeypatch
+):
+    go_on, asked = threading.Event(), []
+    monkeypatch.setattr(plugin, "HANGS_SECONDS", 0.0)
+
+    def known(self, operation, given):
+        if given["id"] == "lk-hung":
+            asked.append(operation)
+            go_on.wait()
+        return given["id"]
+
+    monkeypatch.setattr(plugin.JobsPlugin, "_known", known)
+
+    async def ask():
+        async with running(tmp_path) as made:
+            hung = json.dumps({"id": "lk-hung"})
+            waiting = [
+                asyncio.ensure_future(made._answer("events", hung))
+                for _ in range(plugin.MOST_OF_A_JOB)
+            ]
+            async with asyncio.timeout(60):
+                while len(asked) < plugin.MOST_OF_A_JOB:
+                    await asyncio.sleep(0)
+            refused = await made._answer("events", hung)
+            others = [await made._answer("events", json.dumps({"id": "lk-1"})) for _ in range(50)]
+            go_on.set()
+            return refused, others, await asyncio.gather(*waiting), made._at_files
+
+    try:
+        refused, others, late, left = asyncio.run(ask())
+    finally:
+        go_on.set()
+    assert refused["error"] == "OutputError"
+    assert "the folder of job lk-hung has not answered" in refused["message"]
+    assert {answer["answer"] for answer in others} == {'"lk-1"'}
+    assert {answer["answer"] for answer in late} == {'"lk-hung"'}
+    assert left == {}
