@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import ROOT, cpu_description, save
+from benchmarks.common import RESULTS, cpu_description, save
 from benchmarks.tables import write_tables
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.lloyd import LloydState
@@ -154,7 +154,7 @@ def measure(folder: Path, turns: int = TURNS) -> dict[str, Any]:
         medians = {key: median(values) for key, values in told.items()}
         rows.append({"name": name, "bytes": n_bytes, "syncs": n_syncs, **medians})
         print(rows[-1], flush=True)
-    return {"cpu": cpu_description(), "rows": rows}
+    return {"cpu": cpu_description(), "load": os.getloadavg()[0], "rows": rows}
 
 
 def _seconds(value: float) -> str:
@@ -179,7 +179,9 @@ def table(result: dict[str, Any]) -> str:
             *lines,
             "",
             "Medians of some turns on one local disk; the last column is what the syncs add, in "
-            f"times of `dd` with as many bytes. {result['cpu']}. Made by "
+            "times of `dd` with as many bytes. Labels are written by one thread, in pieces of "
+            "65,536 rows that take two syncs each. Load of the machine at the end: "
+            f"{result['load']:.0f}. {result['cpu']}. Made by "
             "`python -m benchmarks.durability --write`.",
         ]
     )
@@ -191,7 +193,7 @@ def main() -> None:
     parser.add_argument("--folder", help="a folder of the disk to measure")
     parser.add_argument("--write", action="store_true", help="save results, write the table")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder or ROOT) as folder:
+    with tempfile.TemporaryDirectory(dir=args.folder or RESULTS) as folder:
         result = measure(Path(folder))
     print(table(result))
     if args.write:

@@ -222,7 +222,8 @@ class Checkpoints(Generic[State]):
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-self._keep :] for end in (".json", ".zarr")}
         # Records first: arrays without a record are nothing, a record without arrays is damage.
-        self.folder.remove(*sorted(set(self.folder.names()) - kept))
+        for name in sorted(set(self.folder.names()) - kept):
+            self.folder.remove(name)
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
@@ -302,7 +303,8 @@ def forget_torn(folder: Folder) -> None:
         RecoveryWarning,
     )
     # Without it, checkpoints would be in the way of every fit.
-    folder.remove(*RESUMED, "job.json")
+    for name in (*RESUMED, "job.json"):
+        folder.remove(name)
 
 
 def _difference(what: str, theirs: Any, mine: Any) -> str:

@@ -72,8 +72,8 @@ def is_torn(document: bytes) -> bool:
     """Return whether a JSON document is empty or cut off, as a power failure may leave it."""
     try:
         json.loads(document)
-    except ValueError:
-        return True
+    except (ValueError, RecursionError) as error:
+        return isinstance(error, ValueError)
     return False
 
 
@@ -227,14 +227,26 @@ class Folder:
         except FileNotFoundError:
             return 0
 
-    def remove(self, *names: str) -> None:
-        """Remove files or folders, as far as they are there."""
+    def remove(self, name: str) -> None:
+        """Remove a file or folder if it is there.
+
+        Raises
+        ------
+        OutputError
+            The disk does not take it.
+        OSError
+            It cannot be removed now.
+        """
         self._may_write()
-        found = [name for name in names if patiently(partial(self._removed, name))]
-        if self.is_local:
-            for folder in {os.path.dirname(self.path(name)) for name in found}:
+        if patiently(lambda: self._removed(name)) and self.is_local:
+            try:
                 with contextlib.suppress(FileNotFoundError):
-                    sync_folder(folder)
+                    sync_folder(os.path.dirname(self.path(name)))
+            except OSError as error:
+                raise OutputError(
+                    f"{self.url}/{name} may come back after a power failure: {error}; check the "
+                    "disk."
+                ) from error
 
     def _removed(self, name: str) -> bool:
         """Remove what is there; False if that is nothing."""
@@ -365,10 +377,13 @@ class Folder:
                 with self._unfinished(target, write) as unfinished:
                     os.replace(unfinished, target)
                 return
-            with tempfile.NamedTemporaryFile(prefix="largek-") as file:
-                write(file)
-                file.flush()
-                patiently(lambda: self._sent(file.name, target))
+            number, unfinished = tempfile.mkstemp(prefix="largek-")
+            try:
+                with open(number, "wb") as file:
+                    write(file)
+                patiently(lambda: self._sent(unfinished, target))
+            finally:
+                os.remove(unfinished)
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"{self.url}/{name} cannot be written: {error}; check space and permissions there."

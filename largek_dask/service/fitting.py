@@ -115,7 +115,8 @@ def _forget_torn_labels(folder: Folder) -> None:
             "written again.",
             RecoveryWarning,
         )
-        folder.remove(LABELS, UNFINISHED_LABELS)
+        for name in (LABELS, UNFINISHED_LABELS):
+            folder.remove(name)
 
 
 def fit_into(

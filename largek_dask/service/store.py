@@ -405,10 +405,9 @@ class Records:
         """
         name = f"{checked_id(job_id)}.json"
         try:
-            text = self._folder.read(name, limit=2 * MOST_BYTES)
-            if not text.strip(BLANK):
-                raise DamagedError("it is empty, as a power failure leaves it")
-            document = json.loads(text, object_pairs_hook=unique_keys)
+            document = json.loads(
+                self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
+            )
             found = _Document.model_validate(document)
         except FileNotFoundError:
             raise JobNotFoundError(
@@ -464,7 +463,10 @@ class Records:
         for job_id, reason in list(unreadable.items()):
             if self._lease is not None and self._is_set_aside(job_id):
                 del unreadable[job_id]
-                reason = f"its record was empty, and is in {self.url}/{LATE} now: submit it again"
+                reason = (
+                    f"its record was empty, and is in {self.url}/{LATE} now: submit it again, with "
+                    "another output"
+                )
             warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
         return records, unreadable
 
