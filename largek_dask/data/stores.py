@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,7 @@ __all__ = [
     "open_node",
     "read_stored",
     "remote_store",
+    "stored_keys",
 ]
 
 ATTRIBUTE = "largek"
@@ -272,8 +274,14 @@ def open_node(
         else:
             what = f"{url} does not exist or is not Zarr"
         raise DataError(f"{what}; check the address.") from error
+    except json.JSONDecodeError as error:
+        raise IncompleteStoreError(
+            f"{where} cannot be opened: its description is no whole JSON ({error}), as a power "
+            "failure while it was written leaves it. Write it again (largek ingest --force) or "
+            "remove it."
+        ) from error
     except Exception as error:
-        # drivers raise errors of their own kinds (no access, no such bucket, broken JSON)
+        # drivers raise errors of their own kinds (no access, no such bucket)
         raise DataError(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."
@@ -380,6 +388,11 @@ def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]
         # NaN does not equal itself
         if (part == fill if fill == fill else part != part).all():
             yield key
+
+
+def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
+    """Keys of the stored chunks that hold some of these rows."""
+    return (key for key, *_ in _stored_pieces(array, start, stop))
 
 
 def _stored_pieces(

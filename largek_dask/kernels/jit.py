@@ -61,6 +61,8 @@ FIXED = {
     "cache": False,
 }
 KEPT_VERSIONS = 4
+DIGEST_BYTES = hashlib.sha256().digest_size
+"""Bytes at the end of a file of code: a hash of all before, as torn machine code could be run."""
 SOURCES = Path(__file__).parent
 
 
@@ -185,7 +187,10 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     def _load(self, path: Path, key: tuple[str, str, str], target_context: Any) -> Any:
         """What is kept at `path`, or None."""
         try:
-            saved_key, payload = pickle.loads(path.read_bytes())
+            content = path.read_bytes()
+            if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+                raise ValueError("it is empty or torn, as after a power failure")
+            saved_key, payload = pickle.loads(content)
             if saved_key != key:
                 raise ValueError(f"this is the code of {saved_key}")
             _mark_used(path.parent)
@@ -205,7 +210,8 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         path = self._path(key)
         try:
             _prepare(path.parent)
-            _write(path, dumps((key, data._reduce())))
+            content = dumps((key, data._reduce()))
+            _write(path, content + hashlib.sha256(content).digest())
         except OSError as error:
             global _unsaved
             _unsaved = error

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from largek_dask import config
 from largek_dask.driver.events import Event
@@ -34,6 +35,10 @@ END_SECONDS = 30.0
 """How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
+MOST_LOOKED_AT = 200
+"""Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
+OUTPUT_SECONDS = 5.0
+"""How long after a start questions wait until outputs have been looked at."""
 LOOK_PAUSE = 50.0
 """A pause between two looks whether records are as they have been written, in times of a look."""
 
@@ -83,6 +88,9 @@ class Register:
         self._jobs: dict[str, KnownJob] = {}
         self._stamps: dict[str, int] = {}
         """Marks of all records, when they were looked at last."""
+        self._look: threading.Thread | None = None
+        """Looks at the outputs of jobs that had ended."""
+        self._look_until = 0.0
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
 
@@ -118,8 +126,37 @@ class Register:
             self._jobs.update(jobs)
             self.unreadable, self.is_drained = unreadable, is_drained
             self._stamps = stamps
+            self._look_until = time.monotonic() + OUTPUT_SECONDS
+            ended = (job for job in jobs.values() if job.record.result is not None)
+            latest = sorted(ended, key=lambda job: job.ended)[-MOST_LOOKED_AT:]
+            look = partial(self._look_at_outputs, latest)
+            self._look = threading.Thread(target=look, name="largek-outputs", daemon=True)
+            self._look.start()
             self.loaded.set()
             self.changed.notify_all()
+
+    @staticmethod
+    def _look_at_outputs(jobs: list[KnownJob]) -> None:
+        """Find out of which jobs that have ended the output is damaged, the last ones first.
+
+        In a thread of its own: a folder of a network may not answer for long.
+        """
+        for job in reversed(jobs):
+            # Where it cannot be said it shows when the model is asked for.
+            with contextlib.suppress(LargekError, OSError):
+                job.look_at_output()
+
+    def wait_until_looked(self) -> None:
+        """Wait until the jobs have been read, and for a moment until their outputs are looked at.
+
+        Raises
+        ------
+        ClusterError
+            As of :meth:`wait_until_ready`.
+        """
+        self.wait_until_ready()
+        if self._look is not None:
+            self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""

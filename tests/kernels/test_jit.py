@@ -159,6 +159,21 @@ def test_damaged_file_is_compiled_again_and_mended(folder, content):
         assert misses(kernel) == expected
 
 
+@pytest.mark.parametrize("share", [n / 16 for n in range(1, 16, 2)])
+def test_a_file_with_a_hole_is_compiled_again(folder, share):
+    """As a power failure leaves it: of the right size, with zeros where data were not written."""
+    assert njit(doubled)(3) == 6
+    (path,) = folder.glob("*.bin")
+    content = bytearray(path.read_bytes())
+    begin = int(share * len(content))
+    assert any(content[begin : begin + 64])
+    content[begin : begin + 64] = bytes(64)
+    path.write_bytes(content)
+    kernel = njit(doubled)
+    assert kernel(3) == 6
+    assert misses(kernel) == 1
+
+
 def test_folder_that_cannot_be_written_is_no_error(tmp_path, folder):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
