@@ -14,8 +14,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
-from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
+from largek_dask.data.store_writer import fresh_store, publish_store
+from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.errors import DataError, OutputError
 from largek_dask.kernels.blocks import SparseBlock
 
@@ -57,9 +57,8 @@ class CSRWriter:
         """Rows taken so far."""
         self._n_stored = 0
         try:
-            remove_store(out, storage_options)
             self._group = zarr.create_group(
-                out if is_local(out) else remote_store(out, storage_options, read_only=False),
+                fresh_store(out, storage_options),
                 attributes={ATTRIBUTE: {"format": 1, "complete": False}},
             )
             kinds = {"data": dtype, "indices": np.dtype(np.int32), "indptr": np.dtype(np.int64)}
@@ -100,8 +99,14 @@ class CSRWriter:
                 "check space and permissions there."
             ) from error
 
-    def finish(self, notes: Mapping[str, Any]) -> None:
+    def finish(self, notes: Mapping[str, Any], *, is_scratch: bool = False) -> None:
         """Write what is left, then declare the store complete with these notes, in one write.
+
+        Parameters
+        ----------
+        notes : mapping
+        is_scratch : bool
+            Do not wait until it is on the disk: it need not survive a power failure.
 
         Raises
         ------
@@ -114,14 +119,13 @@ class CSRWriter:
                 "another one."
             )
         self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
-        self._group.update_attributes(
-            {
-                "encoding-type": "csr_matrix",
-                "encoding-version": "0.1.0",
-                "shape": [self.n_written, self.n_features],
-                ATTRIBUTE: {"format": 1, "complete": True, **notes},
-            }
-        )
+        attributes = {
+            "encoding-type": "csr_matrix",
+            "encoding-version": "0.1.0",
+            "shape": [self.n_written, self.n_features],
+            ATTRIBUTE: notes,
+        }
+        publish_store(self._group, self.out, attributes, is_scratch=is_scratch)
 
 
 class _Grown:

@@ -18,10 +18,19 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
+from largek_dask.data.durable import declare, make_folders, sync_folder, sync_tree
 from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, is_there, remote_store
 from largek_dask.errors import DataError, OutputError, ParameterError
 
-__all__ = ["StoreWriter", "refuse_existing", "refuse_file", "remove_store", "unfinished"]
+__all__ = [
+    "StoreWriter",
+    "fresh_store",
+    "publish_store",
+    "refuse_existing",
+    "refuse_file",
+    "remove_store",
+    "unfinished",
+]
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
@@ -131,8 +140,52 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
     for name in _ZARR_FILES:
         if is_there(fs, f"{path}/{name}"):
             fs.rm(f"{path}/{name}")
+    if is_local(out) and os.path.isdir(path):
+        sync_folder(path)
     if is_there(fs, path):
         fs.rm(path, recursive=True)
+
+
+def fresh_store(out: str, storage_options: Mapping[str, Any] | None = None) -> Any:
+    """Remove a Zarr store, if there is one, to make another one there of what is returned."""
+    remove_store(out, storage_options)
+    if not is_local(out):
+        return remote_store(out, storage_options, read_only=False)
+    make_folders(os.path.dirname(out))
+    return out
+
+
+def publish_store(
+    node: Any, out: str, notes: Mapping[str, Any], *, is_scratch: bool = False
+) -> None:
+    """Declare a store complete, in one write, after all of its data are on the disk.
+
+    Parameters
+    ----------
+    node : zarr.Array or zarr.Group
+        The store.
+    out : str
+        Its path or URL.
+    notes : mapping
+        Its attributes; :data:`ATTRIBUTE` holds those of this package.
+    is_scratch : bool
+        Do not wait for the disk.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+    own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
+    try:
+        if is_local(out) and not is_scratch:
+            sync_tree(out)
+        declare(node, {**notes, ATTRIBUTE: own})
+    except Exception as error:
+        # drivers raise errors of their own kinds
+        raise OutputError(
+            f"{out} cannot be written: {error}; check space and permissions there."
+        ) from error
 
 
 class StoreWriter:
@@ -193,9 +246,8 @@ class StoreWriter:
         )
         inner_rows = chunk_rows if inner_rows is None else inner_rows
         try:
-            remove_store(out, storage_options)
             self._array = zarr.create_array(
-                out if is_local(out) else remote_store(out, storage_options, read_only=False),
+                fresh_store(out, storage_options),
                 shape=(n_rows or 0, n_features),
                 dtype=dtype,
                 chunks=(inner_rows, n_features),
@@ -277,7 +329,7 @@ class StoreWriter:
                 f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
                 "it was changed meanwhile: ingest it again."
             )
-        self._array.update_attributes({ATTRIBUTE: {"format": 1, "complete": True, **notes}})
+        publish_store(self._array, self.out, {ATTRIBUTE: notes})
 
 
 def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:

@@ -39,6 +39,7 @@ __all__ = [
     "open_node",
     "read_stored",
     "remote_store",
+    "stored_keys",
 ]
 
 ATTRIBUTE = "largek"
@@ -347,6 +348,11 @@ def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         if (x[(slice(begin - start, end - start), *inner)] == array.fill_value).all():
             yield key
+
+
+def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
+    """Keys of the stored chunks that hold some of these rows."""
+    return (key for key, *_ in _stored_pieces(array, start, stop))
 
 
 def _stored_pieces(

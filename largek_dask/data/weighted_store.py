@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from largek_dask.data.rows import MAX_CHUNK_ROWS
 from largek_dask.data.store_writer import (
     StoreWriter,
+    fresh_store,
+    publish_store,
     refuse_existing,
     refuse_file,
-    remove_store,
     unfinished,
 )
-from largek_dask.data.stores import ATTRIBUTE, check_complete, is_local, normalize, remote_store
+from largek_dask.data.stores import ATTRIBUTE, check_complete, normalize
 from largek_dask.data.zarr_rows import ZarrColumn
 from largek_dask.errors import DataError, OutputError
 
@@ -70,9 +71,8 @@ def write_weighted_rows(
     refuse_file(target)
     refuse_existing(target, storage_options, force=force)
     try:
-        remove_store(target, storage_options)
         group = zarr.create_group(
-            target if is_local(target) else remote_store(target, storage_options, read_only=False),
+            fresh_store(target, storage_options),
             attributes={ATTRIBUTE: {"format": 1, "complete": False}},
         )
     except Exception as error:
@@ -94,9 +94,7 @@ def write_weighted_rows(
             )
             writer.append(values)
             writer.finish(named if name == "X" else {})
-        group.update_attributes(
-            {ATTRIBUTE: {"format": 1, "complete": True, **notes, "weights": WEIGHTS}}
-        )
+        publish_store(group, target, {ATTRIBUTE: {**notes, "weights": WEIGHTS}})
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:

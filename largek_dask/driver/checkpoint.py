@@ -212,8 +212,7 @@ class Checkpoints(Generic[State]):
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-self._keep :] for end in (".json", ".zarr")}
         # Records first: arrays without a record are nothing, a record without arrays is damage.
-        for name in sorted(set(self.folder.names()) - kept):
-            self.folder.remove(name)
+        self.folder.remove(*sorted(set(self.folder.names()) - kept))
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:

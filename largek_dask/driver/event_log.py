@@ -8,6 +8,9 @@ A job's folder::
 So nothing grows without bound that is read or written as a whole: neither the log of a job of
 many steps nor, on a store that cannot append, the part that is written anew again and again. There
 parts are the smaller. Earlier versions wrote one file ``events.jsonl``, which is read still.
+
+A local part is synced to the disk when a checkpoint has been written, when steps end, and when it
+is closed: a power failure may cost the events since.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ MOST_UNSAVED = 128
 """Parts that wait for a store which is away; of more the oldest are lost."""
 UNKEPT = "progress"
 """A kind of event that says nothing later, and is in no file."""
+SYNCED = ("checkpoint", "stopped")
+"""Kinds of events with which all before them are written to the disk."""
 NAME = "events"
 PART = re.compile(r"(\d{6,12})\.jsonl")
 
@@ -110,12 +115,13 @@ class JsonLines:
             waited = self._clock() - self._tried
             if waited >= self._every or (self._folder.is_local and not self._failed):
                 self._flush()
+            if self._file is not None and event.get("event") in SYNCED:
+                os.fsync(self._file)
 
     def _close_part(self) -> None:
         """Begin the next part."""
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            self._close_file()
             self._number += 1
         if self._text:
             # Of a local part what could not be written to it: a part of its own then.
@@ -164,8 +170,16 @@ class JsonLines:
                 self._flush()
             finally:
                 if self._file is not None:
-                    os.close(self._file)
-                    self._file = None
+                    self._close_file()
+
+    def _close_file(self) -> None:
+        """Close the local part, which is on the disk then."""
+        assert self._file is not None
+        number, self._file = self._file, None
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
     @staticmethod
     def is_in(folder: Folder) -> bool:

@@ -16,6 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
+from largek_dask.data.durable import declare, make_folders, sync_rows, sync_tree
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
@@ -103,8 +104,14 @@ class LabelWriter:
         store = (
             place if is_local(place) else remote_store(place, self.storage_options, read_only=False)
         )
-        array = zarr.open_array(store, mode="r+")
-        array[start : start + len(labels)] = labels
+        _write_rows(store, start, labels)
+
+
+def _write_rows(store: Any, start: int, labels: NDArray[Any]) -> None:
+    """Write labels of rows from ``start`` on, which are on the disk then."""
+    array = zarr.open_array(store, mode="r+")
+    array[start : start + len(labels)] = labels
+    sync_rows(array, start, start + len(labels))
 
 
 class LabelStore:
@@ -233,6 +240,8 @@ class LabelStore:
 
     def _make(self) -> None:
         self._parent.remove(self._name)
+        if self._parent.is_local:
+            make_folders(self._parent.root)
         zarr.create_array(
             self._parent.store(self._name),
             shape=(self.n_rows,),
@@ -243,6 +252,8 @@ class LabelStore:
             attributes={ATTRIBUTE: self._state(complete=False)},
             config={"write_empty_chunks": True},
         )
+        if self._parent.is_local:
+            sync_tree(self._parent.path(self._name))
 
     def _state(self, *, complete: bool) -> dict[str, Any]:
         """What the array says of itself."""
@@ -251,11 +262,7 @@ class LabelStore:
     def write(self, start: int, labels: NDArray[Any]) -> None:
         """Write labels from here."""
         with at("labels"):
-            patiently(lambda: self._write(start, labels))
-
-    def _write(self, start: int, labels: NDArray[Any]) -> None:
-        array = zarr.open_array(self._parent.store(self._name), mode="r+")
-        array[start : start + len(labels)] = labels
+            patiently(lambda: _write_rows(self._parent.store(self._name), start, labels))
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Note that the first ``done`` chunks are written, and the sums over them."""
@@ -274,5 +281,5 @@ class LabelStore:
         """Declare the labels complete."""
         array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
         state = {**self._state(complete=True), **notes}
-        patiently(lambda: array.update_attributes({ATTRIBUTE: state}))
+        patiently(lambda: declare(array, {ATTRIBUTE: state}))
         self._parent.remove(self._progress)

@@ -1,7 +1,8 @@
 """A folder behind any fsspec URL: small files that appear whole or not at all, and arrays.
 
 What is written here is written so that a kill at any moment leaves either the old state or the
-new one: arrays first, then one small file that names them with their checksums.
+new one: arrays first, then one small file that names them with their checksums. On a local disk a
+power failure does so too: a call that has returned has written everything to the disk.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import os
 import posixpath
+import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +26,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
+from largek_dask.data.durable import make_folders, sync_folder, sync_tree
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import (
     filesystem,
@@ -49,6 +52,8 @@ NO_LINKS = frozenset(
 """What a file system says that has no hard links."""
 PROBE = ".writable-"
 """Begin of the name of a file that is written to see whether it can be."""
+LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
+"""Names of files that a kill or a power failure has left of a write."""
 
 
 class DamagedError(LargekError):
@@ -145,7 +150,7 @@ class Folder:
     def names(self) -> list[str]:
         """What lies directly in this folder; nothing if it does not exist.
 
-        What a kill inside :meth:`check_writable` has left is nothing. So is the empty object by
+        What a kill or a power failure has left of a write is nothing. So is the empty object by
         which object stores keep a folder that nothing lies in (any more), ``model/`` in ``model``.
         """
         try:
@@ -154,7 +159,7 @@ class Folder:
             return []
         itself = self.root.rstrip("/") + "/"
         names = (posixpath.basename(path.rstrip("/")) for path in found if path != itself)
-        return sorted(name for name in names if not name.startswith(PROBE))
+        return sorted(name for name in names if not LEFTOVER.fullmatch(name))
 
     def _listed(self, detail: bool = False) -> list[Any]:
         self.fs.invalidate_cache()
@@ -172,7 +177,7 @@ class Folder:
         stamps = {}
         for about in found:
             name = posixpath.basename(str(about["name"]).rstrip("/"))
-            if not name.startswith(PROBE):
+            if not LEFTOVER.fullmatch(name):
                 # Whatever a driver tells: time, number, hash, version.
                 stamps[name] = hash(tuple(sorted((key, str(about[key])) for key in about)))
         return stamps
@@ -210,17 +215,29 @@ class Folder:
         except FileNotFoundError:
             return 0
 
-    def remove(self, name: str) -> None:
-        """Remove a file or folder if it is there."""
+    def remove(self, *names: str) -> None:
+        """Remove files or folders, as far as they are there."""
         self._may_write()
-        with contextlib.suppress(FileNotFoundError):
-            patiently(lambda: self._removed(name))
+        found = [name for name in names if patiently(partial(self._removed, name))]
+        if self.is_local:
+            for folder in {os.path.dirname(self.path(name)) for name in found}:
+                with contextlib.suppress(FileNotFoundError):
+                    sync_folder(folder)
 
-    def _removed(self, name: str) -> None:
-        if self.exists(name):
-            self.fs.rm(self.path(name), recursive=True)
+    def _removed(self, name: str) -> bool:
+        """Remove what is there; False if that is nothing."""
+        path = self.path(name)
+        with contextlib.suppress(FileNotFoundError):
+            if self.is_local and os.path.isfile(description := f"{path}/zarr.json"):
+                # Half of an array must not look like all of it.
+                os.remove(description)
+                sync_folder(path)
+            if not self.exists(name):
+                return False
+            self.fs.rm(path, recursive=True)
             if self._has_no_folders:
-                self._remove_emptied(self.path(name))
+                self._remove_emptied(path)
+        return True
 
     def _remove_emptied(self, path: str) -> None:
         """Remove the empty folders that an object store such as SeaweedFS keeps for some minutes.
@@ -244,20 +261,30 @@ class Folder:
 
     def _make_parent(self, target: str) -> None:
         parent = posixpath.dirname(target)
-        if self.is_local and self._is_private:
-            _make_private(parent)
+        if self.is_local:
+            make_folders(parent, 0o700 if self._is_private else 0o777)
         elif not self._has_no_folders:
             self.fs.makedirs(parent, exist_ok=True)
 
-    def _unfinished(self, target: str, data: bytes) -> str:
-        """A whole file of a local disk beside the one that it is to be."""
+    @contextlib.contextmanager
+    def _unfinished(
+        self, target: str, write: Callable[[BinaryIO], object], *, is_durable: bool = True
+    ) -> Iterator[str]:
+        """A whole file of a local disk beside the one that it is to be; none afterwards."""
         name = f"{target}.{uuid.uuid4().hex}.partial"
-        if self._is_private:
-            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(data)
-        else:
-            self.fs.pipe_file(name, data)
-        return name
+        mode = 0o600 if self._is_private else 0o666
+        try:
+            with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                write(file)
+                if is_durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield name
+            if is_durable:
+                sync_folder(os.path.dirname(target))
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(name)
 
     def publish(self, name: str, data: bytes) -> None:
         """Write a small file that appears whole or not at all.
@@ -269,21 +296,37 @@ class Folder:
         OutputError
             It cannot be written.
         """
+        self._write_small(name, data, is_durable=True)
+
+    def signal(self, name: str, data: bytes) -> None:
+        """Write a small file as :meth:`publish` does, but wait for no disk.
+
+        A power failure may leave it empty or torn.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        self._write_small(name, data, is_durable=False)
+
+    def _write_small(self, name: str, data: bytes, *, is_durable: bool) -> None:
         self._may_write()
         target = self.path(name)
         try:
-            patiently(lambda: self._published(target, data))
+            patiently(lambda: self._published(target, data, is_durable))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
             ) from error
 
-    def _published(self, target: str, data: bytes) -> None:
+    def _published(self, target: str, data: bytes, is_durable: bool) -> None:
         self._make_parent(target)
         if not self.is_local:
             self.fs.pipe_file(target, data)
             return
-        os.replace(self._unfinished(target, data), target)
+        with self._unfinished(target, partial(_pour, data), is_durable=is_durable) as unfinished:
+            os.replace(unfinished, target)
 
     def publish_file(self, name: str, write: Callable[[BinaryIO], None]) -> None:
         """Write a file of any length that appears whole or not at all, or replaces another.
@@ -307,20 +350,13 @@ class Folder:
         try:
             if self.is_local:
                 self._make_parent(target)
-                unfinished = f"{target}.{uuid.uuid4().hex}.partial"
-            else:
-                number, unfinished = tempfile.mkstemp(prefix="largek-")
-                os.close(number)
-            try:
-                with open(unfinished, "wb") as file:
-                    write(file)
-                if self.is_local:
+                with self._unfinished(target, write) as unfinished:
                     os.replace(unfinished, target)
-                else:
-                    patiently(lambda: self._sent(unfinished, target))
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(unfinished)
+                return
+            with tempfile.NamedTemporaryFile(prefix="largek-") as file:
+                write(file)
+                file.flush()
+                patiently(lambda: self._sent(file.name, target))
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
@@ -370,13 +406,12 @@ class Folder:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            unfinished = self._unfinished(target, data)
-            try:
+            with self._unfinished(target, partial(_pour, data)) as unfinished:
                 _become(unfinished, target)
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(unfinished)
         except FileExistsError:
+            if self.is_local:
+                # Whoever made it may not have come so far; it may be this writer's first try.
+                sync_folder(os.path.dirname(target))
             return False
         return True
 
@@ -434,7 +469,7 @@ class Folder:
             A small file cannot be written and removed.
         """
         name = f"{PROBE}{uuid.uuid4().hex}"
-        self.publish(name, b"")
+        self.signal(name, b"")
         self.remove(name)
 
     def store(self, name: str, *, read_only: bool = False) -> LocalStore | FsspecStore:
@@ -462,20 +497,23 @@ class Folder:
         try:
             group = patiently(lambda: self._new_group(name))
             # One array at a time: a store that fails now and then never takes all in one go.
-            return {
+            records = {
                 key: patiently(partial(self._write_array, group, key, array, set()))
                 for key, array in arrays.items()
             }
+            if self.is_local:
+                # Not tried again: what a failed sync has lost a second one takes for written.
+                sync_tree(self.path(name))
+            return records
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
             ) from error
 
     def _new_group(self, name: str) -> zarr.Group:
-        with contextlib.suppress(FileNotFoundError):
-            self._removed(name)
+        self._removed(name)
         if self.is_local:
-            self.fs.makedirs(self.path(name), exist_ok=True)
+            make_folders(self.path(name))
         return zarr.create_group(self.store(name), zarr_format=3)
 
     @staticmethod
@@ -542,6 +580,10 @@ class Folder:
         return np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
 
 
+def _pour(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
+
+
 def _become(unfinished: str, target: str) -> None:
     """Give a file its name, which nothing may have yet; on some file systems it has both then.
 
@@ -556,16 +598,6 @@ def _become(unfinished: str, target: str) -> None:
             raise
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(unfinished, target)
-
-
-def _make_private(path: str) -> None:
-    """Make a folder of a local disk, and those that it lies in, for its user alone."""
-    if os.path.isdir(path):
-        return
-    if (outer := os.path.dirname(path)) != path:
-        _make_private(outer)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
 
 
 def _always() -> None:

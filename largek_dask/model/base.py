@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.columns import ColumnRows, listed, order_by_name
 from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.durable import declare
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
@@ -416,7 +417,7 @@ class Model(ABC):
         # Last, in one write: before it there is a group that is no model.
         def describe() -> None:
             group = zarr.open_group(folder.store(name), mode="r+")
-            group.update_attributes({ATTRIBUTE: description})
+            declare(group, {ATTRIBUTE: description})
 
         try:
             patiently(describe)

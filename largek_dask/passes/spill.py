@@ -150,7 +150,7 @@ def _write(rows: Rows, location: str, largest: int) -> None:
         sparse = CSRWriter(location, n_features=rows.n_features, dtype=rows.dtype)
         for index in range(rows.n_chunks):
             sparse.append(rows.read(index))
-        sparse.finish({})
+        sparse.finish({}, is_scratch=True)
     else:
         shape, chunks = rows.shape, (largest, rows.n_features)
         array = zarr.create_array(location, shape=shape, chunks=chunks, dtype=rows.dtype, **options)

@@ -170,7 +170,11 @@ class Lease:
             The sign cannot be written.
         """
         self.check()
-        self.folder.publish(f"{self.token:06d}.beat", uuid.uuid4().hex.encode())
+        self._beat(uuid.uuid4().hex.encode())
+
+    def _beat(self, sign: bytes) -> None:
+        """Write a sign, which says nothing after a power failure and must not wait for a disk."""
+        self.folder.signal(f"{self.token:06d}.beat", sign)
 
     def earlier_owners(self) -> frozenset[str]:
         """Who had the claims before this one, as far as they can be read."""
@@ -181,7 +185,7 @@ class Lease:
     def release(self) -> None:
         """Let anybody claim the job at once."""
         if self.holds():
-            self.folder.publish(f"{self.token:06d}.beat", RELEASED)
+            self._beat(RELEASED)
 
 
 class Contender:
