@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -17,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from tests.deploy.running import cannot, program
+from tests.deploy.running import cannot, needs_root, program
+from tests.faults.power import COMMITS, CRASHES, drill
 from tests.faults.promises import (
     PROGRAMS,
     SAID,
@@ -83,9 +86,19 @@ def strace():
 
 
 @pytest.fixture(scope="module")
-def recorded(strace, tmp_path_factory):
+def memory(tmp_path_factory):
+    """A folder in memory if there is one: syncs are recorded, nobody has to wait for a disk."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path_factory.mktemp("power")
+        return
+    with tempfile.TemporaryDirectory(prefix="largek-power-", dir="/dev/shm") as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def recorded(strace, memory):
     """Every program, by its name."""
-    folder = tmp_path_factory.mktemp("power")
+    folder = memory
     for name in ("data", *PROGRAMS):
         (folder / name / "disk").mkdir(parents=True)
     make_data(folder / "data")
@@ -158,6 +171,21 @@ def test_power_is_lost_at_any_moment(recorded, name, data):
 @given(data=st.data())
 def test_power_is_lost_at_any_moment__many_times(recorded, name, data):
     lose_power(data, recorded[name])
+
+
+# --- a real file system ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("commit", COMMITS)
+def test_a_disk_is_copied_while_jobs_run(tmp_path, commit):
+    needs_root("file systems are mounted")
+    program("mkfs.ext4", "Debian's package e2fsprogs")
+    losses = list(drill(tmp_path, commit))
+    assert [loss.kind for loss in losses] == list(CRASHES)
+    assert [loss.n_unfinished for loss in losses] == [1, 1, 0]
+    assert losses[1].step > losses[0].step
 
 
 # --- the model of a disk --------------------------------------------------------------------------
