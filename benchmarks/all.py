@@ -28,9 +28,9 @@ from benchmarks.tables import TABLES
 
 NAMES = (
     "guard", "kernels", "labels", "labels_pruned", "outlier", "overhead", "start", "sizes",
-    "balance", "lloyd", "auto_parts", "directions", "first", "cores", "far", "sparse", "workers",
-    "many", "service", "observe", "sizing", "elbow", "clusters", "figures", "nmbatch", "auto_scale",
-    "auto", "vrkm", "vcgmm", "vcgmm_scale", "dcd", "large",
+    "durability", "balance", "lloyd", "auto_parts", "directions", "first", "cores", "far", "sparse",
+    "workers", "many", "service", "observe", "sizing", "elbow", "clusters", "figures", "nmbatch",
+    "auto_scale", "auto", "vrkm", "vcgmm", "vcgmm_scale", "dcd", "large",
 )  # fmt: skip
 """In this order: what is over soon comes first."""
 DONE = ROOT / "build" / "benchmarks.json"

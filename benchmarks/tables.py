@@ -88,6 +88,7 @@ TABLES = {
     "sizing_storage": Table(PAGE, "sizing", "storage_table"),
     "sizing_trust": Table(PAGE, "sizing", "trust_table"),
     "faults": Table(PAGE, "faults"),
+    "durability": Table(PAGE, "durability"),
     "guard": Table(PAGE, "guard"),
     "guard_counts": Table(PAGE, "guard", "counts_table"),
     "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import zarr
@@ -19,12 +21,21 @@ from zarr.storage import LocalStore
 
 from largek_dask.data.stores import stored_keys
 
-__all__ = ["declare", "make_folders", "sync_file", "sync_folder", "sync_rows", "sync_tree"]
+__all__ = [
+    "declare",
+    "make_chunk_folder",
+    "make_folders",
+    "sync_file",
+    "sync_folder",
+    "sync_rows",
+    "sync_tree",
+    "torn_chunk",
+]
 
 UNSYNCABLE = frozenset([errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
 """Errors of file systems that sync no folders: FUSE and SMB, among others."""
 AT_ONCE = 8
-"""Files that are synced at the same time: a journal commits what it is asked for together."""
+"""Syncs at the same time: a journal commits together what it is asked for at once. Not tuned."""
 
 
 def sync_file(path: str) -> None:
@@ -67,15 +78,13 @@ def make_folders(path: str, mode: int = 0o777) -> None:
 
 def sync_tree(path: str) -> None:
     """Write a folder, everything in it and its own name to the disk."""
-    files: list[str] = []
-    folders: list[str] = []
-    for folder, _, names in os.walk(path, topdown=False, onerror=_raise):
-        files += (os.path.join(folder, name) for name in names)
-        folders.append(folder)
-    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(files)))) as pool:
-        list(pool.map(sync_file, files))
-    for folder in (*folders, os.path.dirname(path)):
-        sync_folder(folder)
+    waiting: list[Callable[[], None]] = [partial(sync_folder, os.path.dirname(path))]
+    for folder, _, names in os.walk(path, onerror=_raise):
+        waiting.append(partial(sync_folder, folder))
+        waiting += (partial(sync_file, os.path.join(folder, name)) for name in names)
+    with ThreadPoolExecutor(min(AT_ONCE, len(waiting))) as pool:
+        for done in [pool.submit(sync) for sync in waiting]:
+            done.result()
 
 
 def _raise(error: OSError) -> None:
@@ -83,23 +92,54 @@ def _raise(error: OSError) -> None:
 
 
 def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
-    """Write the stored chunks of some rows to the disk, and their names in the array."""
+    """Write the stored chunks of some rows to the disk, and their names in their folder.
+
+    That folder is on the disk already: see :func:`make_chunk_folder`.
+    """
+    if isinstance(array.store, LocalStore):
+        files = list(_files(array, start, stop))
+        for file in files:
+            sync_file(file)
+        for folder in {os.path.dirname(file) for file in files}:
+            sync_folder(folder)
+
+
+def make_chunk_folder(array: zarr.Array[Any]) -> None:
+    """Make the folder of the chunks of a new array of one dimension, and write all to the disk."""
+    if isinstance(array.store, LocalStore):
+        for file in _files(array, 0, 1):
+            make_folders(os.path.dirname(file))
+        sync_tree(os.path.join(array.store.root, array.path).rstrip(os.sep))
+
+
+def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
+    """Return the first file of a local, uncompressed array that is missing or has another size.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    stop : int, optional
+        Look only at the rows before this one.
+
+    Returns
+    -------
+    str or None
+        None if there is none, or if the array lies elsewhere: no object store tears an object.
+    """
     if not isinstance(array.store, LocalStore):
-        return
-    root = os.path.join(array.store.root, array.path).rstrip(os.sep)
-    files = [os.path.join(root, *key.split("/")) for key in stored_keys(array, start, stop)]
-    for file in files:
-        sync_file(file)
-    # An inner folder's name lies in the one around it.
-    for folder in sorted({outer for file in files for outer in _around(file, root)}, reverse=True):
-        sync_folder(folder)
+        return None
+    size = math.prod(array.chunks) * array.dtype.itemsize
+    for file in _files(array, 0, array.shape[0] if stop is None else stop):
+        if not os.path.isfile(file) or os.path.getsize(file) != size:
+            return file
+    return None
 
 
-def _around(path: str, root: str) -> Iterator[str]:
-    """The folders that a file lies in, out to ``root``."""
-    while path != root:
-        path = os.path.dirname(path)
-        yield path
+def _files(array: zarr.Array[Any], start: int, stop: int) -> Iterator[str]:
+    """Paths of the stored chunks of some rows."""
+    assert isinstance(array.store, LocalStore)
+    for key in stored_keys(array, start, stop):
+        yield os.path.join(array.store.root, *array.path.split("/"), *key.split("/"))
 
 
 def declare(node: Any, attributes: dict[str, Any]) -> None:

@@ -104,11 +104,14 @@ def refuse_existing(
 
 
 def _is_unfinished(fs: Any, path: str) -> bool:
-    """Whether a store says that its writing has not ended."""
+    """Whether a store says that its writing has not ended, or says nothing any more."""
     try:
         notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
         return notes.get("complete") is False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except ValueError:
+        # Empty or torn: it was not written.
+        return True
+    except (OSError, KeyError, TypeError, AttributeError):
         # Whoever wrote that says nothing.
         return False
 

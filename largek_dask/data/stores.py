@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import itertools
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -262,8 +263,14 @@ def open_node(
         else:
             what = f"{url} does not exist or is not Zarr"
         raise DataError(f"{what}; check the address.") from error
+    except json.JSONDecodeError as error:
+        raise IncompleteStoreError(
+            f"{where} cannot be opened: its description is no whole JSON ({error}), as a power "
+            "failure while it was written leaves it. Write it again (largek ingest --force) or "
+            "remove it."
+        ) from error
     except Exception as error:
-        # drivers raise errors of their own kinds (no access, no such bucket, broken JSON)
+        # drivers raise errors of their own kinds (no access, no such bucket)
         raise DataError(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."

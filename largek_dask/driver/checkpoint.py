@@ -35,15 +35,25 @@ from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
-from largek_dask.driver.storage import DamagedError, Folder, canonical_json
+from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.points import at
 
-__all__ = ["Checkpoints", "FitFolder", "Progress", "check_place", "description_in"]
+__all__ = [
+    "RESUMED",
+    "Checkpoints",
+    "FitFolder",
+    "Progress",
+    "check_place",
+    "description_in",
+    "forget_torn",
+]
 
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
+RESUMED = ("checkpoints", "starts", "counted.json")
+"""All in a fit's folder that is only there to go on from."""
 State = TypeVar("State")
 
 
@@ -212,7 +222,8 @@ class Checkpoints(Generic[State]):
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-self._keep :] for end in (".json", ".zarr")}
         # Records first: arrays without a record are nothing, a record without arrays is damage.
-        self.folder.remove(*sorted(set(self.folder.names()) - kept))
+        for name in sorted(set(self.folder.names()) - kept):
+            self.folder.remove(name)
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
@@ -271,6 +282,29 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         raise CheckpointError(
             f"{folder.url}/job.json cannot be read ({error!r}); give another folder."
         ) from error
+
+
+def forget_torn(folder: Folder) -> None:
+    """Remove a ``job.json`` that is empty or torn, and all checkpoints, which are of nobody knows.
+
+    Warns
+    -----
+    RecoveryWarning
+        It is; the fit begins from its data.
+    """
+    try:
+        if not is_torn(folder.read("job.json")):
+            return
+    except (FileNotFoundError, DamagedError):
+        return
+    warn(
+        f"{folder.url}/job.json is empty or torn, as after a power failure: it is removed with all "
+        "checkpoints, and the fit begins from its data.",
+        RecoveryWarning,
+    )
+    # Without it, checkpoints would be in the way of every fit.
+    for name in (*RESUMED, "job.json"):
+        folder.remove(name)
 
 
 def _difference(what: str, theirs: Any, mine: Any) -> str:

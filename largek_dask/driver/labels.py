@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
-from largek_dask.data.durable import declare, make_folders, sync_rows, sync_tree
+from largek_dask.data.durable import declare, make_chunk_folder, sync_rows, torn_chunk
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
@@ -29,6 +29,7 @@ __all__ = [
     "LABEL_BYTES",
     "LabelStore",
     "LabelWriter",
+    "are_whole",
     "group_chunks",
     "sums_from_json",
     "sums_to_json",
@@ -73,6 +74,25 @@ def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
         values = rest
         limb += 1
     return sums
+
+
+def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
+    """The stored array; None where there is none that can be read."""
+    try:
+        return patiently(lambda: zarr.open_array(parent.store(name, read_only=True), mode="r"))
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        if unanswered(error):
+            raise
+        return None
+
+
+def are_whole(place: Folder) -> bool:
+    """Return whether labels of all rows are there, declared complete, and none are torn."""
+    array = _opened(*place.parent())
+    if array is None or torn_chunk(array) is not None:
+        return False
+    notes = array.attrs.get(ATTRIBUTE)
+    return isinstance(notes, Mapping) and notes.get("complete") is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +170,7 @@ class LabelStore:
         self._parent, self._name = place.parent()
         self.url = place.url
         self.n_rows = int(chunk_table[-1])
+        self._chunk_table = chunk_table
         self._owner = json.loads(canonical_json(owner))
         self._progress = f"{self._name}.progress.json"
         self._options = place.storage_options
@@ -215,7 +236,7 @@ class LabelStore:
         record = self._unfinished()
         self._model = model
         goes_on = record is not None and record["done"] > 0 and record["centers"] == model
-        if record is not None and goes_on and self._is_readable():
+        if record is not None and goes_on and self._are_there(record["done"]):
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
         # The record comes first: an array without one would be taken for somebody else's.
@@ -228,21 +249,14 @@ class LabelStore:
             ) from error
         return 0, {}
 
-    def _is_readable(self) -> bool:
-        """Whether the array is one: on a store that tears files a kill may have left half of it."""
-        try:
-            patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
-        except (OSError, KeyError, ValueError, TypeError) as error:
-            if unanswered(error):
-                raise
-            return False
-        return True
+    def _are_there(self, done: int) -> bool:
+        """Whether all labels of these chunks are there, which a disk may have torn."""
+        array = _opened(self._parent, self._name)
+        return array is not None and torn_chunk(array, int(self._chunk_table[done])) is None
 
     def _make(self) -> None:
         self._parent.remove(self._name)
-        if self._parent.is_local:
-            make_folders(self._parent.root)
-        zarr.create_array(
+        array = zarr.create_array(
             self._parent.store(self._name),
             shape=(self.n_rows,),
             dtype=self._values.dtype,
@@ -252,8 +266,7 @@ class LabelStore:
             attributes={ATTRIBUTE: self._state(complete=False)},
             config={"write_empty_chunks": True},
         )
-        if self._parent.is_local:
-            sync_tree(self._parent.path(self._name))
+        make_chunk_folder(array)
 
     def _state(self, *, complete: bool) -> dict[str, Any]:
         """What the array says of itself."""
@@ -278,8 +291,19 @@ class LabelStore:
         self._parent.publish(self._progress, json.dumps(record).encode())
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Declare the labels complete."""
-        array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
+        """Declare the labels complete.
+
+        Raises
+        ------
+        OutputError
+            That cannot be written.
+        """
         state = {**self._state(complete=True), **notes}
-        patiently(lambda: declare(array, {ATTRIBUTE: state}))
-        self._parent.remove(self._progress)
+        try:
+            array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
+            patiently(lambda: declare(array, {ATTRIBUTE: state}))
+            self._parent.remove(self._progress)
+        except Exception as error:  # drivers raise errors of their own kinds
+            raise OutputError(
+                f"{self.url} cannot be written: {error}; check space and permissions there."
+            ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from largek_dask.algorithms.auto import Choice
 from largek_dask.data.rows import Rows
-from largek_dask.driver.checkpoint import FitFolder
+from largek_dask.driver.checkpoint import FitFolder, forget_torn
 from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
@@ -79,6 +79,7 @@ class Outputs:
         if checkpoint is not None:
             folder = Folder.of(checkpoint, storage_options)
             folder.check_writable()
+            forget_torn(folder)
             job = FitFolder(folder, identity, {**fingerprint, "feature_names": names}, versions())
             if job.is_new:
                 k, n_init = options.n_clusters, choice.n_init

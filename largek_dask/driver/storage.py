@@ -19,14 +19,14 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.durable import make_folders, sync_folder, sync_tree
+from largek_dask.data.durable import make_folders, sync_folder, sync_tree, torn_chunk
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import (
     filesystem,
@@ -38,7 +38,7 @@ from largek_dask.data.stores import (
 )
 from largek_dask.errors import LargekError, OutputError
 
-__all__ = ["DamagedError", "Folder", "canonical_json", "sha256_of"]
+__all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
 """No small file that is read as a whole is larger than this."""
@@ -56,6 +56,9 @@ LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
 """Names of files that a kill or a power failure has left of a write."""
 
 
+T = TypeVar("T")
+
+
 class DamagedError(LargekError):
     """What was read is not what was written; the message says what and why."""
 
@@ -63,6 +66,15 @@ class DamagedError(LargekError):
 def canonical_json(value: Any) -> bytes:
     """One byte string a value, whatever the order of its keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def is_torn(document: bytes) -> bool:
+    """Return whether a JSON document is empty or cut off, as a power failure may leave it."""
+    try:
+        json.loads(document)
+    except (ValueError, RecursionError) as error:
+        return isinstance(error, ValueError)
+    return False
 
 
 def sha256_of(array: NDArray[Any]) -> str:
@@ -215,14 +227,26 @@ class Folder:
         except FileNotFoundError:
             return 0
 
-    def remove(self, *names: str) -> None:
-        """Remove files or folders, as far as they are there."""
+    def remove(self, name: str) -> None:
+        """Remove a file or folder if it is there.
+
+        Raises
+        ------
+        OutputError
+            The disk does not take it.
+        OSError
+            It cannot be removed now.
+        """
         self._may_write()
-        found = [name for name in names if patiently(partial(self._removed, name))]
-        if self.is_local:
-            for folder in {os.path.dirname(self.path(name)) for name in found}:
+        if patiently(lambda: self._removed(name)) and self.is_local:
+            try:
                 with contextlib.suppress(FileNotFoundError):
-                    sync_folder(folder)
+                    sync_folder(os.path.dirname(self.path(name)))
+            except OSError as error:
+                raise OutputError(
+                    f"{self.url}/{name} may come back after a power failure: {error}; check the "
+                    "disk."
+                ) from error
 
     def _removed(self, name: str) -> bool:
         """Remove what is there; False if that is nothing."""
@@ -353,10 +377,13 @@ class Folder:
                 with self._unfinished(target, write) as unfinished:
                     os.replace(unfinished, target)
                 return
-            with tempfile.NamedTemporaryFile(prefix="largek-") as file:
-                write(file)
-                file.flush()
-                patiently(lambda: self._sent(file.name, target))
+            number, unfinished = tempfile.mkstemp(prefix="largek-")
+            try:
+                with open(number, "wb") as file:
+                    write(file)
+                patiently(lambda: self._sent(unfinished, target))
+            finally:
+                os.remove(unfinished)
         except Exception as error:  # drivers raise errors of their own kinds
             raise OutputError(
                 f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
@@ -557,27 +584,54 @@ class Folder:
         where = f"{self.url}/{name}"
         arrays = {}
         for key, record in records.items():
-            try:
-                array = patiently(partial(self._array, name, key, record))
-            except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-                if unanswered(error):
-                    raise
-                # Whatever a torn or flipped file makes zarr say: it cannot be read.
-                raise DamagedError(f"{where}/{key} cannot be read: {error!r}") from error
+            array = self._found(self._array, name, key, record)
             if sha256_of(array) != record["sha256"]:
                 raise DamagedError(f"{where}/{key} has changed since it was written (sha256).")
             array.flags.writeable = False
             arrays[key] = array
         return arrays
 
+    def check_arrays(self, name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Compare the arrays of a group with their records, without reading them.
+
+        Raises
+        ------
+        DamagedError, OSError
+            As of :meth:`read_arrays`, where a description or the size of a local file tells.
+        """
+        for key, record in records.items():
+            self._found(self._opened, name, key, record)
+
+    def _found(
+        self,
+        find: Callable[[str, str, Mapping[str, Any]], T],
+        name: str,
+        key: str,
+        record: Mapping[str, Any],
+    ) -> T:
+        try:
+            return patiently(partial(find, name, key, record))
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            if unanswered(error):
+                raise
+            # Whatever a torn or flipped file makes zarr say: it cannot be read.
+            where = f"{self.url}/{name}/{key}"
+            raise DamagedError(f"{where} cannot be read: {error!r}") from error
+
     def _array(self, name: str, key: str, record: Mapping[str, Any]) -> NDArray[Any]:
+        stored = self._opened(name, key, record)
+        return np.asarray(stored[...], stored.dtype.newbyteorder("=")).reshape(stored.shape)
+
+    def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
         where = f"{self.url}/{name}"
         stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
         shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
         if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
             raise DamagedError(f"{where}/{key} is not the array that was recorded.")
         check_bounded(stored, where)
-        return np.asarray(stored[...], dtype.newbyteorder("=")).reshape(shape)
+        if (file := torn_chunk(stored)) is not None:
+            raise DamagedError(f"{file} is missing, empty or torn.")
+        return stored
 
 
 def _pour(data: bytes, file: BinaryIO) -> None:

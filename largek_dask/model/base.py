@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["Model", "load_model", "restored"]
+__all__ = ["Model", "check_model", "load_model", "restored"]
 
 FORMAT = 2
 """The newest that is read. Format 1 need not say the kind of model: it knew one."""
@@ -67,6 +67,8 @@ LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
 LARGEST_ARRAY = 64 << 30
 """Bytes of a model's array that are read at most."""
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError)
+"""Errors of a store that is no whole model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -567,11 +569,31 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
         model = restored(kind, folder.read_arrays(name, records), notes)
         if notes["digest"] != model.digest():
             raise ValueError("its digest is not that of its arrays")
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError) as error:
-        raise ModelFormatError(
-            f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
-        ) from error
+    except DAMAGE as error:
+        raise _damaged(place, error) from error
     return model
+
+
+def check_model(place: Folder) -> None:
+    """Find out whether a stored model looks whole; its arrays are not read.
+
+    Raises
+    ------
+    ModelFormatError, OSError
+        As of :func:`load_model`.
+    """
+    _, notes = _describe(place)
+    folder, name = place.parent()
+    try:
+        folder.check_arrays(name, notes["arrays"])
+    except DAMAGE as error:
+        raise _damaged(place, error) from error
+
+
+def _damaged(place: Folder, error: Exception) -> ModelFormatError:
+    return ModelFormatError(
+        f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
+    )
 
 
 def restored(

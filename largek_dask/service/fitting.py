@@ -5,11 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from largek_dask.driver.checkpoint import RESUMED as CHECKPOINTS
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.labels import are_whole
 from largek_dask.driver.saved import Saved, best_saved
-from largek_dask.errors import ModelFormatError
+from largek_dask.driver.storage import DamagedError, is_torn
+from largek_dask.errors import ModelFormatError, RecoveryWarning, warn
 from largek_dask.model import Model, load_model
+from largek_dask.model.base import check_model
 from largek_dask.model.kinds import kind_holding
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ __all__ = [
     "UNFINISHED_LABELS",
     "fit_into",
     "labels_in",
+    "loss_in",
     "model_in",
     "model_of_checkpoint",
 ]
@@ -52,8 +57,6 @@ JOB_FILES = (
 )
 """All that a job writes into its folder, in the order in which it is removed: as long as anything
 is there the claims say whose it is, and labels that are not whole are marked as such."""
-CHECKPOINTS = ("checkpoints", "starts", "counted.json")
-"""What of it is only there to go on from."""
 
 
 def model_in(folder: Folder) -> Model | None:
@@ -66,7 +69,54 @@ def model_in(folder: Folder) -> Model | None:
 
 def labels_in(folder: Folder) -> bool:
     """Whether labels of all rows are there."""
-    return folder.exists(LABELS) and not folder.exists(UNFINISHED_LABELS)
+    return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
+
+
+def loss_in(folder: Folder, *, labels: bool) -> str:
+    """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
+
+    What is not there at all has been moved, or is out of reach. Object stores tear nothing.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    labels : bool
+        Whether it has labels too.
+
+    Raises
+    ------
+    OSError
+        It cannot be read now.
+    """
+    if not folder.is_local:
+        return ""
+    try:
+        if folder.exists(MODEL):
+            check_model(folder.sub(MODEL))
+    except ModelFormatError as error:
+        return f"its model cannot be read: {error}"
+    if labels and folder.exists(LABELS) and not labels_in(folder):
+        return f"its labels cannot be read: {folder.url}/{LABELS} is not whole."
+    return ""
+
+
+def _forget_torn_labels(folder: Folder) -> None:
+    """Remove labels that are neither whole nor those of a run that can be gone on with."""
+    try:
+        torn = is_torn(folder.read(UNFINISHED_LABELS))
+    except FileNotFoundError:
+        torn = folder.exists(LABELS)
+    except DamagedError:
+        torn = True
+    if torn:
+        warn(
+            f"{folder.url}/{LABELS} is not whole, as after a power failure: the labels are "
+            "written again.",
+            RecoveryWarning,
+        )
+        for name in (LABELS, UNFINISHED_LABELS):
+            folder.remove(name)
 
 
 def fit_into(
@@ -100,6 +150,8 @@ def fit_into(
     """
     before = model_in(folder)
     labelled = labels_in(folder)
+    if not labelled:
+        _forget_torn_labels(folder)
     out = folder.sub(LABELS)
     result = fit(
         rows,

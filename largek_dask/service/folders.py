@@ -220,10 +220,19 @@ class StoreJob(FolderJob):
     def __init__(self, record: Record) -> None:
         super().__init__(record.id)
         self._known = KnownJob(record, Places.of(record.spec), {}, lambda event: None, is_new=True)
+        self._is_looked_at = False
 
     def know(self, record: Record) -> None:
         """Take in the record as it is now."""
+        self._is_looked_at &= record == self._known.record
         self._known.record = record
+
+    def look(self) -> None:
+        """Take in what is new, and of one that has ended whether its output is whole."""
+        super().look()
+        if not self._is_looked_at and self._known.record.result is not None:
+            self._is_looked_at = True
+            self._known.look_at_output()
 
     def folder(self) -> Folder:
         """Where it is; its options have to be in the environment of this process."""
@@ -232,8 +241,8 @@ class StoreJob(FolderJob):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its record says so."""
-        return self._known.record.result is not None
+        """Whether its record says so, and its output has been looked at."""
+        return self._is_looked_at
 
     def take(self, event: Event) -> None:
         """Take in an event."""

@@ -238,7 +238,7 @@ class Jobs:
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
             run, ended = job.record.run + 1, job.record.result
-            has_model = ended is not None and ended.digest is not None
+            has_model = ended is not None and ended.digest is not None and not job.loss
             job.waiting = None
             job.go_on()
             job.change(
@@ -277,7 +277,7 @@ class Jobs:
     def status(self, job_id: str) -> dict[str, Any]:
         """See ``service.client.Job.status``."""
         checked_id(job_id)
-        self._register.wait_until_ready()
+        self._register.wait_until_looked()
         if (reason := self._register.unreadable.get(job_id)) is not None:
             return unreadable_status(job_id, reason)
         return self._placed([self._register.find(job_id).status()])[0]
@@ -302,7 +302,7 @@ class Jobs:
         status : callable
             Gives that of a job; for who knows it already.
         """
-        self._register.wait_until_ready()
+        self._register.wait_until_looked()
         with self._changed:
             jobs = sorted(self._register.jobs(), key=lambda job: job.record.created)
             unreadable = [
@@ -319,7 +319,7 @@ class Jobs:
             It is no question.
         """
         query = Query.of(asked)
-        self._register.wait_until_ready()
+        self._register.wait_until_looked()
         found = listing(self._register.jobs(), dict(self._register.unreadable), query)
         return {**found, "draining": self._register.is_drained}
 
@@ -440,7 +440,8 @@ class Jobs:
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
-            if folder.exists(MODEL) and job.state == "finished":
+            if folder.exists(MODEL) and job.record.result is not None:
+                job.loss = f"its model cannot be read: {error}"
                 raise
             raise NoModelError(
                 f"job {job_id} is {job.state} and has no model yet: wait for its first step.",

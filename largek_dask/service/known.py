@@ -18,11 +18,12 @@ from largek_dask.driver.plan import Share
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.service.credentials import missing
+from largek_dask.service.credentials import missing, options_of, output_folder
 from largek_dask.service.feed import MOST_BYTES, MOST_EVENTS, Feed, Shelf
+from largek_dask.service.fitting import loss_in
 from largek_dask.service.lease import Contender, Lease
 from largek_dask.service.places import Places
-from largek_dask.service.store import Record
+from largek_dask.service.store import Record, Result
 from largek_dask.version import __version__
 
 __all__ = ["ACTIVE", "STATES", "KnownJob", "Reason", "unreadable_status"]
@@ -109,6 +110,8 @@ class KnownJob:
         """What it needs was there once: if that is gone, it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
+        self.loss = ""
+        """What is damaged of its output, although it has ended with a model."""
         self.snapshot: Snapshot | None = None
         """The snapshot of the last step, while the job runs."""
         self.feature_names: tuple[str, ...] | None = None
@@ -178,11 +181,37 @@ class KnownJob:
         if not self.feed.is_loaded:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
+    def look_at_output(self) -> None:
+        """Find out whether the output of a job that has ended is whole.
+
+        Raises
+        ------
+        LargekError, OSError
+            That cannot be said now.
+        """
+        record, result = self.record, self.record.result
+        if result is not None and result.digest is not None:
+            folder = output_folder(record.spec, options_of(record.spec, self.secrets))
+            loss = loss_in(folder, labels=result.labels)
+            with self._lock:
+                if self.record is record:
+                    self.loss = loss
+
+    @property
+    def result(self) -> Result | None:
+        """How this run ended; one whose output is damaged since has failed."""
+        result = self.record.result
+        if result is None or not self.loss:
+            return result
+        message = f"{self.loss} Use submit(resume={self.record.id!r}) to compute it again."
+        told = {"state": "failed", "error": "ModelFormatError", "message": message}
+        return result.model_copy(update={**told, "digest": None, "labels": False})
+
     @property
     def state(self) -> str:
         """One of queued, waiting, running, paused, and the states of a result."""
-        if self.record.result is not None:
-            return self.record.result.state
+        if (result := self.result) is not None:
+            return result.state
         if self.is_held:
             return "paused"
         if self.reason is not None:
@@ -289,7 +318,7 @@ class KnownJob:
         self._why = None
         self._stop.clear()
         self.about_workers = ""
-        self.running, self.note, self.lacking = True, "", None
+        self.running, self.note, self.lacking, self.loss = True, "", None, ""
 
     @property
     def stopped_for(self) -> Why | None:
@@ -321,7 +350,7 @@ class KnownJob:
 
     def status(self) -> dict[str, Any]:
         """Everything known, as plain values."""
-        record, result = self.record, self.record.result
+        record, result = self.record, self.result
         about = {
             "id": record.id,
             "name": record.spec.name,

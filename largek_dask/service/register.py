@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from largek_dask import config
 from largek_dask.driver.events import Event
@@ -32,6 +33,8 @@ END_SECONDS = 30.0
 """How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
+OUTPUT_SECONDS = 5.0
+"""How long after a start questions wait until outputs have been looked at."""
 LOOK_PAUSE = 50.0
 """A pause between two looks whether records are as they have been written, in times of a look."""
 
@@ -80,6 +83,9 @@ class Register:
         self._jobs: dict[str, KnownJob] = {}
         self._stamps: dict[str, int] = {}
         """Marks of all records, when they were looked at last."""
+        self._look: threading.Thread | None = None
+        """Looks at the outputs of jobs that had ended."""
+        self._look_until = 0.0
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
 
@@ -115,8 +121,35 @@ class Register:
             self._jobs.update(jobs)
             self.unreadable, self.is_drained = unreadable, is_drained
             self._stamps = stamps
+            self._look_until = time.monotonic() + OUTPUT_SECONDS
+            look = partial(self._look_at_outputs, tuple(jobs.values()))
+            self._look = threading.Thread(target=look, name="largek-outputs", daemon=True)
+            self._look.start()
             self.loaded.set()
             self.changed.notify_all()
+
+    @staticmethod
+    def _look_at_outputs(jobs: tuple[KnownJob, ...]) -> None:
+        """Find out of which jobs that have ended the output is damaged.
+
+        In a thread of its own: a folder of a network may not answer for long.
+        """
+        for job in jobs:
+            # Where it cannot be said it shows when the model is asked for.
+            with contextlib.suppress(LargekError, OSError):
+                job.look_at_output()
+
+    def wait_until_looked(self) -> None:
+        """Wait until the jobs have been read, and for a moment until their outputs are looked at.
+
+        Raises
+        ------
+        ClusterError
+            As of :meth:`wait_until_ready`.
+        """
+        self.wait_until_ready()
+        if self._look is not None:
+            self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> KnownJob:
         """A job that an earlier scheduler had."""

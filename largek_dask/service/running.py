@@ -38,6 +38,7 @@ from largek_dask.service.fitting import (
     LABELS,
     fit_into,
     labels_in,
+    loss_in,
     model_in,
     model_of_checkpoint,
 )
@@ -100,7 +101,8 @@ class Runner(threading.Thread):
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
-            self._attempt(output_folder(job.record.spec, options), options)
+            with warnings_heard_by(self._hear):
+                self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
             self._put_aside(error)
         finally:
@@ -184,7 +186,7 @@ class Runner(threading.Thread):
         check_job(folder, job.record.id)
         job.recall(folder)
         standing = read_result(folder, job.record.id, job.record.run)
-        if standing is not None:
+        if standing is not None and not self._is_lost(folder, standing):
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
             return
@@ -208,6 +210,13 @@ class Runner(threading.Thread):
             keeper.stop()
         if job.stopped_for == "lost" and job.record.result is None:
             self._leave("another scheduler has taken it over")
+
+    def _is_lost(self, folder: Folder, standing: Result) -> bool:
+        """Whether a result says more than is there; the run goes on then."""
+        loss = "" if standing.digest is None else loss_in(folder, labels=standing.labels)
+        if loss:
+            self._hear(f"{loss} The job goes on to compute it again.", RecoveryWarning)
+        return bool(loss)
 
     def _leave(self, why: str) -> None:
         self.job.note, self.job.waiting = why, None
@@ -278,8 +287,7 @@ class Runner(threading.Thread):
         if job.record.cancel:
             return self._stopped(folder, lease)
         try:
-            with warnings_heard_by(self._hear):
-                return self._fitted(folder, lease, options)
+            return self._fitted(folder, lease, options)
         except LostJobError:
             raise
         except NoModelError as error:
@@ -310,8 +318,7 @@ class Runner(threading.Thread):
         beyond = -1 if before is None else before.n_iter
         result = self._without_model(lease.token, state, stop_reason)
         try:
-            with warnings_heard_by(self._hear):
-                found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
+            found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
         except LostJobError:
             raise
         except Exception as error:

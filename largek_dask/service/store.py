@@ -36,9 +36,16 @@ from pydantic import (
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
 from largek_dask.driver.stopping import End
-from largek_dask.driver.storage import DamagedError, Folder
+from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.driver.words import printable
-from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError, RecoveryWarning, warn
+from largek_dask.errors import (
+    JobNotFoundError,
+    LargekError,
+    LostJobError,
+    ParameterError,
+    RecoveryWarning,
+    warn,
+)
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.notice import Notice
@@ -54,7 +61,9 @@ LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions"
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
 LATE = "late"
-"""A folder of the store for records that came too late."""
+"""A folder of the store for records that came too late, and for empty ones."""
+BLANK = b"\0 \t\r\n"
+"""Bytes of a file that says nothing: a power failure may leave only zeros."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Deleting = Literal["files", "outputs"]
@@ -443,15 +452,31 @@ class Records:
     def all(self) -> tuple[list[Record], dict[str, str]]:
         """What :meth:`found` gives, and a warning of each record that cannot be read.
 
+        Who holds the store sets empty ones aside: there is nothing in them to wait for.
+
         Warns
         -----
         RecoveryWarning
             A record cannot be read; names it. The others are not affected.
         """
         records, unreadable = self.found()
-        for job_id, reason in unreadable.items():
+        for job_id, reason in list(unreadable.items()):
+            if self._lease is not None and self._is_set_aside(job_id):
+                del unreadable[job_id]
+                reason = (
+                    f"its record was empty, and is in {self.url}/{LATE} now: submit it again, with "
+                    "another output"
+                )
             warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
         return records, unreadable
+
+    def _is_set_aside(self, job_id: str) -> bool:
+        """Put a record away if it is empty; False if it is not, or that cannot be done now."""
+        try:
+            text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
+            return not text.strip(BLANK) and self.put_away(job_id)
+        except (LargekError, OSError):
+            return False
 
     def found(self) -> tuple[list[Record], dict[str, str]]:
         """Every job, the oldest first, and those whose records cannot be read now, with the reason.
@@ -539,6 +564,11 @@ def _plain(value: Any) -> Any:
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     """How a run of the job in this folder ended; None while that is not known.
 
+    Warns
+    -----
+    RecoveryWarning
+        What lies there is torn: it was not written.
+
     Raises
     ------
     ParameterError
@@ -547,8 +577,11 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     name = f"results/{run:06d}.json"
     try:
         document = folder.read(name, MOST_BYTES)
-        if not document:
-            # Of a writer that was killed, on a file system without hard links.
+        if is_torn(document):
+            # Empty: of a writer that was killed, on a file system without hard links.
+            if document:
+                what = f"{folder.url}/{name} is torn, as after a power failure"
+                warn(f"{what}: run {run} of the job goes on.", RecoveryWarning)
             return None
         found = Result.model_validate_json(document)
     except FileNotFoundError:
