@@ -27,6 +27,7 @@ from distributed import LocalCluster
 import largek_dask as lk
 from largek_dask.data import csr_writer
 from largek_dask.data.stores import ATTRIBUTE
+from largek_dask.data.weighted_store import write_weighted_rows
 from largek_dask.driver import labels
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.options import FitOptions
@@ -35,7 +36,7 @@ from largek_dask.errors import LargekError, ModelFormatError, OutputError, Recov
 from largek_dask.service import queue
 from largek_dask.service.fitting import fit_into
 from largek_dask.service.lease import Contender
-from tests.faults.inprocess import MAX_ITER, QUICK, ended, scheduler
+from tests.faults.inprocess import MAX_ITER, QUICK, Small, ended, scheduler
 
 SAID = "said"
 N_CLUSTERS, CHUNK_ROWS = 6, 100
@@ -144,17 +145,23 @@ class Program(ABC):
 
 
 class Ingest(Program):
-    """Rows are ingested: dense, sparse, and shuffled."""
+    """Rows are ingested: dense, sparse, and shuffled; a coreset is written."""
 
     name = "ingest"
     KINDS: ClassVar[dict[str, dict[str, Any]]] = {
         "dense": {},
         "sparse": {},
         "shuffled": {"shuffle": 1},
+        "coreset": {},
     }
 
     def _ingest(self, folder: Path, kind: str, **more: Any) -> str:
         url = str(folder / f"{kind}.zarr")
+        if kind == "coreset":
+            x = source(kind)
+            notes = {"kind": "coreset"}
+            write_weighted_rows(url, x, np.ones(len(x)), np.arange(len(x)), notes, **more)
+            return digest_of_rows(url)
         options = {**self.KINDS[kind], **more}
         lk.ingest(source(kind), url, chunk_rows=CHUNK_ROWS, progress=False, **options)
         return digest_of_rows(url)
@@ -331,6 +338,67 @@ class Service(Program):
                     assert status["result"]["token"] == found[job_id]["result"]["token"]
 
 
+class Orders(Program):
+    """Jobs are deleted, gone on with and cancelled, and a scheduler is drained."""
+
+    name = "orders"
+
+    def _submit(self, jobs: Any, folder: Path, output: str, **changes: Any) -> str:
+        small = Small("lloyd", str(self.data / "dense.zarr"))
+        document = small.document(str(folder / output), **changes)
+        job_id: str = jobs.submit(document, {}, "somebody")
+        return job_id
+
+    def run(self, folder: Path, say: Say) -> None:
+        """Give the orders."""
+        with scheduler("first", store=str(folder / "store")) as jobs:
+            doomed, longer, cancelled = (
+                self._submit(jobs, folder, name, **changes)
+                for name, changes in (
+                    ("doomed", {"labels": False}), ("longer", {}), ("cancelled", {"priority": -1})
+                )
+            )  # fmt: skip
+            say("job", "longer", longer)
+            jobs.cancel(cancelled)
+            say("cancelled", cancelled)
+            for job_id in (doomed, longer):
+                say("digest", job_id, ended(jobs, job_id)["result"]["digest"])
+            jobs.delete(doomed)
+            say("deleted", doomed)
+            jobs.resume(longer, {"max_iter": 2 * MAX_ITER}, {})
+            say("resumed", longer)
+            say("again", longer, ended(jobs, longer)["result"]["digest"])
+            jobs.steering.drain(True)
+            say("drained", True)
+
+    def check(self, folder: Path, said: Said, everything: Said) -> None:
+        """The next scheduler knows of all orders, and carries them out."""
+        longer = everything["job", "longer"]
+        with scheduler("second", store=str(folder / "store")) as jobs:
+            found = {status["id"]: status for status in jobs.all()}
+            assert ("deleted",) not in said or said["deleted",] not in found, (
+                "a deleted job is back"
+            )
+            assert ("drained",) not in said or jobs.listed({})["draining"]
+            jobs.steering.drain(False)
+            if ("cancelled",) in said:
+                assert ended(jobs, said["cancelled",])["state"] == "cancelled"
+            for job_id in found:
+                status = ended(jobs, job_id)
+                assert status["state"] in ("finished", "cancelled"), status
+                if status["state"] == "finished":
+                    digest = status["result"]["digest"]
+                    assert jobs.model(job_id).digest() == digest
+                    if job_id == longer:
+                        is_longer = status["result"]["n_iter"] > MAX_ITER
+                        assert is_longer or ("resumed",) not in said
+                        kind = "again" if is_longer else "digest"
+                        assert digest == everything[kind, longer]
+                    else:
+                        # One that was cancelled or deleted, as far as anybody knows, was not.
+                        assert digest == everything["digest", longer]
+
+
 class Claims(Program):
     """Schedulers that take a job from each other: no number is given out twice."""
 
@@ -356,7 +424,9 @@ class Claims(Program):
         assert token > said.get(("token",), 0), "two schedulers have the same claim"
 
 
-PROGRAMS = {program.name: program for program in (Ingest, Fit, Starts, Values, Service, Claims)}
+PROGRAMS = {
+    program.name: program for program in (Ingest, Fit, Starts, Values, Service, Orders, Claims)
+}
 
 
 def read_said(lines: bytes) -> Said:
