@@ -185,7 +185,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     def _load(self, path: Path, key: tuple[str, str, str], target_context: Any) -> Any:
         """What is kept at `path`, or None."""
         try:
-            saved_key, payload = pickle.loads(path.read_bytes())
+            saved_key, payload = pickle.loads(_read(path))
             if saved_key != key:
                 raise ValueError(f"this is the code of {saved_key}")
             _mark_used(path.parent)
@@ -313,8 +313,20 @@ def _source_hash(filename: str) -> bytes:
     return hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest()
 
 
+def _read(path: Path) -> bytes:
+    """Read what :func:`_write` has written."""
+    content = path.read_bytes()
+    if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+        raise ValueError("this is not what was written")
+    return content
+
+
 def _write(path: Path, content: bytes) -> None:
-    """Write aside and rename, so that a reader sees all of it or nothing."""
+    """Write aside and rename, so that a reader sees all of it or nothing.
+
+    Nothing is synced: a checksum at the end tells what a power failure has torn.
+    """
+    content += hashlib.sha256(content).digest()
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         aside.write_bytes(content)

@@ -229,6 +229,8 @@ class Fit(Program):
         self.expect(said, everything, ("labels",), found)
         begun = list(JsonLines.read(Folder(str(out))))
         assert all({"event", "time"} <= set(event) for event in begun)
+        is_told = any(event["event"] == "stopped" for event in begun)
+        assert is_told or ("model",) not in said, "events of a fit that had ended are lost"
         again = self._fit(folder, lambda event: event["event"] == "step" and steps.append(event))
         assert again == everything["model",]
         assert digest_of_model(out / "model.zarr") == again
