@@ -61,6 +61,8 @@ FIXED = {
     "cache": False,
 }
 KEPT_VERSIONS = 4
+DIGEST_BYTES = hashlib.sha256().digest_size
+"""Bytes at the end of a file of code: a hash of all before, as torn machine code could be run."""
 SOURCES = Path(__file__).parent
 
 
@@ -185,7 +187,10 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     def _load(self, path: Path, key: tuple[str, str, str], target_context: Any) -> Any:
         """What is kept at `path`, or None."""
         try:
-            saved_key, payload = pickle.loads(_read(path))
+            content = path.read_bytes()
+            if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+                raise ValueError("it is empty or torn, as after a power failure")
+            saved_key, payload = pickle.loads(content)
             if saved_key != key:
                 raise ValueError(f"this is the code of {saved_key}")
             _mark_used(path.parent)
@@ -205,7 +210,8 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         path = self._path(key)
         try:
             _prepare(path.parent)
-            _write(path, dumps((key, data._reduce())))
+            content = dumps((key, data._reduce()))
+            _write(path, content + hashlib.sha256(content).digest())
         except OSError as error:
             log.debug("cannot save %s: %r", path, error)
 
@@ -313,20 +319,8 @@ def _source_hash(filename: str) -> bytes:
     return hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest()
 
 
-def _read(path: Path) -> bytes:
-    """Read what :func:`_write` has written."""
-    content = path.read_bytes()
-    if hashlib.sha256(content[:-32]).digest() != content[-32:]:
-        raise ValueError("this is not what was written")
-    return content
-
-
 def _write(path: Path, content: bytes) -> None:
-    """Write aside and rename, so that a reader sees all of it or nothing.
-
-    Nothing is synced: a checksum at the end tells what a power failure has torn.
-    """
-    content += hashlib.sha256(content).digest()
+    """Write aside and rename, so that a reader sees all of it or nothing."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         aside.write_bytes(content)
