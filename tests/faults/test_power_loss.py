@@ -167,7 +167,7 @@ def test_power_is_lost_at_any_moment(recorded, name, data):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(UNSHRUNK, max_examples=1000)
+@settings(UNSHRUNK, max_examples=300)
 @given(data=st.data())
 def test_power_is_lost_at_any_moment__many_times(recorded, name, data):
     lose_power(data, recorded[name])
