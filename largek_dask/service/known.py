@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
+from largek_dask.data.stores import is_local, normalize
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
 from largek_dask.driver.plan import Share
@@ -190,7 +191,9 @@ class KnownJob:
             That cannot be said now.
         """
         record, result = self.record, self.record.result
-        if result is not None and result.digest is not None:
+        if result is None or result.digest is None:
+            return
+        if is_local(normalize(record.spec.output)):
             folder = output_folder(record.spec, options_of(record.spec, self.secrets))
             loss = loss_in(folder, labels=result.labels)
             with self._lock:

@@ -33,6 +33,8 @@ END_SECONDS = 30.0
 """How long a job may take to clean up after its last event."""
 START_SECONDS = 60.0
 """How long to wait for a scheduler that is starting."""
+MOST_LOOKED_AT = 200
+"""Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
 OUTPUT_SECONDS = 5.0
 """How long after a start questions wait until outputs have been looked at."""
 LOOK_PAUSE = 50.0
@@ -122,19 +124,21 @@ class Register:
             self.unreadable, self.is_drained = unreadable, is_drained
             self._stamps = stamps
             self._look_until = time.monotonic() + OUTPUT_SECONDS
-            look = partial(self._look_at_outputs, tuple(jobs.values()))
+            ended = (job for job in jobs.values() if job.record.result is not None)
+            latest = sorted(ended, key=lambda job: job.ended)[-MOST_LOOKED_AT:]
+            look = partial(self._look_at_outputs, latest)
             self._look = threading.Thread(target=look, name="largek-outputs", daemon=True)
             self._look.start()
             self.loaded.set()
             self.changed.notify_all()
 
     @staticmethod
-    def _look_at_outputs(jobs: tuple[KnownJob, ...]) -> None:
-        """Find out of which jobs that have ended the output is damaged.
+    def _look_at_outputs(jobs: list[KnownJob]) -> None:
+        """Find out of which jobs that have ended the output is damaged, the last ones first.
 
         In a thread of its own: a folder of a network may not answer for long.
         """
-        for job in jobs:
+        for job in reversed(jobs):
             # Where it cannot be said it shows when the model is asked for.
             with contextlib.suppress(LargekError, OSError):
                 job.look_at_output()
