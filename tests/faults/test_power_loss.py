@@ -34,6 +34,9 @@ from tests.faults.rig import ROOT
 from tests.faults.system_calls import calls, record
 from tests.faults.unsynced import CUT, FATES, HOLE, NOTHING, WHOLE, ZEROS, History, Names, Tree, lay
 
+# Whoever has no kernels yet compiles them in the child, and all its system calls are looked at.
+pytestmark = pytest.mark.timeout(600)
+
 
 @dataclasses.dataclass
 class Recorded:
@@ -158,7 +161,7 @@ UNSHRUNK = settings(phases=[Phase.generate], suppress_health_check=list(HealthCh
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(UNSHRUNK, max_examples=20)
+@settings(UNSHRUNK, max_examples=15)
 @given(data=st.data())
 def test_power_is_lost_at_any_moment(recorded, name, data):
     lose_power(data, recorded[name])
