@@ -15,6 +15,12 @@
     Drills: workers of a job that die again and again, schedulers that die and are followed by
     others elsewhere. ``python -m tests.faults.deaths --n 50`` and ``python -m tests.faults.moved
     --n 30`` print how long jobs stood still.
+``system_calls``, ``unsynced``, ``promises``
+    System calls of a child, a disk that forgets what they have not synced, and programs that say
+    what they have written: what is left after a loss of power at any moment.
+``power``
+    The same on a real file system whose image is copied while jobs run, by root:
+    ``python -m tests.faults.power --n 6``.
 ``cases``, ``strikes``
     Jobs, and what becomes of one that is struck.
 ``stores``, ``inprocess``
