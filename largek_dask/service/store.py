@@ -53,6 +53,8 @@ LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions"
 """Fields that records have only where they say something."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
+IDLE = "idle"
+"""A file of the store that is there while workers are to end, as no job wants them."""
 LATE = "late"
 """A folder of the store for records that came too late."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -265,6 +267,25 @@ class Records:
             self.post(DRAINED, b'{"format": 1}\n')
         else:
             self.folder.guarded(self.check).remove(DRAINED)
+
+    def is_idle(self) -> bool:
+        """Whether workers are to end, whichever scheduler has the store."""
+        return self.folder.exists(IDLE)
+
+    def set_idle(self, idle: bool) -> None:
+        """Have workers end, as no job wants them; or no longer.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError
+            It cannot be written.
+        """
+        if idle:
+            self.post(IDLE, b"no job wants workers\n")
+        else:
+            self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.
