@@ -1,8 +1,9 @@
 """A job of largek in one allocation of SLURM: a scheduler, this script, and workers, by srun.
 
-In one environment that all nodes see:
+In one environment that all nodes see; "." is the checkout of largek_dask, or write the path of its
+wheel:
 
-    pip install largek_dask dask-jobqueue
+    pip install . dask-jobqueue
 
 Change what is marked as yours, and submit it with two tasks more than workers:
 

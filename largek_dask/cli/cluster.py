@@ -261,11 +261,11 @@ def status(home: str | None, as_json: bool) -> None:
     told = {"jobs": [vars(job) for job in jobs], **where, "tunnel": _tunnel(where, jobs)}
     address = where["scheduler"]
     notes = [f"Scheduler: {address} since {where['since']}" if address else str(where["why"])]
-    if told["tunnel"] is not None:
-        notes.append(f"Dashboard: {told['tunnel']}, then open {where['dashboard']}")
-    elif where["dashboard"] is not None:
-        notes.append(f"Dashboard: {where['dashboard']}")
     emit(told, as_json, lambda: table(jobs, notes))
+    if where["dashboard"] is not None and not as_json:
+        # To be copied, so that no terminal may break it.
+        first = f"{told['tunnel']}   # then open " if told["tunnel"] else ""
+        click.echo(f"Dashboard: {first}{where['dashboard']}")
 
 
 def _where(home: str) -> dict[str, Any]:

@@ -425,7 +425,7 @@ def test_status(fake, home):
     assert "tcp://10.0.0.1:99" in shown
     assert "Dashboard" not in shown
     for page, line in (
-        ("http://127.0.0.1:8787/status", "ssh -N -L 8787:127.0.0.1:8787 n1, then open http://127"),
+        ("http://127.0.0.1:8787/status", "ssh -N -L 8787:127.0.0.1:8787 n1 # then open http://127"),
         ("http://10.0.0.1:8787/status", "Dashboard: http://10.0.0.1:8787/status"),
     ):
         (home / "jobs/scheduler.json").write_text(json.dumps(said | {"dashboard": page}))
