@@ -26,6 +26,7 @@ RUN, CLUSTERS = "run1", 1000  # yours: a name for this run, and how many cluster
 SERVICE = {
     "preload": ["largek_dask.service.preload"],
     "preload_argv": [["--largek-store", f"{FOLDER}/jobs"]],
+    "dashboard_address": "127.0.0.1:0",
 }
 
 

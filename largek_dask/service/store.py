@@ -9,6 +9,7 @@ there, one scheduler a store (see ``lease.py``)::
     late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
     scheduler.json              where that one is, for clients and workers (scheduler_file.py)
     drained.json                there while no job is to begin
+    idle                        there while workers are to end (idle.py)
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
