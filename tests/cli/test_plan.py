@@ -289,7 +289,8 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
         (lk.DCDBundle(), 4, "the whole search"),
     ],
 )
-def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k, computes, x):
+def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k, computes):
+    x = np.random.default_rng(0).standard_normal((50_000, 4))
     options = FitOptions(n_clusters=k, algorithm=algorithm)
     for is_local in (True, False):
         plan = make_plan(lk.open_rows(x), options, Machines(2, 2, 1 << 34, is_local))

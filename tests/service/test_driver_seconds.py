@@ -51,7 +51,7 @@ def scraped(service, job_id):
 
 def of_steps(job):
     """Rows, and seconds by kind, of each step of a job that two workers computed."""
-    events = job.events(follow=False)
+    events = list(job.events(follow=False))
     assert [event["n_workers"] for event in events if event["event"] == "started"] == [2]
     return [(event["rows"], event["seconds"]) for event in events if event["event"] == "step"]
 
