@@ -93,7 +93,7 @@ def table(result: dict[str, Any]) -> str:
         "| what | packages | on disk | the largest of them |",
         "|---|---|---|---|",
         f"| `{OWN}` alone | 1 | {megabytes(own)} (wheel: {megabytes(result['wheel'])}) | |",
-        row(f"`pip install {OWN}`", base),
+        row("`pip install .`", base),
     ]
     for extra, packages in result["installed"].items():
         if extra:

@@ -89,6 +89,10 @@ DEFAULTS: dict[str, Any] = {
         # targets of notices of jobs, by name: url, perhaps with secret, or command, a list of
         # texts; secret is {env: NAME}, of the scheduler's environment, and url may be
         "notify": {},
+        # seconds without a job after which all workers end; None: they stay
+        "idle-seconds": None,
+        # the command, without a shell, that has them start again when there is a job
+        "start-workers": None,
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },

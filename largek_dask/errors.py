@@ -183,6 +183,10 @@ class CancelledFit(LargekError):
     """Raised inside a pass when the driver asked for a stop; never reaches a user."""
 
 
+class ClusterWarning(UserWarning):
+    """A cluster lacks something that somebody has to do; says what."""
+
+
 class DataWarning(UserWarning):
     """Data are not taken as they lie there, or not all that they say can be checked; says what."""
 

@@ -1,8 +1,9 @@
 """A job of largek from a notebook or a script, with workers that dask-jobqueue submits to SLURM.
 
-Where it runs, such as a login node, and where workers run, in one environment that all nodes see:
+Where it runs, such as a login node, and where workers run, in one environment that all nodes see;
+"." is the checkout of largek_dask, or write the path of its wheel:
 
-    pip install largek_dask dask-jobqueue
+    pip install . dask-jobqueue
 
 Have jobqueue.yaml beside this file, change in both what is marked as yours, and start it by:
 
@@ -25,6 +26,7 @@ RUN, CLUSTERS = "run1", 1000  # yours: a name for this run, and how many cluster
 SERVICE = {
     "preload": ["largek_dask.service.preload"],
     "preload_argv": [["--largek-store", f"{FOLDER}/jobs"]],
+    "dashboard_address": "127.0.0.1:0",
 }
 
 

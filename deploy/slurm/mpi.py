@@ -22,7 +22,7 @@ def main() -> None:
         nthreads=THREADS,
         memory_limit=THREADS * int(os.environ["SLURM_MEM_PER_CPU"]) * 2**20 * 9 // 10,
         local_directory=os.environ.get("TMPDIR", "/tmp"),
-        dashboard_address=":0",
+        dashboard_address="127.0.0.1:0",
     )
     # Nothing can be preloaded by dask-mpi: so the scheduler is given its service by the script.
     with Client() as client, lk.connect(client, store=f"{FOLDER}/jobs") as service:

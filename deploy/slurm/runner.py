@@ -1,8 +1,9 @@
 """A job of largek in one allocation of SLURM: a scheduler, this script, and workers, by srun.
 
-In one environment that all nodes see:
+In one environment that all nodes see; "." is the checkout of largek_dask, or write the path of its
+wheel:
 
-    pip install largek_dask dask-jobqueue
+    pip install . dask-jobqueue
 
 Change what is marked as yours, and submit it with two tasks more than workers:
 
@@ -28,7 +29,7 @@ RUN, CLUSTERS = "run1", 1000  # yours: a name for this run, and how many cluster
 SERVICE = {
     "preload": ["largek_dask.service.preload"],
     "preload_argv": [["--largek-store", f"{FOLDER}/jobs"]],
-    "dashboard_address": ":0",
+    "dashboard_address": "127.0.0.1:0",
 }
 THREADS = int(os.environ["SLURM_CPUS_PER_TASK"])
 WORKER = {

@@ -26,11 +26,8 @@ name=$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID-$SLURM_PROCID
 scratch=$LARGEK_SCRATCH/$SLURM_PROCID
 mkdir -p "$scratch"
 export OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_NUM_THREADS=1
-if [ -z "${DASK_LARGEK__KERNELS__CACHE_DIR:-}" ]; then
-    # On the node's own disk, with what `largek warmup` has compiled for all.
-    export DASK_LARGEK__KERNELS__CACHE_DIR=$scratch
-    if [ -d "$LARGEK_HOME/kernels" ]; then cp -r "$LARGEK_HOME/kernels" "$scratch/"; fi
-fi
+# Compiled once for all workers and all their turns, a folder for each kind of processor.
+export DASK_LARGEK__KERNELS__CACHE_DIR="${DASK_LARGEK__KERNELS__CACHE_DIR:-$LARGEK_HOME}"
 # 90 % of what SLURM gives this task, in bytes.
 memory=$((${SLURM_MEM_PER_NODE:-65536} * 1048576 / ${SLURM_NTASKS:-1} * 9 / 10))
 
@@ -96,6 +93,11 @@ last=$((SECONDS + $(time_left) - 300 - RANDOM % 240))
 waited=$SECONDS say_next=$((SECONDS + 30))
 while [ -z "$ending" ]; do
     if [ $SECONDS -ge $last ]; then exit 75; fi
+    # The scheduler writes this file; it removes it with the next job.
+    if [ -e "$LARGEK_HOME/jobs/idle" ]; then
+        say "there has been no job for a while: this worker ends"
+        exit 0
+    fi
     reason=$(why_not)
     # What was asked there may have been ended itself.
     if [ -n "$ending" ]; then break; fi
@@ -108,11 +110,16 @@ while [ -z "$ending" ]; do
         sleep $((SECONDS - waited < 60 ? 1 : 5))
         continue
     fi
+    secured=()
+    if [ -n "$(said cert)" ]; then
+        secured=(--tls-ca-file "$(said ca_file)" --tls-cert "$(said cert)" --tls-key "$(said key)")
+        export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True
+    fi
     say "worker $name: ${SLURM_CPUS_PER_TASK:-1} threads, $((memory / 1048576)) MiB"
     python3 -m dask worker --scheduler-file "$file" --name "$name" --no-nanny \
         --nthreads "${SLURM_CPUS_PER_TASK:-1}" --memory-limit "$memory" \
-        --local-directory "$scratch" --dashboard-address :0 --death-timeout 60 \
-        --lifetime $((last - SECONDS)) "${options[@]}" &
+        --local-directory "$scratch" --dashboard-address "127.0.0.1:0" \
+        --death-timeout 60 --lifetime $((last - SECONDS)) "${options[@]}" "${secured[@]}" &
     # `wait` ends at a signal, too.
     while kill -0 $! 2>/dev/null; do
         # Also one that was started just when this was asked to end, and has not heard of it.

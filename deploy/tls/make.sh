@@ -46,8 +46,8 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || fail "no host is named, such as: make.sh scheduler,10.0.0.1 node1 node2"
 [[ $days =~ ^[1-9][0-9]{0,4}$ ]] || fail "--days $days is no number of days"
-[[ $at =~ ^/[A-Za-z0-9._/-]*$ ]] ||
-    fail "--at $at has to be an absolute path of letters, digits and ._-"
+[[ $at =~ ^/[A-Za-z0-9._/@%+=:-]*$ ]] ||
+    fail "--at $at has to be an absolute path of letters, digits and ._-@%+=:"
 case $(openssl version 2>/dev/null || true) in
 "OpenSSL "[3-9]*) ;;
 *) fail "openssl 3 or newer is needed; here is: $(openssl version 2>&1 || true)" ;;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from largek_dask.cli.findings import Finding, broken, note, ok
@@ -12,6 +13,7 @@ from largek_dask.passes.encryption import Certificate, certificates_in, look_at
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.security import Security
 
 __all__ = ["check_reachable", "check_workers"]
 
@@ -25,19 +27,19 @@ LOOKS = 32
 """Workers that are looked at at the same time."""
 
 
-def check_reachable(address: str) -> list[Finding]:
+def check_reachable(address: str, security: Security) -> list[Finding]:
     """Who answers at the address of a scheduler, by which certificate, and what is wrong with it.
 
     Of a plain scheduler that answers nothing is said.
     """
-    look = look_at(address)
+    look = look_at(address, security=security)
     if look.speaks == "nothing":
         if not look.problem:
             return []
         return [broken("cluster", look.problem, "start a scheduler there, or correct the address")]
     found: list[Finding] = []
     if look.speaks == "tls" and address.startswith("tls://"):
-        found += _own_certificates()
+        found += _own_certificates(security)
     if look.problem:
         return [*found, broken("tls", look.problem, look.advice)]
     if look.certificate is not None:
@@ -56,11 +58,9 @@ def check_reachable(address: str) -> list[Finding]:
     return found
 
 
-def _own_certificates() -> Iterator[Finding]:
-    """When the files end that this process's settings name; what cannot be read is told later."""
-    from distributed.security import Security
-
-    settings = Security().get_tls_config_for_role("client")
+def _own_certificates(security: Security) -> Iterator[Finding]:
+    """When the files end that this process connects with; what cannot be read is told later."""
+    settings = security.get_tls_config_for_role("client")
     for what, pem in (
         ("authority here", settings.get("ca_file")),
         ("certificate of this process", settings.get("cert")),
@@ -85,7 +85,7 @@ def _ends(what: str, certificate: Certificate) -> Finding:
     return ok("tls", told) if left.days >= SOON_DAYS else note("tls", told, RENEW)
 
 
-def check_workers(client: Client) -> Iterator[Finding]:
+def check_workers(client: Client, security: Security | None = None) -> Iterator[Finding]:
     """When the certificates of a cluster's workers end, the soonest by name."""
     addresses = [
         address
@@ -95,7 +95,8 @@ def check_workers(client: Client) -> Iterator[Finding]:
     if not addresses:
         return
     with ThreadPoolExecutor(LOOKS) as pool:
-        looks = dict(zip(addresses, pool.map(look_at, addresses), strict=True))
+        look = partial(look_at, security=security)
+        looks = dict(zip(addresses, pool.map(look, addresses), strict=True))
     shown = {address: look for address, look in looks.items() if look.certificate is not None}
     hidden = sorted(set(looks) - set(shown))
     if hidden:

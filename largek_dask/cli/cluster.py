@@ -12,7 +12,7 @@ import click
 from largek_dask.cli.common import Command, CommandGroup, Group, emit
 
 if TYPE_CHECKING:
-    from largek_dask.cli.slurm import Layout
+    from largek_dask.cli.slurm import Layout, QueuedJob
 
 __all__ = ["cluster"]
 
@@ -58,6 +58,31 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--scheduler-mem",
                 metavar="SIZE",
                 help="Memory of the scheduler: 4 GB, and two models of each job that runs.  [8G]",
+            ),
+            click.option(
+                "--scheduler-cpus",
+                type=positive,
+                metavar="N",
+                help="Threads of the scheduler, which computes the first steps of a fit: `largek "
+                "fit --plan` says how long they take.  [2]",
+            ),
+            click.option(
+                "--idle",
+                metavar="TIME",
+                help="Workers end after so long without a job, and start again with the next one; "
+                '"never": they stay.  [20m]',
+            ),
+            click.option(
+                "--dashboard-address",
+                metavar="[HOST]:PORT",
+                help="Where pages are shown, without a login; :8787 opens them to all who reach "
+                "the node.  [127.0.0.1:0]",
+            ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                help="Without TLS: whoever has an account on the network of the nodes can run code "
+                "as you.",
             ),
             click.option(
                 "--interface", metavar="NAME", help="Network interface of the nodes, such as ib0."
@@ -134,12 +159,14 @@ def _layout(home: str, given: dict[str, Any]) -> Layout:
     """What the options ask for."""
     from largek_dask.cli.slurm import Layout, mebibytes, seconds
 
-    given = {name: value for name, value in given.items() if value not in (None, ())}
+    given = {name: value for name, value in given.items() if value not in (None, (), False)}
     for name in ("mem", "scheduler_mem"):
         if name in given:
             given[name] = mebibytes(given[name], f"--{name.replace('_', '-')}")
-    if "time" in given:
-        given["time"] = seconds(given["time"])
+    for name in ("time", "idle"):
+        if name in given:
+            is_none = name == "idle" and given[name] == "never"
+            given[name] = None if is_none else seconds(given[name], f"--{name}")
     return Layout(home=home.rstrip("/") or home, **given)
 
 
@@ -156,6 +183,7 @@ def _write(layout: Layout, out: str, as_json: bool) -> None:
     from largek_dask.cli.slurm import check_home, write
 
     check_home(layout.home)
+    _secure(layout)
     folder = str(Path(out).absolute())
     written = write(layout, folder)
     lines = [
@@ -167,10 +195,16 @@ def _write(layout: Layout, out: str, as_json: bool) -> None:
 
 
 def _submit(layout: Layout, as_json: bool) -> None:
-    from largek_dask.cli.slurm import Slurm, check_home
+    from largek_dask.cli.slurm import Slurm, check_home, preempted
 
     check_home(layout.home)
-    scheduler, workers = Slurm(layout.home).submit(layout)
+    slurm = Slurm(layout.home)
+    slurm.check_empty()
+    _secure(layout)
+    advice = None if layout.scheduler_partition else preempted(layout.partition)
+    if advice is not None:
+        click.echo(f"Warning: {advice}.", err=True)
+    scheduler, workers = slurm.submit(layout)
     connect = f"{layout.home}/jobs/scheduler.json"
     lines = [
         f"Scheduler: job {scheduler}. Workers: job {workers}, an array of {layout.tasks}.",
@@ -179,6 +213,21 @@ def _submit(layout: Layout, as_json: bool) -> None:
     ]
     told = {"scheduler": scheduler, "workers": workers, "connect": connect}
     _told(told, lines, as_json)
+
+
+def _secure(layout: Layout) -> None:
+    """See to certificates, or say what it means to have none."""
+    from largek_dask.cli.certificates import provide
+
+    if layout.insecure:
+        said: str | None = (
+            "Warning: --insecure: no TLS, and Dask asks for no password. Whoever has an account "
+            "on the network of the nodes can run code as you"
+        )
+    else:
+        said = provide(layout.home)
+    if said:
+        click.echo(f"{said}.", err=True)
 
 
 def _told(told: dict[str, Any], lines: list[str], as_json: bool) -> None:
@@ -209,10 +258,14 @@ def status(home: str | None, as_json: bool) -> None:
     home = _home(home)
     jobs = Slurm(home).jobs()
     where = _where(home)
-    told = {"jobs": [vars(job) for job in jobs], **where}
+    told = {"jobs": [vars(job) for job in jobs], **where, "tunnel": _tunnel(where, jobs)}
     address = where["scheduler"]
     notes = [f"Scheduler: {address} since {where['since']}" if address else str(where["why"])]
     emit(told, as_json, lambda: table(jobs, notes))
+    if where["dashboard"] is not None and not as_json:
+        # To be copied, so that no terminal may break it.
+        first = f"{told['tunnel']}   # then open " if told["tunnel"] else ""
+        click.echo(f"Dashboard: {first}{where['dashboard']}")
 
 
 def _where(home: str) -> dict[str, Any]:
@@ -221,13 +274,25 @@ def _where(home: str) -> dict[str, Any]:
     from largek_dask.service.scheduler_file import Finder
 
     finder = Finder(f"{home}/jobs/scheduler.json")
+    told = dict.fromkeys(("scheduler", "since", "dashboard", "why"))
     try:
         address = finder.find()
     except LargekError as error:
-        return {"scheduler": None, "since": None, "why": str(error)}
+        return told | {"why": str(error)}
     assert finder.found is not None
-    since = finder.found.started.astimezone()
-    return {"scheduler": address, "since": f"{since:%Y-%m-%d %H:%M}", "why": None}
+    since = f"{finder.found.started.astimezone():%Y-%m-%d %H:%M}"
+    return told | {"scheduler": address, "since": since, "dashboard": finder.found.dashboard}
+
+
+def _tunnel(where: dict[str, Any], jobs: list[QueuedJob]) -> str | None:
+    """The line of ssh that brings a dashboard on loopback here; None where none is needed."""
+    from urllib.parse import urlsplit
+
+    page = urlsplit(where["dashboard"] or "")
+    node = next((job.nodes for job in jobs if job.is_scheduler and job.state == "RUNNING"), None)
+    if page.hostname not in ("127.0.0.1", "localhost", "::1") or page.port is None or not node:
+        return None
+    return f"ssh -N -L {page.port}:{page.hostname}:{page.port} {node}"
 
 
 @slurm.command(
@@ -253,10 +318,13 @@ def stop(home: str | None, as_json: bool) -> None:
     short_help="Have another number of workers.",
     example="largek cluster slurm scale 32 --home /shared/me/largek",
 )
-@click.argument("workers", metavar="N", type=click.IntRange(min=1))
+@click.argument("workers", metavar="[N]", required=False, type=click.IntRange(min=1))
 @option_home
-def scale(workers: int, home: str | None, as_json: bool) -> None:
-    """Submit more workers, or cancel the newest, until there are N in all."""
+def scale(workers: int | None, home: str | None, as_json: bool) -> None:
+    """Submit more workers, or cancel the newest, until there are N in all.
+
+    Without N as many as were asked for last: some may have ended, as there was no job.
+    """
     from largek_dask.cli.slurm import Slurm
 
     slurm = Slurm(_home(home))

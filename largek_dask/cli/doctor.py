@@ -32,6 +32,8 @@ def doctor(
     Of a cluster that speaks TLS it says when each certificate ends. The exit code is 1 when
     something is broken.
     """
+    from distributed.security import Security
+
     from largek_dask.cli.check_cluster import check_cluster
     from largek_dask.cli.check_data import check_data
     from largek_dask.cli.check_encryption import check_reachable, check_workers
@@ -44,14 +46,16 @@ def doctor(
     findings = list(check_machine())
     if scheduler is not None:
         try:
-            address = Finder(scheduler, storage_options).find()
-            reachable = check_reachable(address)
+            finder = Finder(scheduler, storage_options)
+            address = finder.find()
+            security = finder.security() or Security()
+            reachable = check_reachable(address, security)
             findings += reachable
             # What the look has found out already nobody has to wait for a second time.
             if all(finding.level != "broken" for finding in reachable):
                 with connected(scheduler, storage_options) as client:
                     findings += check_cluster(client)
-                    findings += check_workers(client)
+                    findings += check_workers(client, security)
         except LargekError as error:
             findings.append(broken("cluster", str(error), "start it, or correct the address"))
     if data is not None:

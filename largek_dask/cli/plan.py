@@ -106,6 +106,20 @@ class Estimate:
         return self.memory_model + self.memory_reading + self.memory_row_state + held
 
     @property
+    def driver(self) -> str | None:
+        """What the driver's process computes by itself, as the scheduler's does for jobs."""
+        if self.searches:
+            return "the whole search"
+        if self.rows_step < self.n_rows:
+            return "all steps, on rows that it holds"
+        return None if self.seconds_step is None else "the first steps, on samples"
+
+    @property
+    def memory_driver(self) -> int:
+        """Bytes that the driver's process takes beside workers."""
+        return self.memory_model + self.memory_held + self.memory_state
+
+    @property
     def seconds_pass(self) -> float:
         """Reading and computing overlap: the slower one counts."""
         return max(self.seconds_compute, self.seconds_read * self.readings_step)
@@ -160,6 +174,8 @@ class Estimate:
             **asdict(self),
             "memory": self.memory,
             "fits": self.memory <= self.memory_available,
+            "driver": self.driver,
+            "memory_driver": self.memory_driver,
             "seconds_pass": self.seconds_pass,
             "seconds_most": self.seconds_most,
             "steps_a_reading": self.steps_a_reading,
@@ -189,6 +205,7 @@ class Estimate:
                 **({"  held": f"{human_bytes(self.memory_held)} by the driver"} if held else {}),
                 "  to go on from": state,
                 "  kept per row": self._kept(),
+                **({} if self.driver is None else {"scheduler": self._driver()}),
                 "passes": self._passes(),
                 "a reading": self._reading(),
                 **({"search over all": self.anchors} if self.anchors else {}),
@@ -201,6 +218,13 @@ class Estimate:
                 **({} if self.max_time is None else {"max_time": self._limit()}),
             },
             title="largek fit --plan",
+        )
+
+    def _driver(self) -> str:
+        where = "on a cluster it" if self.is_local else "it"
+        return (
+            f"{where} computes {self.driver}, while workers wait: size it by that, with the cores "
+            f"of a worker and {human_bytes(self.memory_driver)} a job"
         )
 
     def _limit(self) -> Any:

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from largek_dask.cli import certificates
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
 __all__ = ["FILES", "Layout", "QueuedJob", "Slurm", "check_home", "mebibytes", "seconds", "table"]
@@ -31,8 +32,12 @@ SAFE = re.compile(r"[\w./+@%:,=-]*")
 """What a script may hold without quotes."""
 OURS = re.compile(r"--(job-name|array|no-requeue|dependency|signal)\b|-[Jad]")
 """Options of sbatch by which jobs are found and queued again: nobody else may give them."""
+DASHBOARD = re.compile(r"([\w.-]+|\[[\da-fA-F:]+\])?:\d{1,5}")
+"""HOST:PORT of pages; without a host they listen on all interfaces."""
 SIZES = {"": 1, "M": 1, "G": 1 << 10, "T": 1 << 20}
 """MiB in the units of SLURM."""
+INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
+"""Variables for programs of SLURM; others of that beginning are about a job."""
 COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
 """What squeue tells: id with the number in its array, name, state, time left, nodes, reason."""
 
@@ -49,8 +54,16 @@ class Layout:
         Workers in all, those in one job of the array, and threads of each.
     mem, scheduler_mem : int
         MiB of one worker, and of the scheduler.
+    scheduler_cpus : int
+        Threads of the scheduler.
     time : int
         Limit of each job in seconds.
+    idle : int, optional
+        Seconds without a job after which workers end; None: they stay.
+    dashboard_address : str
+        Address that the scheduler's pages listen on.
+    insecure : bool
+        Without TLS.
     partition, scheduler_partition, account, qos, interface, scratch, setup : str, optional
         None: what the site has by default.
     sbatch : tuple of str
@@ -67,8 +80,12 @@ class Layout:
     workers_per_node: int = 1
     cpus: int = 8
     mem: int = 64 << 10
+    scheduler_cpus: int = 2
     scheduler_mem: int = 8 << 10
     time: int = 12 * 3600
+    idle: int | None = 20 * 60
+    dashboard_address: str = "127.0.0.1:0"
+    insecure: bool = False
     partition: str | None = None
     scheduler_partition: str | None = None
     account: str | None = None
@@ -97,6 +114,15 @@ class Layout:
             raise ParameterError(
                 f"--time is {self.time} s: give at least 15min, as workers leave up to nine "
                 "minutes before their limit"
+            )
+        if self.idle is not None and self.idle < 1:
+            raise ParameterError(
+                f'--idle is {self.idle} s: give at least 1 s, or "never" for workers that stay'
+            )
+        if not DASHBOARD.fullmatch(self.dashboard_address):
+            raise ParameterError(
+                f"--dashboard-address is {self.dashboard_address!r}: give a port to open it on all "
+                "interfaces, such as :8787, or with one of them, such as 127.0.0.1:8787"
             )
         if self.mem < LEAST_MEMORY:
             raise ParameterError(f"--mem is {self.mem} MiB for a worker: give at least 1G")
@@ -140,14 +166,23 @@ class Layout:
         ParameterError
             A script cannot hold its name.
         """
-        if place is not None and not SAFE.fullmatch(place):
+        place = self.home if place is None else place
+        if not SAFE.fullmatch(place):
             raise ParameterError(
                 f"--out is {place!r}, which scripts of SLURM cannot hold: use letters, digits and "
                 ". _ / + @ : , = - only"
             )
+        start = f"largek cluster slurm scale --home {self.home}"
+        host = self.dashboard_address.rpartition(":")[0]
         values = {
             "home": self.home,
-            "step": f"{place or self.home}/step.sh",
+            "tls": "" if self.insecure else f"{self.home}/{certificates.FOLDER}",
+            "idle": "" if self.idle is None else str(self.idle),
+            "start_workers": f"sbatch {place}/workers.sbatch" if place != self.home else start,
+            "dashboard_address": self.dashboard_address,
+            "worker_dashboard": "127.0.0.1:0" if host not in ("", "0.0.0.0") else ":0",
+            "scheduler_cpus": str(self.scheduler_cpus),
+            "step": f"{place}/step.sh",
             "scheduler_mem": str(self.scheduler_mem),
             "time": _slurm_time(self.time),
             "last": str(self.tasks - 1),
@@ -190,7 +225,7 @@ def _slurm_time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{rest:02}"
 
 
-def seconds(text: str) -> int:
+def seconds(text: str, option: str = "--time") -> int:
     """Seconds of a time such as "12h" or, as SLURM writes it, "1-12:00:00".
 
     Raises
@@ -208,7 +243,7 @@ def seconds(text: str) -> int:
         return int(parse_timedelta(re.sub(r"(?<=[\d ])min$", "m", text)))
     except (ValueError, KeyError, OverflowError):
         raise ParameterError(
-            f"--time is {text!r}, which is no time: write it as in --time 12h or 1-12:00:00"
+            f"{option} is {text!r}, which is no time: write it as in {option} 12h or 1-12:00:00"
         ) from None
 
 
@@ -315,6 +350,14 @@ class Slurm:
         # The number of an array counts before the place in it.
         return sorted(found, key=lambda job: [int(n) for n in re.findall(r"\d+", job.id)])
 
+    def check_empty(self) -> None:
+        """Raise ClusterError if jobs of the folder are in the queue."""
+        if there := self.jobs():
+            raise ClusterError(
+                f"jobs of {self.home} are in the queue of SLURM already, such as {there[0].id}: "
+                "use `largek cluster slurm scale` for another number of workers, or stop them first"
+            )
+
     def submit(self, layout: Layout) -> tuple[int, int]:
         """Write the files into the folder and submit both jobs.
 
@@ -328,15 +371,12 @@ class Slurm:
         ClusterError
             They are there already, or SLURM refuses one: neither is submitted then.
         """
-        if there := self.jobs():
-            raise ClusterError(
-                f"jobs of {self.home} are in the queue of SLURM already, such as {there[0].id}: "
-                "use `largek cluster slurm scale` for another number of workers, or stop them first"
-            )
+        self.check_empty()
         check_array(layout.tasks)
         write(layout, self.home)
         for name in ("jobs", "logs", "kernels"):
             os.makedirs(f"{self.home}/{name}", exist_ok=True)
+        self._have_workers_stay()
         scripts = [f"{self.home}/scheduler.sbatch", f"{self.home}/workers.sbatch"]
         for script in scripts:
             _said(["sbatch", "--test-only", script], _advice(layout))
@@ -347,13 +387,19 @@ class Slurm:
             _said(["scancel", str(scheduler)])
             raise
 
-    def scale(self, workers: int) -> tuple[int, list[str]]:
+    def _have_workers_stay(self) -> None:
+        """Take back what the scheduler has said, that there was no job for a while."""
+        from largek_dask.service.store import IDLE
+
+        Path(self.home, "jobs", IDLE).unlink(missing_ok=True)
+
+    def scale(self, workers: int | None) -> tuple[int, list[str]]:
         """Submit more workers, or cancel the newest ones.
 
         Parameters
         ----------
-        workers : int
-            How many there are to be in all.
+        workers : int, optional
+            Workers in all; as many as were asked for last by default.
 
         Returns
         -------
@@ -366,8 +412,12 @@ class Slurm:
                 f"there is no {script}: start with `largek cluster slurm --home {self.home} "
                 "--submit`"
             )
-        found = re.search(r"^#SBATCH --ntasks=(\d+)", script.read_text(), re.MULTILINE)
+        text = script.read_text(encoding="utf-8")
+        found = re.search(r"^#SBATCH --ntasks=(\d+)", text, re.MULTILINE)
         each = int(found[1]) if found else 1
+        if workers is None:
+            found = re.search(r"^#SBATCH --array=0-(\d+)", text, re.MULTILINE)
+            workers = each * (int(found[1]) + 1 if found else 1)
         if workers % each:
             raise ParameterError(
                 f"{workers} workers cannot be shared out: {script} has {each} in a job, give a "
@@ -377,6 +427,10 @@ class Slurm:
         more = workers // each - len(there)
         if more > 0:
             check_array(more)
+        self._have_workers_stay()
+        array = f"#SBATCH --array=0-{workers // each - 1}"
+        script.write_text(re.sub(r"(?m)^#SBATCH --array=.*$", array, text), encoding="utf-8")
+        if more > 0:
             return len(there), [str(_sbatch([f"--array=0-{more - 1}", str(script)]))]
         leaving = there[len(there) + more :]
         if leaving:
@@ -418,6 +472,34 @@ class Slurm:
         if workers:
             _said(["scancel", *workers])
         return schedulers + workers
+
+
+def preempted(partition: str | None) -> str | None:
+    """Advice for a scheduler that would be preempted in a partition; None if it would not be.
+
+    Parameters
+    ----------
+    partition : str, optional
+        One or several, with commas; the site's default without.
+    """
+    lines = _said(["scontrol", "--oneliner", "show", "partition"]).splitlines()
+    found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
+    names = partition.split(",") if partition else None
+    modes = {
+        one["PartitionName"]: one.get("PreemptMode", "OFF")
+        for one in found
+        if (one.get("Default") == "YES" if names is None else one.get("PartitionName") in names)
+    }
+    taken = {name: mode for name, mode in modes.items() if mode != "OFF"}
+    if not taken:
+        return None
+    safe = [one["PartitionName"] for one in found if one.get("PreemptMode") == "OFF"]
+    where = f" such as {', '.join(safe)}" if safe else ""
+    return (
+        f"jobs in partition {', '.join(taken)} are preempted ({', '.join(set(taken.values()))}), "
+        "and without --scheduler-partition the scheduler is there, too: jobs stand still until it "
+        f"begins again. Give one that is not preempted{where}"
+    )
 
 
 def check_array(tasks: int) -> None:
@@ -478,8 +560,14 @@ def _said(command: Sequence[str], advice: str = "") -> str:
     ClusterError
         With its own words.
     """
+    env = dict(os.environ)
+    if "SLURM_JOB_ID" in env:
+        # A job would take over what its submitter was given, such as a number of processors.
+        env = {n: v for n, v in env.items() if n in INPUTS or not n.startswith("SLURM_")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env
+        )
     except OSError as error:
         raise ClusterError(
             f"{command[0]} cannot be started ({error.strerror or error}): check that SLURM's "

@@ -430,6 +430,7 @@ class _Meter:
     def _now(self) -> dict[str, float]:
         spent = self._passes.total
         return {
+            "passes": spent.seconds,
             "total": time.monotonic(),
             "compile": self._watch.seconds(self._passes),
             "compute": spent.compute,
@@ -448,7 +449,8 @@ class _Meter:
         """Seconds by kind, and counts by kind.
 
         They are summed over threads; ``total`` is on the wall, and ``compile`` the part of it in
-        which kernels were compiled, also by those threads.
+        which kernels were compiled, also by those threads. ``driver`` is at least the time on the
+        wall in which workers have nothing to do, as the driver's process computes.
 
         ``bytes`` were read or moved, ``copied`` were picked out of chunks; ``state_bytes`` and
         ``cache_bytes`` are what is held now.
@@ -456,6 +458,9 @@ class _Meter:
         now, before = self._now(), self._before
         self._before = now
         spent = {key: now[key] - before[key] for key in now}
+        between = spent["total"] - spent.pop("passes")
+        if self._passes.n_workers:
+            spent["driver"] = max(spent["driver"], between)
         counted = ("bytes", "copied", "retries", "rebuilt", "evictions")
         counts = {key: int(spent.pop(key)) for key in counted}
         total = self._passes.total

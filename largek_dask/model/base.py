@@ -525,7 +525,7 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     if number > FORMAT:
         raise ModelFormatError(
             f"{place.url} has format {number}, and this version of largek_dask reads up to "
-            f"{FORMAT}: it was written by a newer one. Upgrade with pip install -U largek_dask."
+            f"{FORMAT}: it was written by a newer one. Install that, from its checkout or wheel."
         )
     kind = kind_named(notes.get("model_kind", FIRST_KIND if number == 1 else None), place.url)
     if number < kind.format:

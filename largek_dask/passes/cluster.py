@@ -24,12 +24,13 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.stores import is_local
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.kernels.threads import Threads
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
-from largek_dask.passes.local import available_cpus
+from largek_dask.passes.local import driver_cpus
 from largek_dask.passes.network import Network, require_open
 from largek_dask.passes.picking import picked
 from largek_dask.passes.placement import place, ranges, shares
@@ -194,6 +195,7 @@ class ClusterPasses(BasePasses):
             self._network.run(self._workers.begin(), self.raise_if_stopped)
             self._note_workers()
             self._present = self._workers.seen
+            _driven.add(self)
         except BaseException:
             self.close()
             raise
@@ -240,7 +242,13 @@ class ClusterPasses(BasePasses):
         """Take over what the workers seen last have together."""
         self.n_workers = len(self._workers.seen)
         self.state_limit = self._workers.state_limit
-        self.threads_here = max(1, min(available_cpus(), self._workers.n_threads))
+        self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
+
+    @property
+    def threads(self) -> Threads:
+        """Threads of the driver's process, which all fits share that it drives."""
+        share = driver_cpus() // max(1, len(_driven))
+        return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
     def _note_held(self, report: PassReport) -> None:
         """What all workers hold together, also those that had nothing to do in this pass."""
@@ -541,9 +549,14 @@ class ClusterPasses(BasePasses):
 
     def close(self) -> None:
         """Let the workers forget the job, and subsets go."""
+        _driven.discard(self)
         self.begin_run()
         self._spent.clear()
         self._finalizer()
+
+
+_driven: weakref.WeakSet[ClusterPasses] = weakref.WeakSet()
+"""Passes of all fits that this process drives, which share its cores."""
 
 
 def _close(network: Network, folder: str | None) -> None:

@@ -161,8 +161,8 @@ class Look:
     """The certificate is for other hosts than this one. Dask does not look at that."""
 
 
-def look_at(address: str, seconds: float = LOOK_SECONDS) -> Look:
-    """Look at who answers at an address, with the certificates of this process's Dask settings.
+def look_at(address: str, seconds: float = LOOK_SECONDS, security: Security | None = None) -> Look:
+    """Look at who answers at an address.
 
     Parameters
     ----------
@@ -170,6 +170,8 @@ def look_at(address: str, seconds: float = LOOK_SECONDS) -> Look:
         Such as ``"tls://host:8786"``. Others than ``tls`` and ``tcp`` are not looked at.
     seconds : float
         How long it may take to answer.
+    security : Security, optional
+        Certificates of this process; those of its Dask settings by default.
 
     Returns
     -------
@@ -187,7 +189,7 @@ def look_at(address: str, seconds: float = LOOK_SECONDS) -> Look:
     except (OSError, ValueError) as error:
         return Look("nothing", problem=f"nobody answers at {address}: {error}")
     if scheme == "tls":
-        return _look_by_tls(address, reached, seconds)
+        return _look_by_tls(address, reached, seconds, security or Security())
     if _speaks_first(reached, SILENT_SECONDS):
         return Look("tcp")
     try:
@@ -208,7 +210,9 @@ def look_at(address: str, seconds: float = LOOK_SECONDS) -> Look:
     return Look("nothing", problem=f"whoever is at {address} does not speak as Dask does")
 
 
-def _look_by_tls(address: str, reached: tuple[str, int], seconds: float) -> Look:
+def _look_by_tls(
+    address: str, reached: tuple[str, int], seconds: float, security: Security
+) -> Look:
     plain = Look(
         "tcp",
         problem=f"{address} speaks plain TCP, no TLS",
@@ -217,7 +221,7 @@ def _look_by_tls(address: str, reached: tuple[str, int], seconds: float) -> Look
     )
     if _speaks_first(reached, SILENT_SECONDS):
         return plain
-    settings = Security().get_tls_config_for_role("client")
+    settings = security.get_tls_config_for_role("client")
     authority, certificate = settings.get("ca_file"), settings.get("cert")
     for name, value in (("ca-file", authority), ("client.cert", certificate)):
         if not value:

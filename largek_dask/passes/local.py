@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
+from dask.system import cpu_count
 from numpy.typing import NDArray
 
 from largek_dask import config
@@ -28,6 +29,13 @@ def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def driver_cpus() -> int:
+    """Cores that a driver of a cluster's passes may use: no more than it has been given."""
+    given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    limits = [available_cpus(), cpu_count(), *([int(given)] if given.isdecimal() else [])]
+    return max(1, min(limits))
 
 
 def state_budget(memory_limit: int | None, memory: int) -> int:

@@ -33,6 +33,7 @@ from largek_dask.driver.stopping import parse_duration
 from largek_dask.driver.words import human_seconds, printable
 from largek_dask.errors import (
     ClusterError,
+    ClusterWarning,
     JobNotFoundError,
     LargekError,
     OtherSchedulerError,
@@ -170,6 +171,7 @@ class Service:
         except (OSError, _GoingAwayError, _SilentError) as error:
             raise self._away(error) from error
         self.store: str = hello["store"]
+        self._starts_workers = bool(hello.get("starts_workers"))
         self.version: str = hello["version"]
         if hello["version"] != __version__:
             warn(
@@ -356,8 +358,9 @@ class Service:
     def _reconnect(self, finder: Finder) -> None:
         with self._lock:
             address = finder.find()
+            security = finder.security()
             self.client.close()
-            self.client = new_client(address, RECONNECT_SECONDS)
+            self.client = new_client(address, RECONNECT_SECONDS, security)
             self._where = self.client.scheduler.address
             for topic in self._followers:
                 self.client.subscribe_topic(topic, self._heard(topic))
@@ -485,7 +488,23 @@ class Service:
         check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
-        return Job(self, self.ask("submit", secrets=secrets, **sent))
+        job = Job(self, self.ask("submit", secrets=secrets, **sent))
+        self.start_workers()
+        return job
+
+    def start_workers(self) -> None:
+        """Have workers start that have ended for want of jobs.
+
+        Warns
+        -----
+        ClusterWarning
+            The scheduler cannot do that; says what to type.
+        """
+        if self._starts_workers:
+            # Who is away now does it later by itself.
+            with contextlib.suppress(SchedulerAwayError):
+                if advice := self.ask("start workers"):
+                    warn(advice, ClusterWarning)
 
     def _resumed(
         self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
@@ -494,6 +513,7 @@ class Service:
         check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         self.ask("resume", id=job_id, changes=changes, secrets=secrets)
+        self.start_workers()
         return Job(self, job_id)
 
     def jobs(

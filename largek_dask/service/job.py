@@ -410,6 +410,7 @@ class Job:
             It is not paused, and waits for no such word.
         """
         self._service.ask("unpause", id=self.id, accept_version=bool(accept_version))
+        self._service.start_workers()
 
     def set_priority(self, priority: int) -> None:
         """Change the priority of a job that does not run: those of a higher one begin sooner.

@@ -18,6 +18,7 @@ from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import check_secrets, options_of, output_folder
 from largek_dask.service.fitting import MODEL
+from largek_dask.service.idle import IdleWorkers
 from largek_dask.service.journal import Journal
 from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
@@ -62,6 +63,8 @@ class Jobs:
     workers : callable, optional
         Gives the workers of the cluster as its scheduler sees them; None as its value: nobody
         knows.
+    idle : callable, optional
+        Makes what ends workers while there are no jobs.
 
     Attributes
     ----------
@@ -73,6 +76,8 @@ class Jobs:
         What has been logged for each.
     notices : Notices
         What is sent of them to targets that are configured here.
+    idle : IdleWorkers, optional
+        Ends workers while there are no jobs.
 
     Raises
     ------
@@ -88,6 +93,7 @@ class Jobs:
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
+        idle: Callable[[Register, Tenure], IdleWorkers] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
@@ -101,6 +107,7 @@ class Jobs:
         self.notices = Notices(register, owner)
         self._submissions = Submissions(register, tenure, owner, connect, heard, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
+        self.idle = None if idle is None else idle(register, tenure)
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
         self.sweeper = Sweeper(register, tenure)
@@ -115,6 +122,8 @@ class Jobs:
         self.sweeper.start()
         self.journal.start()
         self.notices.start()
+        if self.idle is not None and self.idle.is_on:
+            self.idle.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop; a later scheduler goes on with it.
@@ -127,6 +136,10 @@ class Jobs:
         self._tender.stop()
         self.sweeper.stop()
         self.notices.stop()
+        threads = [self._queue, self._tender, self.sweeper, self.notices, self.journal]
+        if self.idle is not None and self.idle.is_on:
+            self.idle.stop()
+            threads.append(self.idle)
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
@@ -135,7 +148,7 @@ class Jobs:
             runner.join(max(0.0, until - time.monotonic()))
         # The last lines of runs that have ended just now are written too.
         self.journal.stop()
-        for thread in (self._queue, self._tender, self.sweeper, self.notices, self.journal):
+        for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -44,10 +44,11 @@ from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
 from largek_dask.service.credentials import check_secrets
-from largek_dask.service.crew import Crew
+from largek_dask.service.crew import RETIRE_SECONDS, Crew
+from largek_dask.service.idle import IdleWorkers
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.ready import answer_on, prefix_of
-from largek_dask.service.scheduler_file import SchedulerFile
+from largek_dask.service.scheduler_file import SchedulerFile, TlsFiles
 from largek_dask.service.sizing import Standing
 from largek_dask.service.store import Records
 from largek_dask.service.watching import JobsSource, memory_of
@@ -76,7 +77,7 @@ ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
-    "submit": "submit",
+    **dict.fromkeys(("submit", "start workers"), "submit"),
     **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
     "notice": "notices",
@@ -158,16 +159,17 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(
-            scheduler, JobsSource(self._jobs, functools.partial(memory_of, scheduler))
-        )
+        self._page = page_on(scheduler, JobsSource(self._jobs, partial(memory_of, scheduler)))
         watch_jobs(self._jobs.metrics)
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        return Jobs(records, self._connect, self._tell, owner, self._scheduler_file, self._standing)
+        idle = partial(IdleWorkers, activity=self._activity, release=self._release)
+        return Jobs(
+            records, self._connect, self._tell, owner, self._scheduler_file, self._standing, idle
+        )
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
         """What the store says of this scheduler while it has the claim of this number."""
@@ -177,6 +179,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             started=self._started,
             token=token,
             slurm_job=os.environ.get("SLURM_JOB_ID") or None,
+            tls=TlsFiles.of(self.scheduler.security),
         )
 
     async def before_close(self) -> None:
@@ -216,6 +219,20 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             )
             for w in workers
         ]
+
+    def _activity(self) -> tuple[frozenset[str], Any]:
+        """Addresses of the workers, and what changes while any task of Dask's goes on."""
+        there = tuple(dict.values(self.scheduler.workers))
+        workers = [worker for worker in there if worker.status.name == "running"]
+        busy = time.monotonic() if any(worker.processing for worker in workers) else None
+        addresses = frozenset(worker.address for worker in workers)
+        return addresses, (self.scheduler.transition_counter, busy)
+
+    def _release(self) -> None:
+        """End all workers whose results nobody wants any more."""
+        workers = [worker.address for worker in tuple(dict.values(self.scheduler.workers))]
+        work = self.scheduler.retire_workers(workers=workers, close_workers=True, remove=True)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(RETIRE_SECONDS)
 
     def _connect(self) -> Client:
         """The client of all jobs; a thread of its own runs its event loop."""
@@ -285,7 +302,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             self._jobs.journal.take("worker", worker, entry)
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
-        call = functools.partial(function, *args)
+        call = partial(function, *args)
         return await self._loop.run_in_executor(self._pools[pool], call)
 
     def _target(self, target_duration: Any = None) -> int:
@@ -368,7 +385,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         match operation:
             case "hello":
                 jobs.wait_until_ready()
-                return {"version": __version__, "store": self.store}
+                starts = jobs.idle is not None and jobs.idle.is_on
+                return {"version": __version__, "store": self.store, "starts_workers": starts}
+            case "start workers":
+                return None if jobs.idle is None else jobs.idle.ask_for_workers()
             case "submit":
                 return jobs.submit(
                     given["document"], given["secrets"], given["owner"], check_workers

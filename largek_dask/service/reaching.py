@@ -7,6 +7,7 @@ import time
 
 import distributed
 from dask.utils import parse_timedelta
+from distributed.security import Security
 
 from largek_dask.service.scheduler_file import Finder
 
@@ -24,7 +25,7 @@ class Client(distributed.Client):  # type: ignore[misc]
         await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
 
 
-def new_client(address: str, seconds: float) -> Client:
+def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
     """A client of the scheduler at this address, which is not that of other work of the process.
 
     Parameters
@@ -32,6 +33,8 @@ def new_client(address: str, seconds: float) -> Client:
     address : str
     seconds : float
         For this connection, and for each one after it is lost. A frozen scheduler takes longer.
+    security : Security, optional
+        Certificates; those of Dask's settings by default.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def new_client(address: str, seconds: float) -> Client:
     ValueError
         Such as a protocol that Dask does not know.
     """
-    return Client(address, timeout=seconds, set_as_default=False)
+    return Client(address, timeout=seconds, set_as_default=False, security=security)
 
 
 def reach(finder: Finder, timeout: float | str = "10s") -> Client:
@@ -57,14 +60,15 @@ def reach(finder: Finder, timeout: float | str = "10s") -> Client:
     SchedulerAwayError
         Nobody answers there.
     ClusterError, ParameterError
-        The file is not there, or none of a scheduler.
+        The file is not there, or none of a scheduler; or there are no certificates for it.
     """
     until = time.monotonic() + (seconds := float(parse_timedelta(timeout)))
     while True:
         address = finder.find()
+        security = finder.security()
         try:
             patience = min(seconds, TRY_SECONDS) if finder.is_file else seconds
-            return new_client(address, patience)
+            return new_client(address, patience, security)
         except (OSError, TimeoutError) as error:
             seconds = until - time.monotonic() - PAUSE_SECONDS
             if not finder.is_file or seconds <= 0:

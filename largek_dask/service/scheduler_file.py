@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+from distributed.security import Security
 from fsspec import available_protocols
 from fsspec.core import split_protocol
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
@@ -46,6 +47,42 @@ COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
 """Protocols of Dask's addresses; any other one is that of a file."""
 
 Text = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
+FilePath = Annotated[str, Field(max_length=4096, pattern=r"^/[\x20-\x7e]*$")]
+
+
+class TlsFiles(BaseModel):
+    """Absolute paths of the certificates of a scheduler, which others of its user take, too."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    ca_file: FilePath
+    cert: FilePath
+    key: FilePath
+
+    @classmethod
+    def of(cls, security: Security) -> TlsFiles | None:
+        """Return the files of a scheduler; None if it has none, or has them in memory."""
+        settings = security.get_tls_config_for_role("scheduler")
+        files = {name: settings.get(name) for name in cls.model_fields}
+        # Never the content of a key, which Dask's settings may hold instead of a path.
+        if any(not path or "\n" in path for path in files.values()):
+            return None
+        try:
+            return cls(**{name: os.path.abspath(path) for name, path in files.items()})
+        except ValidationError:
+            # Paths of other letters: clients are given their own by DASK_CONFIG.
+            return None
+
+    def security(self) -> Security | None:
+        """Return settings to connect with; None if a file cannot be read here."""
+        if not all(os.access(path, os.R_OK) for path in (self.ca_file, self.cert, self.key)):
+            return None
+        return Security(
+            require_encryption=True,
+            tls_ca_file=self.ca_file,
+            tls_client_cert=self.cert,
+            tls_client_key=self.key,
+        )
 
 
 class SchedulerFile(BaseModel):
@@ -68,10 +105,13 @@ class SchedulerFile(BaseModel):
     """Version of this package there."""
     slurm_job: Text | None = None
     """Id of the SLURM job that it runs in; None outside."""
+    tls: TlsFiles | None = None
+    """Files with which clients and workers connect; None without TLS, or where it has none."""
 
     def dumped(self) -> bytes:
         """The file's content."""
-        return self.model_dump_json(indent=2).encode() + b"\n"
+        absent = {"tls"} if self.tls is None else None
+        return self.model_dump_json(indent=2, exclude=absent).encode() + b"\n"
 
     @classmethod
     def parsed(cls, data: bytes, where: str) -> SchedulerFile:
@@ -165,6 +205,27 @@ class Finder:
             return self.place
         self.found = self._read()
         return self.found.address
+
+    def security(self) -> Security | None:
+        """Return what to connect with: files that were found, or None for Dask's own settings.
+
+        Raises
+        ------
+        ClusterError
+            The scheduler asks for certificates, and this process can read none.
+        """
+        told = self.found
+        if told is None or not told.address.startswith("tls://"):
+            return None
+        found = None if told.tls is None else told.tls.security()
+        if found is None and not Security().tls_client_cert:
+            files = "names none" if told.tls is None else f"names {told.tls.cert}, unreadable here"
+            raise ClusterError(
+                f"{self.place} says {told.address}, which asks for certificates, and {files}: be "
+                "the user who has started the scheduler, or set DASK_CONFIG to the folder of a "
+                "tls.yaml with certificates of your own (deploy/tls/make.sh makes them)"
+            )
+        return found
 
     def has_moved(self) -> bool:
         """Whether the file names another scheduler than when it was read last."""

@@ -9,6 +9,7 @@ there, one scheduler a store (see ``lease.py``)::
     late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
     scheduler.json              where that one is, for clients and workers (scheduler_file.py)
     drained.json                there while no job is to begin
+    idle                        there while workers are to end (idle.py)
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
 two schedulers that both think the job is theirs, one publishes::
@@ -60,6 +61,8 @@ LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions"
 """Fields that records have only where they say something."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
+IDLE = "idle"
+"""A file of the store that is there while workers are to end, as no job wants them."""
 LATE = "late"
 """A folder of the store for records that came too late, and for empty ones."""
 BLANK = b"\0 \t\r\n"
@@ -275,6 +278,25 @@ class Records:
             self.post(DRAINED, b'{"format": 1}\n')
         else:
             self.folder.guarded(self.check).remove(DRAINED)
+
+    def is_idle(self) -> bool:
+        """Whether workers are to end, whichever scheduler has the store."""
+        return self.folder.exists(IDLE)
+
+    def set_idle(self, idle: bool) -> None:
+        """Have workers end, as no job wants them; or no longer.
+
+        Raises
+        ------
+        LostJobError
+            Another scheduler has taken the store.
+        OutputError
+            It cannot be written.
+        """
+        if idle:
+            self.post(IDLE, b"no job wants workers\n")
+        else:
+            self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
         """Find out at the start that no job could be kept.

@@ -4,12 +4,15 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from largek_dask.cli import main
@@ -133,7 +136,155 @@ def test_both_jobs_are_submitted(fake, home):
     ]
     assert "Scheduler: job 4711. Workers: job 4712, an array of 4." in done.stdout
     assert f'lk.connect("{home}/jobs/scheduler.json")\n' in done.stdout
-    assert {path.name for path in home.iterdir()} == {*FILES, "jobs", "logs", "kernels"}
+    made = {*FILES, "jobs", "logs", "kernels", "tls"}
+    assert {path.name for path in home.iterdir()} == made
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_certificates_are_made_once_and_only_their_owner_reads_them(fake, home):
+    home.chmod(0o755)
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 0, done.output
+    assert f"New certificates in {home}/tls (there were none)" in done.stderr
+    tls = home / "tls"
+    assert mode(home) == mode(tls) == 0o700
+    before = {path: path.read_bytes() for path in tls.iterdir()}
+    assert {path.name for path in before} == {
+        "ca.pem", "ca.key", "node.pem", "node.key", "tls.yaml"
+    }  # fmt: skip
+    assert {mode(path) for path in before} == {0o600}
+    assert yaml.safe_load((tls / "tls.yaml").read_text())["distributed"]["comm"]["tls"][
+        "ca-file"
+    ] == str(tls / "ca.pem")
+    # Somebody has opened them meanwhile.
+    (tls / "node.key").chmod(0o644)
+    tls.chmod(0o755)
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 0, done.output
+    assert "certificates" not in done.stderr
+    assert {path: path.read_bytes() for path in tls.iterdir()} == before
+    assert (mode(tls), mode(tls / "node.key")) == (0o700, 0o600)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda tls: make(tls, "--days", "29"), "end on"),
+        (lambda tls: (tls / "node.key").unlink(), "there was no node.key"),
+        (lambda tls: (tls / "node.pem").write_text(""), "of no use"),
+        (lambda tls: make(tls, only="ca.pem"), "of no use"),
+        (lambda tls: make(tls, only="node.key"), "of no use"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_replaced_and_kept_aside(spoil, why, fake, home):
+    assert run("--home", home, "--submit").exit_code == 0
+    spoil(home / "tls")
+    before = {path.name: path.read_bytes() for path in (home / "tls").iterdir()}
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 0, done.output
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("New certificates")]
+    assert why in line
+    [aside] = home.glob("tls.*")
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+    assert "certificates" not in run("--home", home, "--submit").stderr
+
+
+def make(tls, *arguments, only=""):
+    """Put other certificates there, or one file of them."""
+    out = tls.parent.parent / "other"
+    script = ROOT / "deploy" / "tls" / "make.sh"
+    line = [script, "--out", out, "--at", tls, *arguments, "largek"]
+    subprocess.run(line, check=True, capture_output=True)
+    for path in (out / "largek").iterdir():
+        if only in path.name:
+            shutil.copy(path, tls)
+
+
+def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
+    for name in ("bash", "basename", "grep", "cat"):
+        (fake / "bin" / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(fake / "bin"))
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 1
+    assert "there is no openssl on PATH" in done.stderr
+    assert "--insecure: no TLS, so whoever has an account" in done.stderr
+    assert calls(fake, "sbatch") == []
+    done = run("--home", home, "--insecure", "--submit")
+    assert done.exit_code == 0, done.output
+    assert "Whoever has an account on the network of the nodes can run code as you" in done.stderr
+    assert not (home / "tls").exists()
+    assert "\ntls=\n" in (home / "scheduler.sbatch").read_text()
+
+
+def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home, monkeypatch):
+    monkeypatch.setattr("os.chmod", lambda *_, **__: None)
+    home.chmod(0o755)
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 1
+    assert "keeps no permissions: give a --home" in done.stderr
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.chmod", refuse)
+    done = run("--home", home, "--submit")
+    assert done.exit_code == 1
+    assert "(Operation not permitted): give a --home of your own, or give --insecure" in done.stderr
+    assert calls(fake, "sbatch") == []
+
+
+def test_the_script_of_deploy_is_the_one_that_is_run():
+    for name in ("make.sh", "tls.yaml"):
+        packaged = ROOT / "largek_dask" / "cli" / "templates" / name
+        assert packaged.read_bytes() == (ROOT / "deploy" / "tls" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "scheduler", "worker"),
+    [
+        ((), "127.0.0.1:0", "127.0.0.1:0"),
+        (("--dashboard-address", ":8787"), ":8787", ":0"),
+        (("--dashboard-address", "0.0.0.0:0"), "0.0.0.0:0", ":0"),
+        (("--dashboard-address", "localhost:8787"), "localhost:8787", "127.0.0.1:0"),
+    ],
+)
+def test_pages_are_on_loopback_until_they_are_opened(given, scheduler, worker, home):
+    files = json.loads(run("--print", "--json", *given).stdout)["files"]
+    assert f'--dashboard-address "{scheduler}"' in files["scheduler.sbatch"]
+    assert f'--dashboard-address "{worker}"' in files["step.sh"]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "given", "warned"),
+    [
+        ("day REQUEUE YES,long OFF NO", "", "partition day are preempted (REQUEUE)"),
+        ("day GANG,SUSPEND YES,long OFF NO", "", "partition day are preempted"),
+        ("day REQUEUE YES,long OFF NO", "--partition long", None),
+        ("day OFF YES,long CANCEL NO", "--partition long", "partition long are preempted (CANCEL)"),
+        ("day OFF YES,long CANCEL NO", "", None),
+        ("day OFF YES,a CANCEL NO,b OFF NO", "--partition b,a", "partition a are preempted"),
+        ("day REQUEUE YES,long OFF NO", "--scheduler-partition day", None),
+    ],
+)
+def test_a_scheduler_that_would_be_preempted(partitions, given, warned, fake, home):
+    lines = ["MaxArraySize            = 1001"]
+    found = re.findall(r"(\w+) (\S+) (YES|NO)", partitions)
+    lines += ["PartitionName={} PreemptMode={} Default={}".format(*one) for one in found]
+    (fake / "scontrol.out").write_text("\n".join(lines))
+    done = run("--home", home, *given.split(), "--submit")
+    assert done.exit_code == 0, done.output
+    if warned is None:
+        assert "preempted" not in done.stderr
+    else:
+        assert warned in done.stderr
+        assert "give" in done.stderr.lower()
+        assert "--scheduler-partition" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,6 +347,10 @@ def test_jobs_that_are_there_are_not_submitted_again(fake, home):
         ("--workers 2000", "MaxArraySize 1001"),
         ("--workers 1002", "MaxArraySize 1001"),
         ("--workers 0", "0 is not in the range"),
+        ("--idle soon", "--idle is 'soon', which is no time"),
+        ("--idle 0", "--idle is 0 s"),
+        ("--dashboard-address 8787", "--dashboard-address is '8787': give a port"),
+        ("--dashboard-address 'a b:1'", "--dashboard-address is 'a b:1': give a port"),
         ("--print", "give one of --submit, --out DIR and --print"),
     ],
 )
@@ -268,6 +423,13 @@ def test_status(fake, home):
     (home / "jobs/scheduler.json").write_text(json.dumps(said))
     shown = run("status", "--home", home).stdout
     assert "tcp://10.0.0.1:99" in shown
+    assert "Dashboard" not in shown
+    for page, line in (
+        ("http://127.0.0.1:8787/status", "ssh -N -L 8787:127.0.0.1:8787 n1 # then open http://127"),
+        ("http://10.0.0.1:8787/status", "Dashboard: http://10.0.0.1:8787/status"),
+    ):
+        (home / "jobs/scheduler.json").write_text(json.dumps(said | {"dashboard": page}))
+        assert line in " ".join(run("status", "--home", home).stdout.split())
     assert shown.index("4712_9") < shown.index("4712_10")
 
 
@@ -284,6 +446,38 @@ def test_scale(fake, home):
     assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
     for bad in ("0", "-1"):
         assert run("scale", "--home", home, "--", bad).exit_code == 2
+
+
+def test_scale_has_as_many_as_were_asked_for_last(fake, home):
+    run("--home", home, "--workers", 4, "--submit")
+    idle = home / "jobs" / "idle"
+    idle.touch()
+    queue(fake, home, "4711 scheduler RUNNING", "4712_3 workers PENDING")
+    assert run("scale", "--home", home).exit_code == 0
+    assert not idle.exists()
+    assert f"sbatch --parsable --array=0-2 {home}/workers.sbatch" in calls(fake)
+    assert run("scale", 6, "--home", home).exit_code == 0
+    queue(fake, home, "4711 scheduler RUNNING")
+    idle.touch()
+    assert run("scale", "--home", home).exit_code == 0
+    assert calls(fake)[-2] == f"sbatch --parsable --array=0-5 {home}/workers.sbatch"
+    idle.touch()
+    (fake / "squeue.out").unlink()
+    assert run("--home", home, "--submit").exit_code == 0
+    assert not idle.exists()
+
+
+def test_sbatch_in_a_job_of_slurm_takes_over_nothing_of_it(fake, home, monkeypatch):
+    run("--home", home, "--workers", 4, "--submit")
+    (fake / "bin" / "sbatch").write_text(f"#!/bin/bash\nenv >{fake}/env\necho 1\n")
+    for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CONF"):
+        monkeypatch.setenv(name, "7")
+    assert run("scale", "--home", home).exit_code == 0
+    given = dict(
+        line.split("=", 1) for line in (fake / "env").read_text().splitlines() if "=" in line
+    )
+    assert given["SLURM_CONF"] == "7"
+    assert not {"SLURM_JOB_ID", "SLURM_CPUS_PER_TASK"} & set(given)
 
 
 def test_scale_waits_for_a_worker_that_ends(fake, home, monkeypatch):

@@ -279,3 +279,27 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
     assert here.memory == sum(
         (here.memory_model, here.memory_reading, here.memory_row_state, here.memory_held)
     ) + here.memory_state  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "k", "computes"),
+    [
+        (lk.Lloyd(), 4, None),
+        (lk.Truncated(), 500, "the first steps, on samples"),
+        (lk.DCDBundle(), 4, "the whole search"),
+    ],
+)
+def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k, computes):
+    x = np.random.default_rng(0).standard_normal((50_000, 4))
+    options = FitOptions(n_clusters=k, algorithm=algorithm)
+    for is_local in (True, False):
+        plan = make_plan(lk.open_rows(x), options, Machines(2, 2, 1 << 34, is_local))
+        told = plan.as_json()
+        assert told["driver"] == computes
+        assert told["memory_driver"] == plan.memory_model + plan.memory_held + plan.memory_state
+        lines = [str(cell) for cell in plan.table().columns[0].cells]
+        assert ("scheduler" in lines) == (computes is not None)
+        if computes is not None:
+            text = str([*plan.table().columns[1].cells][lines.index("scheduler")])
+            assert computes in text
+            assert text.startswith("on a cluster it computes") == is_local

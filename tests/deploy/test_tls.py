@@ -2,9 +2,9 @@
 
 import contextlib
 import datetime
+import io
 import json
 import os
-import re
 import socket
 import ssl
 import stat
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import dask
 import numpy as np
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 
 import largek_dask as lk
 from largek_dask.cli import check_encryption, main
-from largek_dask.cli.slurm import Layout
+from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.encryption import Certificate, certificates_in, look_at, why_no_answer
 from largek_dask.service.scheduler_file import Finder
 from tests.checks import eventually
@@ -288,19 +289,26 @@ def script(path, env):
                     child.terminate()
 
 
-def test_slurm__scripts_by_what_the_readme_says(tmp_path):
+def listening():
+    """Ports and addresses at which processes listen that this one has started."""
+    for child in psutil.Process().children(recursive=True):
+        for connection in child.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                yield connection.laddr.port, connection.laddr.ip
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
     """The scheduler's and a worker's, by hand: what they ask SLURM is made up."""
     program("openssl", "Debian's openssl")
-    text = (DEPLOY / "README.md").read_text().split("\n## SLURM\n")[1]
-    [command] = re.findall(r"`(deploy/tls/make\.sh [^`]*/shared/me/[^`]*)`", text)
     home, shared = tmp_path / "largek", str(tmp_path)
-    command = command.replace("/shared/me", shared).replace("deploy/tls", str(DEPLOY / "tls"))
-    (home / "jobs").mkdir(parents=True)
-    subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True, capture_output=True)
-    for name, content in Layout(home=str(home)).rendered().items():
-        (home / name).write_text(content)
-    last = (home / "site.env.example").read_text().splitlines()[-1]
-    (home / "site.env").write_text(last.removeprefix("#") + "\n")
+    home.mkdir()
+    more = ["--insecure"] if insecure else []
+    line = ["cluster", "slurm", "--home", str(home), "--out", str(home), *more]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 0, done.output
+    assert ("can run code as you" in done.stderr) == insecure
+    assert (home / "tls").exists() != insecure
     (tmp_path / "squeue").write_text("#!/bin/sh\n")
     (tmp_path / "squeue").chmod(0o755)
     places = [str(Path(sys.executable).parent), shared, os.environ["PATH"]]
@@ -308,16 +316,33 @@ def test_slurm__scripts_by_what_the_readme_says(tmp_path):
         PATH=os.pathsep.join(places), LARGEK_HOME=str(home), LARGEK_SCRATCH=str(tmp_path / "node"),
         SLURM_JOB_ID="11", SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="0", SLURM_PROCID="0",
         SLURM_MEM_PER_NODE="2000",
+        DASK_LARGEK__KERNELS__CACHE_DIR=str(cache_folder().parents[1]),
     )  # fmt: skip
     file = home / "jobs" / "scheduler.json"
+    speaks = "tcp://" if insecure else "tls://"
     with script(home / "scheduler.sbatch", env), script(home / "step.sh", env):
         eventually(file.exists, "a scheduler")
-        with settings(home / "tls"), lk.connect(file, timeout="60s") as service:
+        with lk.connect(file, timeout="60s") as service:
             rows = eventually(service.workers, "a worker")
-            assert service.client.scheduler.address.startswith("tls://")
+            assert service.client.scheduler.address.startswith(speaks)
             assert [row["name"] for row in rows] == ["12-0-0"]
-            assert rows[0]["address"].startswith("tls://")
+            assert rows[0]["address"].startswith(speaks)
             assert rows[0]["why"] is None
+            lk.ingest(np.eye(40, 3, dtype="f4"), str(tmp_path / "x.zarr"), progress=False)
+            job = service.submit(str(tmp_path / "x.zarr"), n_clusters=3, output=f"{shared}/out")
+            shown = io.StringIO()
+            assert job.watch(shown) == "finished"
+            assert shown.getvalue()
+        by_level, code = told("--scheduler", str(file))
+        assert code == 0, by_level
+        assert any("certificate of worker tls://" in f["text"] for f in by_level["ok"]) != insecure
+        said = json.loads(file.read_text())
+        # Beside addresses of Dask there are pages: of the scheduler and of the worker.
+        listened = dict(listening())
+        for address in (said["address"], rows[0]["address"]):
+            listened.pop(urlsplit(address).port)
+        assert urlsplit(said["dashboard"]).port in listened
+        assert list(listened.values()) == ["127.0.0.1"] * 2
 
 
 def test_plain_client_at_a_scheduler_that_speaks_tls(cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import re
@@ -123,6 +124,18 @@ def test_room_for_row_state_is_that_of_all_workers(rows, cluster2):
     limits = [info["memory_limit"] for info in cluster2.scheduler_info()["workers"].values()]
     with ClusterPasses(rows, cluster2) as passes:
         assert passes.state_limit == 2 * (min(limits) // 4)
+
+
+def test_fits_share_the_cores_of_their_driver(rows, cluster2, monkeypatch):
+    monkeypatch.setattr(cluster_module, "driver_cpus", lambda: 2)
+    gc.collect()
+    with ClusterPasses(rows, cluster2) as one:
+        assert one.threads.n == 2
+        with ClusterPasses(rows, cluster2) as another:
+            assert one.threads.n == another.threads.n == 1
+        with ClusterPasses(rows, cluster2), ClusterPasses(rows, cluster2):
+            assert one.threads.n == 1, "there is one for each, however many there are"
+        assert one.threads.n == 2
 
 
 @pytest.mark.parametrize("retain", [False, True])

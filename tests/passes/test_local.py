@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
 from largek_dask.data.memory_rows import ArrayColumn
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
-from largek_dask.passes import base, engine, prefetch
-from largek_dask.passes.local import LocalPasses, available_cpus, state_budget
+from largek_dask.passes import base, engine, local, prefetch
+from largek_dask.passes.local import LocalPasses, available_cpus, driver_cpus, state_budget
 from largek_dask.passes.prefetch import ChunkSource
 from tests.oracles import row_order
 from tests.passes.toys import (
@@ -689,6 +689,18 @@ def test_threads_are_as_many_as_the_cores_of_this_process(monkeypatch):
     assert available_cpus() == 64
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert available_cpus() == 1
+
+
+def test_a_driver_takes_no_more_cores_than_it_was_given(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", {0: set(range(12))}.get, raising=False)
+    monkeypatch.setattr(local, "cpu_count", lambda: 10)
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert driver_cpus() == 10, "a limit of a cgroup"
+    for text, cores in (("4", 4), ("0", 1), ("64", 10), ("x", 10)):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", text)
+        assert driver_cpus() == cores
+    monkeypatch.setattr(os, "sched_getaffinity", {0: {7}}.get)
+    assert driver_cpus() == 1
 
 
 def test_what_nobody_listens_to_goes_to_the_log(monkeypatch):

@@ -1,0 +1,81 @@
+"""What the scheduler computes by itself, while workers wait, is told as ``driver``."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import largek_dask as lk
+
+prometheus_client = pytest.importorskip("prometheus_client")
+
+
+N = 40_000
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """Two workers, and a scheduler with jobs and its pages."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+        lk.connect(client, store=str(tmp_path_factory.mktemp("store"))) as service,
+    ):
+        assert len(service.workers()) == 2
+        yield service
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Groups of rows, so many that the default begins with samples of them."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((N, 3)) + rng.integers(0, 9, (N, 1))
+    url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
+    lk.ingest(x.astype(np.float32), url, chunk_rows=4_000, progress=False)
+    return url
+
+
+def scraped(service, job_id):
+    """Seconds of a job by kind, of the page for Prometheus."""
+    page = service.client.dashboard_link.replace("/status", "/metrics")
+    text = urllib.request.urlopen(page).read().decode()
+    mark = f'largek_job_seconds_total{{job_id="{job_id}",kind="'
+    lines = [line.removeprefix(mark) for line in text.splitlines() if line.startswith(mark)]
+    return {kind: float(value) for kind, _, value in (line.partition('"} ') for line in lines)}
+
+
+def of_steps(job):
+    """Rows, and seconds by kind, of each step of a job that two workers computed."""
+    events = list(job.events(follow=False))
+    assert [event["n_workers"] for event in events if event["event"] == "started"] == [2]
+    return [(event["rows"], event["seconds"]) for event in events if event["event"] == "step"]
+
+
+def test_first_steps_of_the_default(service, rows, tmp_path):
+    job = service.submit(rows, n_clusters=200, output=str(tmp_path / "out"), seed=0)
+    assert job.wait("250s") == "finished"
+    of_samples = [seconds for n, seconds in of_steps(job) if n < N]
+    assert len(of_samples) >= 2
+    assert len(of_samples) < len(of_steps(job)), "workers have steps, too"
+    driver, total = (sum(seconds[kind] for seconds in of_samples) for kind in ("driver", "total"))
+    assert driver >= 0.5 * total
+    seconds = job.status()["seconds"]
+    assert seconds["driver"] >= 0.99 * driver
+    assert scraped(service, job.id)["driver"] == pytest.approx(seconds["driver"], rel=0.01)
+
+
+def test_all_of_dcd_bundle__and_little_of_lloyd(service, rows, tmp_path):
+    share = {}
+    for algorithm in (lk.DCDBundle(), lk.Lloyd()):
+        name = type(algorithm).__name__
+        job = service.submit(rows, n_clusters=4, output=str(tmp_path / name), algorithm=algorithm)
+        assert job.wait("250s") == "finished"
+        assert of_steps(job)
+        seconds = job.status()["seconds"]
+        share[name] = seconds["driver"] / seconds["total"]
+    assert share["DCDBundle"] > max(0.5, share["Lloyd"])
