@@ -500,7 +500,7 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 def hosts_of(scheduler: Any) -> Hosts:
     """Host names under which our pages on a scheduler answer."""
-    return Hosts(functools.partial(dashboard_of, scheduler))
+    return Hosts(partial(dashboard_of, scheduler))
 
 
 def driver_security(security: Security) -> Security:
