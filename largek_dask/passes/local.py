@@ -34,7 +34,7 @@ def available_cpus() -> int:
 def driver_cpus() -> int:
     """Cores that a driver of a cluster's passes may use: no more than it has been given."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    limits = [available_cpus(), cpu_count(), *([int(given)] if given.isdecimal() else [])]
+    limits = [available_cpus(), int(cpu_count()), *([int(given)] if given.isdecimal() else [])]
     return max(1, min(limits))
 
 
