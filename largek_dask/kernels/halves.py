@@ -160,7 +160,7 @@ def split_components(
     starts: NDArray[np.int64],
     which: NDArray[np.int64],
     packed: PackedMixture,
-    floor: float,
+    floor: Real,
     row: float,
     threads: Threads,
 ) -> Halves:
@@ -177,7 +177,7 @@ def split_components(
         Components to split.
     packed : PackedMixture
         Of variances of their own.
-    floor : float
+    floor : (1,) or (d,)
         No variance is below it.
     row : float
         The mean weight of a row.
@@ -194,7 +194,7 @@ def split_components(
         at = slice(begin, begin + _PART)
         _split(
             readonly(x), readonly(given), readonly(rows), readonly(shares), readonly(starts),
-            readonly(which[at]), readonly(packed.means), readonly(packed.variances), floor,
+            readonly(which[at]), readonly(packed.means), readonly(packed.variances), readonly(floor),
             row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
         )  # fmt: skip
 
@@ -347,7 +347,7 @@ def _maximise(
     for h in range(2):
         mass = part[h] if part[h] > 0.0 else 1.0
         for f in range(width):
-            var[h, f] = max(var[h, f] / (mass if width > 1 else mass * d), floor)
+            var[h, f] = max(var[h, f] / (mass if width > 1 else mass * d), floor[f])
 
 
 @njit
@@ -410,7 +410,7 @@ def _is_wide(var: Any, floor: Any) -> Any:
     for h in range(2):
         above = False
         for f in range(var.shape[1]):
-            above = above or var[h, f] > floor
+            above = above or var[h, f] > floor[f]
         if not above:
             return False
     return True

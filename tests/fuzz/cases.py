@@ -91,6 +91,9 @@ class Case:
     """array, store or workers."""
     also: str = ""
     """What else is compared: threads, resume, repeats, or nothing."""
+    reg_covar: float = 1e-6
+    """Of mixtures, as is whether their rows of integers are dithered."""
+    dither: bool = False
 
     def rows(self) -> NDArray[Any]:
         """The rows as a dense C-contiguous array, of CSR ones too."""
@@ -192,7 +195,20 @@ KINDS: dict[str, Callable[[np.random.Generator, int, int], NDArray[Any]]] = {
     "far away": lambda r, n, d: _groups(r, n, d) + 1e4,
     "low rank": lambda r, n, d: r.normal(size=(n, min(d, 2))) @ r.normal(size=(min(d, 2), d)),
 }
+OF_MIXTURES: dict[str, Callable[[np.random.Generator, int, int], NDArray[Any]]] = {
+    "units": lambda r, n, d: _groups(r, n, d) * 10.0 ** r.integers(-8, 9, size=d),
+    "offset": lambda r, n, d: _groups(r, n, d) + 10.0 ** r.integers(4, 8),
+    "constants": lambda r, n, d: np.where(
+        r.random(d) < 0.5, 1 + 1e-9 * _groups(r, n, d), r.random()
+    ),
+    "tiny variances": lambda r, n, d: (
+        _repeated(r, n, d) + r.normal(size=(n, d)) * 10.0 ** -r.integers(4, 12)
+    ),
+}
+"""Kinds that only mixtures are asked for."""
+KINDS |= OF_MIXTURES
 SHARES = {"tight groups": 4.0, "near": 2.0, "binary": 2.0, "normal": 0.5, "equal": 0.5}
+SHARES |= dict.fromkeys(OF_MIXTURES, 0.0)
 """Kinds that are drawn more often than others, or less; the rest 1."""
 
 WEIGHTS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
@@ -276,7 +292,27 @@ def draw(seed: int) -> Case:
     if also != "repeats" and r.random() < USUAL:
         usual = AS_USUAL | ({"algorithm": algorithm} if algorithm in MIXTURES else {})
         case = dataclasses.replace(case, **usual)
-    return case
+    return _harder(case) if algorithm in MIXTURES else case
+
+
+def _harder(case: Case) -> Case:
+    """The case of a mixture with what variances and retired components are known to depend on."""
+    r = np.random.default_rng([case.seed, 4])
+    given: dict[str, Any] = {}
+    if r.random() < 0.4:
+        given["kind"] = str(r.choice([*OF_MIXTURES, "far away", "grid", "repeated"]))
+    if r.random() < 0.4:
+        given["n"] = max(1, int(case.k * r.uniform(1.0, 1.1)))
+    if r.random() < 0.25:
+        given["dtype"] = str(r.choice(["uint8", "int16", "int32", "int64"]))
+    if r.random() < 0.25:
+        given["weights"] = str(r.choice(["whole", "fractions", "zeros"]))
+    if r.random() < 0.6:
+        given["reg_covar"] = float(r.choice([0.0, 1e-60, 1e-30, 1e-16, 1e-12, 1e-9, 1e-4, 1e-3]))
+        given["init"] = str(r.choice([*MIXTURE_INITS, "auto", "rows"]))
+    case = dataclasses.replace(case, **given)
+    whole = np.dtype(case.dtype).kind in "iu"
+    return dataclasses.replace(case, dither=whole and r.random() < 0.5)
 
 
 def pick(r: np.random.Generator, shares: dict[str, int]) -> str:

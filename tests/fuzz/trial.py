@@ -114,6 +114,7 @@ def _estimator(case: Case, x: NDArray[Any], **options: Any) -> Any:
         "random_state": case.seed,
     }
     if case.algorithm in MIXTURES:
+        given |= {"reg_covar": case.reg_covar, "dither": case.dither}
         return lk.Mixture(case.k, **(MIXTURES[case.algorithm] | given | options))
     return lk.KMeans(case.k, algorithm=ALGORITHMS[case.algorithm], **(given | options))
 
@@ -126,7 +127,8 @@ def _faults_of_use(km: Any, data: Any, x: NDArray[Any]) -> Iterator[str]:
     labels = km.labels_
     if (wrong := km.predict(data) != labels).any():
         yield f"predict: {wrong.sum()} labels are not those of the fit"
-    if not isinstance(data, str) and (wrong := km.predict(data[::-1])[::-1] != labels).any():
+    moves = isinstance(data, str) or getattr(km, "dither", False)
+    if not moves and (wrong := km.predict(data[::-1])[::-1] != labels).any():
         yield f"predict: {wrong.sum()} labels are not those of the fit if the rows are reversed"
     if isinstance(km, lk.Mixture):
         return
