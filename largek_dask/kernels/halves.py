@@ -194,8 +194,8 @@ def split_components(
         at = slice(begin, begin + _PART)
         _split(
             readonly(x), readonly(given), readonly(rows), readonly(shares), readonly(starts),
-            readonly(which[at]), readonly(packed.means), readonly(packed.variances), readonly(floor),
-            row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
+            readonly(which[at]), readonly(packed.means), readonly(packed.variances),
+            readonly(floor), row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
         )  # fmt: skip
 
     threads.map(work, range(0, m, _PART))

@@ -113,16 +113,19 @@ class VCGMM(Algorithm[VCGMMState]):
         Components drawn at random that it meets besides (the "+1" of the paper).
     covariance : {"iso", "isoflex", "diag"}
         "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight a
-        component. "diag": a variance a component and feature, and a weight a component.
+        component. "diag": a variance a component and feature, and a weight a component. For "iso"
+        and "isoflex" scale features of different units first.
     initial_e_steps : int
         Passes that look for candidates before the first M-step, where the start gives no variance.
     coreset : int, optional
         Learn from about so many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
         held in the driver's process; None, or where there are no more: from all rows.
     reg_covar : float
-        No variance is below this share of the mean variance of the data,
+        Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
+        variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
+        added to variances. Variances below what sums resolve are never returned.
     least_variance : float
-        or below this. These are lower limits: nothing is added to variances.
+        Smallest variance of a component in the units of the rows; the larger limit counts.
     relative_eps : float, optional
         Stop as published, when ``|ΔF / F|`` is below this, whatever ``tol`` is.
     moves : bool

@@ -350,7 +350,8 @@ class SoftSums:
     @property
     def _square_bits(self) -> NDArray[np.int64]:
         """(d,) squares of "diag" count steps of 2^-_square_bits."""
-        return np.clip(self._bits - self._extents - 3, -900, 900)
+        bits: NDArray[np.int64] = np.clip(self._bits - self._extents - 3, -900, 900)
+        return bits
 
     @property
     def _mass_units(self) -> tuple[int, float]:
