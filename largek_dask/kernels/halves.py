@@ -160,7 +160,7 @@ def split_components(
     starts: NDArray[np.int64],
     which: NDArray[np.int64],
     packed: PackedMixture,
-    floor: Real,
+    floor: float | Real,
     row: float,
     threads: Threads,
 ) -> Halves:
@@ -177,7 +177,7 @@ def split_components(
         Components to split.
     packed : PackedMixture
         Of variances of their own.
-    floor : (1,) or (d,)
+    floor : float or array (1,) or (d,)
         No variance is below it.
     row : float
         The mean weight of a row.
@@ -189,13 +189,14 @@ def split_components(
     gains, parts = np.full(m, -np.inf), np.zeros((m, 2))
     means, variances = np.zeros((m, 2, d)), np.zeros((m, 2, width))
     given = np.ones(len(x)) if weight is None else weight
+    least = readonly(np.full(width, floor))
 
     def work(begin: int) -> None:
         at = slice(begin, begin + _PART)
         _split(
             readonly(x), readonly(given), readonly(rows), readonly(shares), readonly(starts),
-            readonly(which[at]), readonly(packed.means), readonly(packed.variances),
-            readonly(floor), row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
+            readonly(which[at]), readonly(packed.means), readonly(packed.variances), least,
+            row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
         )  # fmt: skip
 
     threads.map(work, range(0, m, _PART))

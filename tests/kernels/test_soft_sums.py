@@ -138,7 +138,7 @@ def check_integers(covariance, made):
     if covariance == "diag":
         joined = found._squares.astype(object) * 2**50 + found._low_squares
         assert (joined == wanted["squares"]).all()
-        units = [Fraction(2) ** -(50 + bits) for bits in found._square_bits.tolist()]
+        units = [Fraction(2) ** -(50 + bits) for bits in found._own_square_bits.tolist()]
         assert found.squares == float(
             sum(int(v) * u for v, u in zip(joined.sum(0), units, strict=True))
         )

@@ -207,7 +207,7 @@ class SoftSums:
             entries = rows, components, shares, readonly(each), kind
             self._add_entries(block, entries)
             if about is not None:
-                scale = _powers(self._square_bits)
+                scale = _powers(self._own_square_bits)
                 add_squares(block, *entries, about, scale, self._squares, self._low_squares)
             else:
                 cells = None if self.covariance == "iso" else components
@@ -260,7 +260,7 @@ class SoftSums:
         """
         if self.covariance != "diag":
             return float(self._squares.value)
-        total, bits = Fraction(0), self._square_bits.tolist()
+        total, bits = Fraction(0), self._own_square_bits.tolist()
         for high, low, own in zip(self._squares.T, self._low_squares.T, bits, strict=True):
             steps = (_exact_sum(high) << LOW_BITS) + _exact_sum(low)
             total += steps * Fraction(2) ** -(LOW_BITS + own)
@@ -314,7 +314,7 @@ class SoftSums:
         )
         if diag:
             known = self._squares + self._low_squares * (1 / LOW_SCALE)
-            found = known * _powers(-self._square_bits) + lacking
+            found = known * _powers(-self._own_square_bits) + lacking
         elif self.covariance == "isoflex":
             n, d = lacking.shape
             rest = ExactSums(n)
@@ -332,15 +332,15 @@ class SoftSums:
         return _is_wide(self.grid)
 
     @property
-    def _extents(self) -> NDArray[np.int64]:
-        """(d,) those of the features."""
-        known = self.grid.extents
-        return np.full(len(self.grid.shift), self.grid.extent) if known is None else known
+    def _finer(self) -> NDArray[np.int64]:
+        """(d,) bits by which a feature's own extent is below that of the grid."""
+        own, d = self.grid.extents, len(self.grid.shift)
+        return np.zeros(d, np.int64) if own is None else self.grid.extent - own
 
     @property
     def _bits(self) -> NDArray[np.int64]:
         """(d,) sums of a feature count steps of 2^-bits."""
-        return np.minimum(self.grid.bits + self.grid.extent - self._extents, 1000)
+        return np.minimum(self.grid.bits + self._finer, 1000)
 
     @property
     def _unit(self) -> float:
@@ -348,10 +348,14 @@ class SoftSums:
         return 2.0 ** SHARE_BITS[self.grid.shift.itemsize]
 
     @property
-    def _square_bits(self) -> NDArray[np.int64]:
-        """(d,) squares of "diag" count steps of 2^-_square_bits."""
-        bits: NDArray[np.int64] = np.clip(self._bits - self._extents - 3, -900, 900)
-        return bits
+    def _square_bits(self) -> int:
+        """Squares of "diag" count steps of 2^-_square_bits, but where features have their own."""
+        return max(-900, min(900, self.grid.bits - self.grid.extent - 3))
+
+    @property
+    def _own_square_bits(self) -> NDArray[np.int64]:
+        """(d,) squares of a feature count steps of 2^-bits."""
+        return np.minimum(self._square_bits + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:
@@ -370,7 +374,7 @@ class SoftSums:
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
         """The points that squares of "diag" are about: the old means, none far from the rows."""
-        shift, far = self.grid.shift.astype(np.float64), _powers(self._extents)
+        shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
     def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...]) -> None:
