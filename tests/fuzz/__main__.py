@@ -43,13 +43,15 @@ def as_test(case: Case, faults: list[str]) -> str:
 
 def _simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less."""
-    plain = {
+    plain: dict[str, object] = {
         "also": "",
         "source": "array",
         "layout": "C",
         "weights": "none",
         "init": "auto",
         "tol": 0.0,
+        "reg_covar": 1e-6,
+        "dither": False,
     }
     for name, value in plain.items():
         needed = case.also == "repeats" and name in ("weights", "init")

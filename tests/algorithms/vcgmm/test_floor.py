@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import largek_dask as lk
 from largek_dask.errors import DegenerateDataWarning
 from tests.checks import recorded_warnings
+from tests.fuzz import Case, faults_of
 from tests.fuzz.mixtures import faults_of_mixture
 
 KINDS = ["iso", "isoflex", "diag"]
@@ -211,3 +212,42 @@ def test_a_fit_that_ends_as_components_are_retired(covariance, dtype, tmp_path):
         assert resumed.log_likelihood_ == whole.log_likelihood_
         np.testing.assert_array_equal(resumed.means_, whole.means_)
         np.testing.assert_array_equal(resumed.covariances_, whole.covariances_)
+
+
+# --- what the fuzzer has found
+
+
+def a_case(seed, kind, n, d, dtype, k, algorithm, init, **more):
+    """One in few words."""
+    usual = {"layout": "C", "weights": "none", "tol": 1e-4, "max_iter": 40, "source": "array"}
+    return Case(seed, kind, n, d, dtype, k=k, algorithm=algorithm, init=init, **(usual | more))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        a_case(
+            103, "columns", 25, 2, "uint8", 10, "mixture diag", "two-level", reg_covar=1e-30,
+            weights="fractions", also="resume",
+        ),
+        a_case(
+            135, "units", 23, 9, "uint8", 8, "mixture single", "rows", reg_covar=1e-12,
+            weights="zeros", max_iter=5, dither=True,
+        ),
+        a_case(
+            208, "repeated", 44, 1, "float32", 14, "mixture single", "k-means", reg_covar=1e-16,
+            weights="wide", max_iter=5,
+        ),
+        a_case(
+            228, "repeated", 22, 1, "float64", 21, "mixture iso", "k-means", reg_covar=1e-60,
+            weights="wide", also="resume",
+        ),
+        a_case(
+            250, "units", 10, 3, "float32", 10, "mixture lists", "afk-mc2", reg_covar=1e-30,
+            weights="whole", also="resume",
+        ),
+    ],
+    ids=lambda case: str(case.seed),
+)  # fmt: skip
+def test_cases_in_which_f_fell(case):
+    assert faults_of(case) == []
