@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import largek_dask as lk
+from largek_dask.algorithms.mixture import MixtureProblem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import DegenerateDataWarning
 from tests.checks import recorded_warnings
 from tests.fuzz import Case, faults_of
@@ -212,6 +214,18 @@ def test_a_fit_that_ends_as_components_are_retired(covariance, dtype, tmp_path):
         assert resumed.log_likelihood_ == whole.log_likelihood_
         np.testing.assert_array_equal(resumed.means_, whole.means_)
         np.testing.assert_array_equal(resumed.covariances_, whole.covariances_)
+
+
+def test_a_mixture_without_time_has_the_variances_of_the_columns():
+    """Means are rows of a sample: there was no time for a step."""
+    r = np.random.default_rng(8)
+    x = (r.normal(size=(50, 4)) * [1e-8, 1, 1e8, 1]).astype(np.float32)
+    x[:, 3] = 7.0
+    sample = TakenRows(x, None, np.arange(50))
+    found = MixtureProblem(3, init="random", mixture="diag").unsearched(sample, x[0], r)
+    own = x.astype(float).var(axis=0)
+    own[3] = (7 * float(np.finfo(np.float32).eps)) ** 2
+    np.testing.assert_allclose(found.variances, np.tile(own, (3, 1)), rtol=1e-6)
 
 
 # --- what the fuzzer has found
