@@ -654,7 +654,7 @@ def run_by_rule(
             while count < most:
                 state, info = algorithm.step(passes, rng, state)
                 count, before = count + 1, bound
-                bound = bound_of_labels(info.cost, k, d, weight, 0.0)
+                bound = bound_of_labels(info.cost, k, d, weight, np.zeros(1))
                 if info.converged or abs(bound - before) < eps * abs(bound):
                     break
             told = {"seconds_of_init": first, "iterations": count, "rows": passes.n_rows}

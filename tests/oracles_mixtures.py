@@ -91,10 +91,12 @@ def soft_sums(x, weight, candidates, squares, packed, grid, covariance):
     wide = grid.wide or double or (x.dtype.kind in "biu" and grid.integer_weights)
     about = np.array(packed.means, np.float64)
     shift = grid.shift.astype(np.float64)
-    far = 2.0**grid.extent
+    extents = np.full(d, grid.extent) if grid.extents is None else grid.extents
+    far = 2.0**extents
     if covariance == "diag":
         about = np.minimum(np.maximum(about, shift - far), shift + far)
-    bits = grid.bits - grid.extent - 3
+    bits = grid.bits + grid.extent - extents
+    square_bits = bits - extents - 3
     out = {
         "sums": np.zeros((k, d), object),
         "masses": np.zeros(k, object),
@@ -127,7 +129,7 @@ def soft_sums(x, weight, candidates, squares, packed, grid, covariance):
             out["entries"].append((i, c, Fraction(step, unit) * Fraction(w)))
             times = int(w) if grid.integer_weights else 1
             factor = share if grid.integer_weights else share * w
-            row = [steps_of(v * 2.0**grid.bits * factor, wide) * times for v in difference.tolist()]
+            row = [steps_of(v * factor, wide) * times for v in (difference * 2.0**bits).tolist()]
             out["sums"][c] += np.array(row, object)
             if grid.integer_weights:
                 out["masses"][c] += Fraction(step, unit) * int(w)
@@ -136,7 +138,8 @@ def soft_sums(x, weight, candidates, squares, packed, grid, covariance):
                 out["masses"][c] += Fraction(mass) / Fraction(2) ** (50 + grid.weight_bits)
             if covariance == "diag":
                 apart = x[i].astype(np.float64) - about[c]
-                row = [steps_of(v * v * (factor * 2.0**bits), True) * times for v in apart.tolist()]
+                steps = apart * apart * (factor * 2.0**square_bits)
+                row = [steps_of(v, True) * times for v in steps.tolist()]
                 out["squares"][c] += np.array(row, object)
             else:
                 out["squares"][c] += Fraction(share * float(squares[i, q])) * Fraction(w)

@@ -133,8 +133,9 @@ class MixtureProblem(Problem):
         k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
         mean = np.average(x, axis=0, weights=rows.weight)
         own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
-        # Of rows that are all equal some width is left.
-        own = np.maximum(own, np.finfo(shift.dtype).eps)
+        # Where rows are all equal the rounding of their value is left.
+        rounding = np.finfo(shift.dtype).eps * np.where(mean == 0, 1.0, mean)
+        own = np.where(own > 0, own, rounding**2).clip(np.finfo(np.float64).smallest_normal)
         if self.mixture == "diag":
             variances = np.tile(own, (k, 1))
         else:

@@ -160,7 +160,7 @@ def split_components(
     starts: NDArray[np.int64],
     which: NDArray[np.int64],
     packed: PackedMixture,
-    floor: float,
+    floor: float | Real,
     row: float,
     threads: Threads,
 ) -> Halves:
@@ -177,7 +177,7 @@ def split_components(
         Components to split.
     packed : PackedMixture
         Of variances of their own.
-    floor : float
+    floor : float or array (1,) or (d,)
         No variance is below it.
     row : float
         The mean weight of a row.
@@ -189,12 +189,13 @@ def split_components(
     gains, parts = np.full(m, -np.inf), np.zeros((m, 2))
     means, variances = np.zeros((m, 2, d)), np.zeros((m, 2, width))
     given = np.ones(len(x)) if weight is None else weight
+    least = readonly(np.full(width, floor))
 
     def work(begin: int) -> None:
         at = slice(begin, begin + _PART)
         _split(
             readonly(x), readonly(given), readonly(rows), readonly(shares), readonly(starts),
-            readonly(which[at]), readonly(packed.means), readonly(packed.variances), floor,
+            readonly(which[at]), readonly(packed.means), readonly(packed.variances), least,
             row * _LEAST_MASS, gains[at], means[at], variances[at], parts[at],
         )  # fmt: skip
 
@@ -347,7 +348,7 @@ def _maximise(
     for h in range(2):
         mass = part[h] if part[h] > 0.0 else 1.0
         for f in range(width):
-            var[h, f] = max(var[h, f] / (mass if width > 1 else mass * d), floor)
+            var[h, f] = max(var[h, f] / (mass if width > 1 else mass * d), floor[f])
 
 
 @njit
@@ -410,7 +411,7 @@ def _is_wide(var: Any, floor: Any) -> Any:
     for h in range(2):
         above = False
         for f in range(var.shape[1]):
-            above = above or var[h, f] > floor
+            above = above or var[h, f] > floor[f]
         if not above:
             return False
     return True

@@ -107,6 +107,9 @@ class Case:
     """Rows are scaled to unit length."""
     bad: float = 0.0
     """Fraction of rows that hold NaN or infinity, and are skipped."""
+    reg_covar: float = 1e-6
+    """Of mixtures, as is whether their rows of integers are dithered."""
+    dither: bool = False
 
     def rows(self) -> NDArray[Any]:
         """The rows as a dense C-contiguous array, of CSR ones too."""
@@ -223,7 +226,20 @@ ALSO |= {"suggest k": 1}
 """What else is compared, by share."""
 OF_ALL = ("", "threads", "batches", "other type")
 """What is compared of every estimator."""
+OF_MIXTURES: dict[str, Callable[[np.random.Generator, int, int], NDArray[Any]]] = {
+    "units": lambda r, n, d: _groups(r, n, d) * 10.0 ** r.integers(-8, 9, size=d),
+    "offset": lambda r, n, d: _groups(r, n, d) + 10.0 ** r.integers(4, 8),
+    "constants": lambda r, n, d: np.where(
+        r.random(d) < 0.5, 1 + 1e-9 * _groups(r, n, d), r.random()
+    ),
+    "tiny variances": lambda r, n, d: (
+        _repeated(r, n, d) + r.normal(size=(n, d)) * 10.0 ** -r.integers(4, 12)
+    ),
+}
+"""Kinds that only mixtures are asked for."""
+KINDS |= OF_MIXTURES
 SHARES = {"tight groups": 4.0, "near": 2.0, "binary": 2.0, "normal": 0.5, "equal": 0.5}
+SHARES |= dict.fromkeys(OF_MIXTURES, 0.0)
 """Kinds that are drawn more often than others, or less; the rest 1."""
 
 WEIGHTS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
@@ -288,7 +304,8 @@ def draw(seed: int) -> Case:
     if r.random() < USUAL:
         usual = AS_USUAL | ({"algorithm": case.algorithm} if case.algorithm in MIXTURES else {})
         case = dataclasses.replace(case, **usual)
-    return _possible(case, r)
+    case = _possible(case, r)
+    return _harder(case) if case.algorithm in MIXTURES else case
 
 
 def _sizes(r: np.random.Generator) -> tuple[int, int, int]:
@@ -341,6 +358,26 @@ def _possible(case: Case, r: np.random.Generator) -> Case:
         named = "lloyd" if case.algorithm.startswith("lloyd") else "auto"
         return _possible(dataclasses.replace(case, algorithm=named), r)
     return case if case.algorithm == "auto" else dataclasses.replace(case, effort="balanced")
+
+
+def _harder(case: Case) -> Case:
+    """The case of a mixture with what variances and retired components are known to depend on."""
+    r = np.random.default_rng([case.seed, 4])
+    given: dict[str, Any] = {}
+    if r.random() < 0.4:
+        given["kind"] = str(r.choice([*OF_MIXTURES, "far away", "grid", "repeated"]))
+    if r.random() < 0.4:
+        given["n"] = max(1, int(case.k * r.uniform(1.0, 1.1)))
+    if r.random() < 0.25:
+        given["dtype"] = str(r.choice(["uint8", "int16", "int32", "int64"]))
+    if r.random() < 0.25:
+        given["weights"] = str(r.choice(["whole", "fractions", "zeros"]))
+    if r.random() < 0.6:
+        given["reg_covar"] = float(r.choice([0.0, 1e-60, 1e-30, 1e-16, 1e-12, 1e-9, 1e-4, 1e-3]))
+        given["init"] = str(r.choice([*MIXTURE_INITS, "auto", "rows"]))
+    case = dataclasses.replace(case, **given)
+    whole = np.dtype(case.dtype).kind in "iu"
+    return dataclasses.replace(case, dither=whole and r.random() < 0.5)
 
 
 def pick(r: np.random.Generator, shares: dict[str, int]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from largek_dask.data.dithered_rows import dithered
 from tests.checks import dense, distinct_rows
 
 Real = NDArray[np.float64]
@@ -35,7 +36,10 @@ def faults_of_mixture(
     if faults:
         return faults
     weights = np.ones(n) if weight is None else np.asarray(weight, np.float64)
-    joints = log_joints(dense(x), arrays)
+    rows = x
+    if mixture.dither:
+        rows = dithered(x, 0, mixture.model_.provenance["parameters"]["seed"])
+    joints = log_joints(dense(rows), arrays)
     return [
         *_faults_of_labels(mixture, joints, d),
         *_faults_of_likelihood(mixture, x, joints, weights),
@@ -151,7 +155,7 @@ def _faults_of_bound(mixture: Any, weights: Real, d: int) -> Iterator[str]:
                 f"{(before['cost'] - after['cost']) / size:.3g}"
             )
             break
-    if mixture.coreset is None and not steps[-1]["extra"].get("retired"):
+    if mixture.coreset is None:
         last = steps[-1]["cost"]
         if not mixture.log_likelihood_ >= last - share * size:
             yield f"F: {last!r} is above the log-likelihood, {mixture.log_likelihood_!r}"

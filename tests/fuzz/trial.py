@@ -120,6 +120,7 @@ def _estimator(case: Case, x: NDArray[Any], **options: Any) -> Any:
         "random_state": case.seed,
     }
     if case.algorithm in MIXTURES:
+        given |= {"reg_covar": case.reg_covar, "dither": case.dither}
         return lk.Mixture(case.k, **(MIXTURES[case.algorithm] | given | options))
     given["on_bad_rows"] = "skip" if case.bad else "raise"
     if case.estimator == "MiniBatchKMeans":
@@ -141,7 +142,8 @@ def _faults_of_use(
     labels = km.labels_
     if (wrong := km.predict(data) != labels).any():
         yield f"predict: {wrong.sum()} labels are not those of the fit"
-    if not isinstance(data, str) and (wrong := km.predict(data[::-1])[::-1] != labels).any():
+    moves = isinstance(data, str) or getattr(km, "dither", False)
+    if not moves and (wrong := km.predict(data[::-1])[::-1] != labels).any():
         yield f"predict: {wrong.sum()} labels are not those of the fit if the rows are reversed"
     if isinstance(km, lk.Mixture):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -137,8 +138,10 @@ def check_integers(covariance, made):
     if covariance == "diag":
         joined = found._squares.astype(object) * 2**50 + found._low_squares
         assert (joined == wanted["squares"]).all()
-        scale = Fraction(2) ** (50 + found._square_bits)
-        assert found.squares == float(Fraction(int(joined.sum())) / scale)
+        units = [Fraction(2) ** -(50 + bits) for bits in found._own_square_bits.tolist()]
+        assert found.squares == float(
+            sum(int(v) * u for v, u in zip(joined.sum(0), units, strict=True))
+        )
     else:
         assert found.squares == float(sum(wanted["squares"]))
     # where the rows are, and how far from any other means, by definition
@@ -173,6 +176,26 @@ def by_definition(covariance, entries, x, means):
         return out.astype(float)
     each = out.sum(axis=1)[:, None]
     return each.astype(float) if covariance == "isoflex" else each.sum(axis=0)[None].astype(float)
+
+
+@given(st.sampled_from(["float32", "float64"]), weightings, st.integers(0, 2**31))
+def test_features_have_steps_of_their_own(dtype, weighted, seed):
+    """Of units 2^-27, 1 and 2^27 each keeps as many digits as if it were the only one."""
+    x, weight, packed, grid, candidates, squares = case(seed, "diag", dtype, weighted)
+    units = 2.0 ** np.array([-27, 0, 27])
+    shift = (grid.shift * units).astype(dtype)
+    far = np.abs(x * units - shift.astype(float)).max(axis=0)
+    extents = np.frexp(far)[1].astype(np.int64)
+    wide = replace(grid, shift=shift, bits=grid.bits + grid.extent - 32, extent=32, extents=extents)
+    scaled = mixture((packed.means * units).astype(dtype), packed.variances * units**2)
+    made = (x * units).astype(dtype), weight, scaled, wide, candidates, squares
+    check_integers("diag", made)
+    found = sums_of("diag", *made)
+    new = found.means(scaled.means)
+    entries = oracles.soft_sums(*made[:2], candidates, squares, scaled, wide, "diag")["entries"]
+    exact = by_definition("diag", entries, made[0], new)
+    off = np.abs(found.variances(scaled.means, new) - exact)
+    assert (off <= 1e-9 * exact + 1e-5 * units**2).all(), off / units**2
 
 
 @pytest.mark.parametrize("wide", [False, True])

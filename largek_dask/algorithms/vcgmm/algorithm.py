@@ -56,8 +56,8 @@ from largek_dask.algorithms.vcgmm.report import report_of
 from largek_dask.algorithms.vcgmm.start import (
     START,
     bound_of_labels,
-    mean_variance,
     random_neighbourhoods,
+    spread_of,
     start_rows,
     steps_of_pairs,
 )
@@ -113,16 +113,19 @@ class VCGMM(Algorithm[VCGMMState]):
         Components drawn at random that it meets besides (the "+1" of the paper).
     covariance : {"iso", "isoflex", "diag"}
         "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight a
-        component. "diag": a variance a component and feature, and a weight a component.
+        component. "diag": a variance a component and feature, and a weight a component. For "iso"
+        and "isoflex" scale features of different units first.
     initial_e_steps : int
         Passes that look for candidates before the first M-step, where the start gives no variance.
     coreset : int, optional
         Learn from about so many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
         held in the driver's process; None, or where there are no more: from all rows.
     reg_covar : float
-        No variance is below this share of the mean variance of the data,
+        Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
+        variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
+        added to variances. Variances below what sums resolve are never returned.
     least_variance : float
-        or below this. These are lower limits: nothing is added to variances.
+        Smallest variance of a component in the units of the rows; the larger limit counts.
     relative_eps : float, optional
         Stop as published, when ``|ΔF / F|`` is below this, whatever ``tol`` is.
     moves : bool
@@ -142,10 +145,11 @@ class VCGMM(Algorithm[VCGMMState]):
     In ``extra``: ``gain`` is 2 ΔF / (D W), which ``tol`` is compared with; ``iteration`` counts
     iterations of EM, 0 while first means are looked for; ``lower_bound`` is F over the weight of
     the rows that were learnt from; ``energy`` is the mean squared distance of the rows to the means
-    as they are shared out; ``alive`` are the components with a weight. But of "iso": ``collapsed``
-    of these have less than a row, or variances at the floor; ``moves`` are those that the next
-    iteration tries, ``back`` is 1 where it has undone them, and ``retired`` are given up. F never
-    falls, but for iterations after such.
+    as they are shared out; ``alive`` are the components that the next iteration has. But of "iso":
+    ``collapsed`` have less than a row, or variances at the floor; ``moves`` are those that the next
+    iteration tries, ``back`` is 1 where it has undone them, and ``retired`` are those that it does
+    without. F never falls, but for iterations after such. A fit that ends before that iteration
+    returns them as they are.
 
     Log joints and distances that are computed are counted apart: ``evaluations`` of the rows in
     this step, ``evaluations_lists`` of components for new lists, and in the first step
@@ -302,21 +306,20 @@ class VCGMM(Algorithm[VCGMMState]):
         if (n := self._coreset_of(passes)) is not None:
             drawn, unseen = self._draw(passes, rng, n)
         rows = self._rows(passes, drawn)
-        spread = mean_variance(rows)
-        if spread <= 0:
-            if isinstance(self.problem, MixtureProblem):
-                raise DataError(
-                    f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
-                    "no variance to learn. Give rows that differ."
-                )
-            # Hard clusters are the same whatever it is.
-            spread = 1.0
+        spread = spread_of(rows)
+        # Hard clusters of equal rows are the same whatever the variance is.
+        if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
+            raise DataError(
+                f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
+                "no variance to learn. Give rows that differ."
+            )
         state = VCGMMState(
             step=0,
             shift=passes.statistics.shift,
             masses=np.zeros(self._k),
             weight=rows.statistics.total_weight,
-            floor=max(self.reg_covar * spread, self.least_variance),
+            floor=spread.floor(rows, self.covariance, self.reg_covar, self.least_variance),
+            extents=spread.extents,
             own_from=self._own_from,
             coreset=drawn,
             unseen=unseen,
@@ -335,7 +338,7 @@ class VCGMM(Algorithm[VCGMMState]):
         else:
             means = initial_centers(rows, rng, self._k, init)
         coarse = coarse_centers(start_rows(rows, rng), self._k, state.shift)
-        components, knows_variances = self._first_components(means, spread, state.shift)
+        components, knows_variances = self._first_components(means, spread.mean, state)
         return replace(
             state,
             components=components,
@@ -357,10 +360,11 @@ class VCGMM(Algorithm[VCGMMState]):
         return [drawn, unseen]
 
     def _first_components(
-        self, means: NDArray[Any], spread: float, shift: NDArray[Any]
+        self, means: NDArray[Any], spread: float, state: VCGMMState
     ) -> tuple[Components, bool]:
         """Components about these means, and whether their variances were given."""
-        components = equal_components(means, spread, shift, self.covariance)
+        variance = spread if spread > 0 else 1.0
+        components = equal_components(means, variance, state.shift, self.covariance)
         asked = self.problem
         if not isinstance(asked, MixtureProblem):
             return components, False
@@ -372,7 +376,7 @@ class VCGMM(Algorithm[VCGMMState]):
         variances = 1 / np.ascontiguousarray(asked.precisions_init, np.float64)
         if self.covariance == "iso":
             variances = np.cumsum(variances)[-1:] / len(variances)
-        variances = variances.reshape(components.variances.shape)
+        variances = np.maximum(variances.reshape(components.variances.shape), state.floor)
         return replace(components, variances=variances), True
 
     def _search(self) -> Truncated:
@@ -397,14 +401,14 @@ class VCGMM(Algorithm[VCGMMState]):
         # The search tells a share of all distances that there are.
         extra["evaluations"] = float(round(info.extra["distances"] * self._k * info.rows))
         if isinstance(self.problem, MixtureProblem):
-            cost = bound_of_labels(info.cost, self._k, d, total, state.floor)
+            cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
             extra["lower_bound"] = cost / total
         told = replace(info, cost=cost, converged=False, extra=extra)
         state = replace(state, step=state.step + 1, search=after)
         if not info.converged:
             return state, told
         found = search.model(after)
-        variance = max(after.cost / (d * total), state.floor)
+        variance = np.maximum(after.cost / (d * total), state.floor)
         components = equal_components(found.centers, variance, state.shift, self.covariance)
         return (
             replace(state, search=None, components=components, coarse=after.coarse),
@@ -413,6 +417,8 @@ class VCGMM(Algorithm[VCGMMState]):
 
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """One E-step and one M-step; or, while no variance is known, candidates alone."""
+        if state.retiring is not None:
+            state = _without_retired(state, state.retiring)
         state, n_evaluated = self._with_table(rows, rng, state)
         pass_ = self._next_pass(rows, rng, state)
         wanted = self._is_full(rows, state, pass_)
@@ -444,11 +450,14 @@ class VCGMM(Algorithm[VCGMMState]):
     def _looked(self, rows: Passes, state: VCGMMState, total: EMTotal) -> tuple[VCGMMState, Info]:
         """The variance as the first candidates tell it (the paper's first E-step)."""
         d, weight = rows.n_features, rows.statistics.total_weight
-        least = total.least.value
-        variance = max(least / (d * weight), state.floor)
         assert state.components is not None
-        variances = np.full_like(state.components.variances, variance)
-        components = replace(state.components, variances=variances)
+        variances = state.components.variances
+        least = total.least.value
+        if self.covariance == "diag":
+            # Squares are divided by variances, which are all the same until they are known.
+            least *= float(variances[0, 0])
+        variance = np.maximum(least / (d * weight), state.floor)
+        components = replace(state.components, variances=np.full(variances.shape, variance))
         cost = least
         extra = {
             "iteration": 0.0,
@@ -456,7 +465,9 @@ class VCGMM(Algorithm[VCGMMState]):
             "energy": least / weight,
         }
         if isinstance(self.problem, MixtureProblem):
-            cost = bound_of_labels(least, self._k, d, weight, state.floor)
+            given = self.problem.weights_init
+            rarest = 1 / self._k if given is None else float(given.min())
+            cost = bound_of_labels(least, 1 / rarest, d, weight, state.floor)
             extra["lower_bound"] = cost / weight
         return (
             replace(state, components=components, looks=state.looks - 1),
@@ -508,13 +519,16 @@ class VCGMM(Algorithm[VCGMMState]):
         known = _without_trial(after)
         components = known.components
         assert components is not None
+        alive = np.isfinite(components.log_weights)
+        if after.retiring is not None:
+            alive &= ~after.retiring
         extra = {
             "iteration": float(after.iteration),
             "neighbours": float(self._k if pass_.kind == "all" else self._length),
             "evaluations": float(total.n_evaluated),
             "lower_bound": bound / total.sums.total,
             "energy": total.sums.squares / total.sums.total,
-            "alive": float(np.count_nonzero(np.isfinite(components.log_weights))),
+            "alive": float(np.count_nonzero(alive)),
         }
         if self.covariance != "iso":
             row = total.sums.total / max(1, total.n_rows)
@@ -555,17 +569,7 @@ class VCGMM(Algorithm[VCGMMState]):
         hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
             return replace(state, tried=tried), told
-        components, masses = retired(components, masses, hopeless)
-        # F falls: it is not compared with what it was. Lists are made anew, without the retired
-        # ones: a row whose candidates were all of them would come from nobody.
-        after = replace(
-            state,
-            components=components,
-            masses=masses,
-            tried=tried.retired(),
-            bound=-np.inf,
-            table=None,
-        )
+        after = replace(state, tried=tried.retired(), retiring=hopeless)
         return after, told | {"retired": float(np.count_nonzero(hopeless))}
 
     def _undone(
@@ -640,6 +644,7 @@ class VCGMM(Algorithm[VCGMMState]):
             keeps=self._keeps(k),
             save=kind == "lists" and state.trial is not None,
             restore=kind == "lists" and state.restored is not None,
+            extents=state.extents if self.covariance == "diag" else None,
         )
 
     def _looks_through(self, rows: Passes, state: VCGMMState) -> bool:
@@ -686,9 +691,8 @@ class VCGMM(Algorithm[VCGMMState]):
                 return found
             variance = state.floor
             if np.isfinite(state.search.cost):
-                variance = max(
-                    state.search.cost / (state.weight * found.centers.shape[1]), variance
-                )
+                cost = state.search.cost / (state.weight * found.centers.shape[1])
+                variance = np.maximum(cost, variance)
             components = equal_components(found.centers, variance, state.shift, self.covariance)
             return components.arrays(found.counts)
         assert components is not None
@@ -770,6 +774,19 @@ def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     moved = moves.apply(state.components, state.masses)
     # Lists of moved components are those of where they are now.
     return replace(state, components=moved, trial=trial, near=None, table=None)
+
+
+def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
+    """The state without components that nothing has mended, as the next pass begins.
+
+    F falls: it is not compared with what it was. Lists are made anew, without the retired ones: a
+    row whose candidates were all of them would come from nobody.
+    """
+    assert state.components is not None
+    components, masses = retired(state.components, state.masses, which)
+    return replace(
+        state, components=components, masses=masses, bound=-np.inf, table=None, retiring=None
+    )
 
 
 def _without_trial(state: VCGMMState) -> VCGMMState:

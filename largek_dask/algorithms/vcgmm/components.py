@@ -58,16 +58,19 @@ class Components:
 
 
 def equal_components(
-    means: NDArray[Any], variance: float, shift: NDArray[Any], covariance: Covariance
+    means: NDArray[Any], variance: float | Real, shift: NDArray[Any], covariance: Covariance
 ) -> Components:
-    """Components of equal weight and one variance, in the shape of their kind."""
+    """Components of equal weight and one variance, in the shape of their kind.
+
+    ``variance`` is a number, (1,), or of "diag" (d,).
+    """
     k, d = means.shape
     shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
     return Components(means, np.full(shape, variance), _equal_log_weights(np.ones(k, bool)), shift)
 
 
 def updated(
-    before: Components, sums: SoftSums, covariance: Covariance, floor: float, *, shared: bool
+    before: Components, sums: SoftSums, covariance: Covariance, floor: Real, *, shared: bool
 ) -> Components:
     """The M-step: components that raise F most for the responsibilities that were added up.
 
@@ -77,10 +80,10 @@ def updated(
         Those of the E-step. A component without mass keeps its mean and its variance.
     sums : SoftSums
     covariance : {"iso", "isoflex", "diag"}
-    floor : float
+    floor : (1,) or (d,)
         No variance is below it.
     shared : bool
-        One variance and equal weights for now, whatever the kind.
+        Components have one variance, of "diag" one for each feature, and equal weights for now.
     """
     masses = sums.masses
     means = sums.means(before.means)
@@ -88,11 +91,10 @@ def updated(
     d = means.shape[1]
     total = sums.total
     if shared or covariance == "iso":
-        # Of components and features; each in order, so that the sum has the same bits anywhere.
-        whole = _in_order(squares)
-        variance = max(whole / (d * total), floor) if total > 0 else floor
+        # Each in order, so that the sums have the same bits anywhere.
+        variance = np.cumsum(squares, axis=0)[-1] / (total * (1 if covariance == "diag" else d))
         alive = np.isfinite(before.log_weights)
-        variances = np.full(before.variances.shape, variance)
+        variances = np.full(before.variances.shape, np.maximum(variance, floor))
         return Components(means, variances, _equal_log_weights(alive), before.shift)
     known = masses > 0
     divisor = np.where(known, masses, 1.0)[:, None] * (d if covariance == "isoflex" else 1)
@@ -111,8 +113,3 @@ def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
 
 def _log(value: float) -> float:
     return float(log(np.array([value]))[0])
-
-
-def _in_order(values: Real) -> float:
-    """The sum, added one after the other: numpy's depends on the vector width."""
-    return float(np.cumsum(values.reshape(-1))[-1])

@@ -95,7 +95,7 @@ def log_shares(masses: Real) -> Real:
     return log(masses / float(np.cumsum(masses)[-1]))
 
 
-def collapsed(components: Components, masses: Real, row: float, floor: float) -> NDArray[np.bool_]:
+def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
     """(k,) components with a weight, but less than a row's, or with all variances at the floor.
 
     Parameters
@@ -105,7 +105,7 @@ def collapsed(components: Components, masses: Real, row: float, floor: float) ->
     masses : (k,)
     row : float
         The mean weight of a row.
-    floor : float
+    floor : (1,) or (d,)
         Where a feature that is constant is in every component: it takes all features.
     """
     at_floor = (components.variances <= floor).all(axis=1)

@@ -128,6 +128,8 @@ class EMPass(Derives):
     """The candidates that rows come with stay beside those that are found."""
     restore: bool = False
     """Rows come with the candidates that the last pass has saved."""
+    extents: NDArray[np.int64] | None = None
+    """Of features, where these are added up in steps of their own (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
@@ -163,7 +165,8 @@ class EMPass(Derives):
 
     def to_keep(self) -> EMPass:
         """The same pass in little room; it adds nothing up."""
-        return replace(self, listed=None if self.near is not None else self.listed, counts=False)
+        listed = None if self.near is not None else self.listed
+        return replace(self, listed=listed, counts=False, extents=None)
 
     def forget(self) -> None:
         """Let go of what can be made again."""
@@ -390,11 +393,12 @@ def pass_over(
     """
     k, d = pass_.components.means.shape
     state = history.next_state(STATE, _broadcast, anchor=pass_.is_anchor)
+    grid = replace(passes.statistics.grid, extents=pass_.extents)
     total: EMTotal = passes.reduce(
         em_chunk,
         pass_,
         wanted,
-        start=partial(EMTotal.of, k, d, passes.statistics.grid, covariance),
+        start=partial(EMTotal.of, k, d, grid, covariance),
         combine=EMTotal.combine,
         state=state if pass_.keeps else None,
         joined=True,

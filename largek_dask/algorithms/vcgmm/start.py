@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from math import pi
 from typing import Any
@@ -10,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample
+from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.soft_sums import resolved_bits
+from largek_dask.kernels.exact.squares import FeatureSquares
 from largek_dask.kernels.exact.transcendental import log
 
 __all__ = [
     "START",
+    "Spread",
     "bound_of_labels",
-    "mean_variance",
     "random_neighbourhoods",
+    "spread_of",
     "start_rows",
     "steps_of_pairs",
 ]
@@ -27,32 +31,86 @@ START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128
 """Rows a coarse centre of the sample that they are found on."""
+MARGIN = 8
+"""Bits between the smallest variance and what rounding may change it by: F then changes by less
+than 2^-18 of a row's part of it."""
+LEAST = 2.0**-960
+"""Of any variance: it and its inverse are ordinary numbers."""
+
+Real = NDArray[np.float64]
 
 
-def bound_of_labels(cost: float, k: int, d: int, weight: float, floor: float) -> float:
+def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
     """F if every row's one candidate is its cluster, and the variance what the cost tells.
 
-    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor.
+    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. A lower
+    bound of F where no component has a smaller weight than 1 / k, or features have floors of their
+    own.
     """
-    variance = max(cost / (d * weight), floor)
-    logs = log(np.array([float(k), 2 * pi * variance]))
-    within = cost / (d * weight * variance)
-    return -weight * float(logs[0] + 0.5 * d * (logs[1] + within))
+    variances = np.maximum(cost / (d * weight), floor)
+    logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)
+    within = cost / (d * weight * float(variances.min()))
+    return -weight * float(log(np.array([k]))[0] + 0.5 * d * (logs + within))
 
 
-def mean_variance(rows: Passes) -> float:
-    """The mean over the features of the variance of the rows."""
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variances of the rows, features apart."""
+
+    variances: Real
+    """(d,)"""
+    sizes: Real
+    """(d,) distances of their means from 0."""
+    extents: NDArray[np.int64]
+    """(d,) no row is farther than 2 to the power of these from the shift."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of the variances."""
+        return float(np.cumsum(self.variances)[-1]) / len(self.variances)
+
+    def floor(
+        self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
+    ) -> Real:
+        """(1,) or of "diag" (d,) limits that no variance of a component may be below.
+
+        ``reg_covar`` of the variance of the rows: of the feature, or where components have one
+        variance of the mean of all features. Or ``least_variance``, or what sums resolve, whichever
+        is largest. A mean is known to some bits below the feature's extent; as it moves by about
+        the spread of the rows, squares about it are off by the product of the two. Of a feature in
+        which all rows are equal the rounding of their value is resolved, or of 1 instead of 0.
+        """
+        known = rows.statistics
+        variances, sizes, extents = self.variances, self.sizes, self.extents
+        if covariance != "diag":
+            variances = np.array([self.mean])
+            sizes = np.sqrt(np.cumsum(sizes * sizes)[-1:] / len(sizes))
+            extents = np.array([known.grid.extent])
+        bits = resolved_bits(known.grid, known.total_weight / known.n_rows)
+        resolved = np.ldexp(np.sqrt(variances), extents + (MARGIN - bits))
+        rounding = float(np.finfo(known.dtype).eps) * np.where(sizes > 0, sizes, 1.0)
+        resolved = np.where(variances > 0, resolved, rounding * rounding)
+        return np.maximum(np.maximum(reg_covar * variances, resolved), max(least_variance, LEAST))
+
+
+def spread_of(rows: Passes) -> Spread:
+    """Variances of the rows, by a pass."""
     known = rows.statistics
-    total: Squares = rows.reduce(
-        _add_squares, known.shift, start=partial(Squares, 1), combine=Squares.merge
+    found: FeatureSquares = rows.reduce(
+        _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
     )
+    about_shift = found.sums.values / known.total_weight
     off = known.mean - known.shift.astype(np.float64)
-    about_shift = total.value / known.total_weight
-    return max(0.0, about_shift - float(np.cumsum(off * off)[-1])) / rows.n_features
+    variances = about_shift - off * off
+    # Of rows that are all equal rounding may leave something.
+    variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
+    extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
+    extents = np.where(found.largest > 0, extents, known.grid.extent)
+    return Spread(variances, np.abs(known.mean), extents)
 
 
-def _add_squares(chunk: Chunk, total: Squares, shift: NDArray[Any]) -> None:
-    total.add_squares(chunk.x, shift, chunk.weight)
+def _add_squares(chunk: Chunk, total: FeatureSquares) -> None:
+    total.add(chunk.x, chunk.weight)
 
 
 def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:

@@ -103,8 +103,10 @@ class VCGMMState:
     """(d,) origin about which the kernels compute."""
     masses: NDArray[np.float64]
     """(k,) weight of the rows as shared out in the last iteration."""
-    floor: float
-    """No variance is below it."""
+    floor: NDArray[np.float64]
+    """(1,), or (d,) where features have variances of their own: none is below it."""
+    extents: NDArray[np.int64]
+    """(d,) powers of two that the rows lie within, about the shift."""
     weight: float
     """Total weight of the rows that are learnt from."""
     coreset: Coreset | None = None
@@ -137,6 +139,8 @@ class VCGMMState:
     """Iterations since the table was made."""
     tried: Tried = field(default_factory=Tried)
     """What has become of moves."""
+    retiring: NDArray[np.bool_] | None = None
+    """(k,) components that the next iteration does without."""
     trial: Trial | None = None
     """Moves that ``components`` are after, until they have raised F."""
     restored: int | None = None

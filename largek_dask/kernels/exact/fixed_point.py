@@ -70,6 +70,9 @@ class FixedPoint:
     """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
     extent: int
     """No ``|x - shift|`` is above 2^extent."""
+    extents: NDArray[np.int64] | None = None
+    """(d,) where features have steps of their own: no ``|x - shift|`` of a feature is above 2 to
+    the power of its extent, which is at most ``extent``."""
     wide: bool = False
     """Sums have a low limb of 50 bits more, for light rows beside heavy ones, and for the many
     beside few that lie far out."""

@@ -154,7 +154,7 @@ def add_rows(
         if rows[p] != last:
             last = rows[p]
             for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale
+                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
         c = components[p]
         factor = shares[p] * weight[p] if kind == REALS else shares[p]
         if kind == INTEGERS:
@@ -187,7 +187,7 @@ def add_rows_wide(
         if rows[p] != last:
             last = rows[p]
             for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale
+                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
         factor = shares[p] * weight[p] if kind == REALS else shares[p]
         w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
         c = components[p]
@@ -211,11 +211,11 @@ def add_squares(
     """Add the shares of the squares of ``x - about[component]``, in two limbs."""
     for p in range(rows.shape[0]):
         i, c = rows[p], components[p]
-        factor = (shares[p] * weight[p] if kind == REALS else shares[p]) * scale
+        factor = shares[p] * weight[p] if kind == REALS else shares[p]
         w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
         for f in range(x.shape[1]):
             difference = np.float64(x[i, f]) - about[c, f]
-            _add_limbs(squares, low, c, f, difference * difference * factor, w)
+            _add_limbs(squares, low, c, f, difference * difference * (factor * scale[f]), w)
 
 
 @njit
@@ -238,5 +238,5 @@ def corrections(
         for f in range(old.shape[1]):
             about = np.float64(old[c, f])
             moved = np.float64(new[c, f]) - about
-            mean = np.float64(sums[c, f]) * step - masses[c] * (about - shift[f])
+            mean = np.float64(sums[c, f]) * step[f] - masses[c] * (about - shift[f])
             out[c, f] = moved * (masses[c] * moved - 2.0 * mean)

@@ -6,12 +6,19 @@ One pass over the rows gives all that an M-step needs, and the free energy of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.fixed_point import (
+    LOW_BITS,
+    LOW_MASK,
+    LOW_SCALE,
+    FixedPoint,
+    power_above,
+)
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_loops import (
     DIGIT,
@@ -26,14 +33,15 @@ from largek_dask.kernels.exact.sum_loops import INTEGERS, ONES, REALS, first_ref
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums"]
+__all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums", "resolved_bits"]
 
 SHARE_BITS = {4: 24, 8: 44}
 """Bits of a responsibility, by bytes of the compute dtype."""
 MOST_CANDIDATES = 4096
 """Candidates of a row; of more, rounding could take more than the most responsible one has."""
 _ENTRIES = 1 << 15  # responsibilities that are held at a time
-_DIGITS = 25  # what every grid has below its extent, but that of integer data with steps of 1
+_DIGITS = 34
+"""Bits below its extent that a grid of up to 2^27 rows has; of fewer, sums are wide."""
 _NO_WEIGHT = readonly(np.empty(0))
 _DIGIT_MASK = (1 << DIGIT) - 1
 
@@ -84,6 +92,11 @@ class SoftSums:
     it would add as a whole, so the grid's proof holds as it is. Those of float64 data have a low
     limb always, for shares down to 2^-44, and those of integer data, whose steps are 1; a mean is
     off by no more than half a step times the number of its rows over its mass.
+
+    Where the grid has extents of features (``FixedPoint.extents``), each feature has as many bits
+    below its own extent as the grid has below that of all: its step is 2^-(bits + extent - e_f),
+    and the proof is that of the grid, whose bounds hang on ``bits + extent`` alone. Columns of
+    other units leave a feature as many digits as if it were the only one.
 
     *Masses* of rows of integer weights are exact: two digits of base 2^22, whose sums remain below
     2^58 since the total weight is at most 2^36. Those of other weights have two limbs.
@@ -194,7 +207,7 @@ class SoftSums:
             entries = rows, components, shares, readonly(each), kind
             self._add_entries(block, entries)
             if about is not None:
-                scale = 2.0**self._square_bits
+                scale = _powers(self._own_square_bits)
                 add_squares(block, *entries, about, scale, self._squares, self._low_squares)
             else:
                 cells = None if self.covariance == "iso" else components
@@ -247,9 +260,11 @@ class SoftSums:
         """
         if self.covariance != "diag":
             return float(self._squares.value)
-        low = sum(map(_exact_sum, self._low_squares.T))
-        high = sum(map(_exact_sum, self._squares.T))
-        return float((high << LOW_BITS) + low) * 2.0 ** -(LOW_BITS + self._square_bits)
+        total, bits = Fraction(0), self._own_square_bits.tolist()
+        for high, low, own in zip(self._squares.T, self._low_squares.T, bits, strict=True):
+            steps = (_exact_sum(high) << LOW_BITS) + _exact_sum(low)
+            total += steps * Fraction(2) ** -(LOW_BITS + own)
+        return float(total)
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
         """(k, d) means in the coordinates of the data, compute dtype.
@@ -258,7 +273,7 @@ class SoftSums:
         """
         masses = self.masses
         means: NDArray[np.float64] = self._totals / np.where(masses > 0, masses, 1)[:, None]
-        means *= 2.0**-self.grid.bits
+        means *= _powers(-self._bits)
         means += self.grid.shift.astype(np.float64)
         empty = masses <= 0
         means[empty] = fallback[empty]
@@ -291,7 +306,7 @@ class SoftSums:
         corrections(
             readonly(self._totals),
             self.masses,
-            2.0**-self.grid.bits,
+            _powers(-self._bits),
             self.grid.shift.astype(np.float64),
             old,
             readonly(new_means.astype(np.float64)),
@@ -299,7 +314,7 @@ class SoftSums:
         )
         if diag:
             known = self._squares + self._low_squares * (1 / LOW_SCALE)
-            found = known * 2.0**-self._square_bits + lacking
+            found = known * _powers(-self._own_square_bits) + lacking
         elif self.covariance == "isoflex":
             n, d = lacking.shape
             rest = ExactSums(n)
@@ -314,8 +329,18 @@ class SoftSums:
 
     @property
     def _is_wide(self) -> bool:
-        grid = self.grid
-        return grid.wide or grid.shift.dtype == np.float64 or grid.bits + grid.extent < _DIGITS
+        return _is_wide(self.grid)
+
+    @property
+    def _finer(self) -> NDArray[np.int64]:
+        """(d,) bits by which a feature's own extent is below that of the grid."""
+        own, d = self.grid.extents, len(self.grid.shift)
+        return np.zeros(d, np.int64) if own is None else self.grid.extent - own
+
+    @property
+    def _bits(self) -> NDArray[np.int64]:
+        """(d,) sums of a feature count steps of 2^-bits."""
+        return np.minimum(self.grid.bits + self._finer, 1000)
 
     @property
     def _unit(self) -> float:
@@ -324,8 +349,13 @@ class SoftSums:
 
     @property
     def _square_bits(self) -> int:
-        """Squares of "diag" count steps of 2^-_square_bits."""
+        """Squares of "diag" count steps of 2^-_square_bits, but where features have their own."""
         return max(-900, min(900, self.grid.bits - self.grid.extent - 3))
+
+    @property
+    def _own_square_bits(self) -> NDArray[np.int64]:
+        """(d,) squares of a feature count steps of 2^-bits."""
+        return np.minimum(self._square_bits + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:
@@ -336,7 +366,7 @@ class SoftSums:
 
     @property
     def _totals(self) -> NDArray[np.float64]:
-        """(k, d) sums in steps of 2^-grid.bits."""
+        """(k, d) sums in steps of 2^-_bits."""
         if not self._is_wide:
             return self._sums.astype(np.float64)
         out: NDArray[np.float64] = self._sums + self._low * (1 / LOW_SCALE)
@@ -344,7 +374,7 @@ class SoftSums:
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
         """The points that squares of "diag" are about: the old means, none far from the rows."""
-        shift, far = self.grid.shift.astype(np.float64), 2.0**self.grid.extent
+        shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
     def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...]) -> None:
@@ -353,7 +383,7 @@ class SoftSums:
         scale = 2.0**grid.weight_bits if kind == REALS else self._unit
         add_masses(components, shares, weight, kind, scale, self._masses, self._low_masses)
         own = x, rows, components, shares, weight, kind
-        place = grid.shift.astype(np.float64), 2.0**grid.bits
+        place = grid.shift.astype(np.float64), _powers(self._bits)
         if self._is_wide:
             add_rows_wide(*own, *place, self._sums, self._low)
         else:
@@ -393,6 +423,23 @@ class _Entries:
             self.evidence,
         )
         return tuple(readonly(part[:n]) for part in parts)
+
+
+def resolved_bits(grid: FixedPoint, weight: float) -> int:
+    """Bits below its extent to which the mean of a feature of rows of this weight is known."""
+    lost = 0 if grid.integer_weights else 1 - power_above(weight)
+    digits = grid.bits + grid.extent - lost + LOW_BITS * _is_wide(grid)
+    return min(np.finfo(np.float64).nmant, digits)
+
+
+def _is_wide(grid: FixedPoint) -> bool:
+    """Whether sums have a low limb."""
+    return grid.wide or grid.shift.dtype == np.float64 or grid.bits + grid.extent < _DIGITS
+
+
+def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(d,) powers of two."""
+    return readonly(np.ldexp(1.0, exponents))
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, ExactSums
+from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, native_blocks
 
-__all__ = ["Squares", "check_origin", "row_squares"]
+__all__ = ["FeatureSquares", "Squares", "check_origin", "row_squares"]
 
 _ALL = readonly(np.empty(0, np.int64))
 
@@ -31,6 +32,45 @@ class Squares(ExactSums):
     ) -> None:
         """Add ``weight * ||x - shift||^2`` of (n, d) rows, as :func:`row_squares` finds them."""
         self.add(row_squares(x, shift), weight)
+
+
+class FeatureSquares:
+    """Exact weighted sums of ``(x - shift)^2`` of each feature of dense rows, and the largest."""
+
+    __slots__ = ("largest", "shift", "sums")
+
+    def __init__(self, shift: NDArray[Any]) -> None:
+        self.shift = shift.astype(np.float64)
+        self.sums = ExactSums(len(shift))
+        self.largest: NDArray[np.float64] = np.zeros(len(shift))
+        """(d,) of the rows that count."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel when this is sent."""
+        return int(self.sums.nbytes + self.largest.nbytes + self.shift.nbytes)
+
+    def add(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Add (n, d) rows; those of weight 0 are absent."""
+        if weight is not None and not weight.all():
+            x, weight = x[weight > 0], weight[weight > 0]
+        limbs = np.zeros((N_LIMBS, len(self.shift)), np.int64)
+        least = np.full(len(self.shift), np.inf)
+        step = max(1, BLOCK_VALUES // len(self.shift))
+        for begin in range(0, len(x), step):
+            at = slice(begin, begin + step)
+            squares = readonly(np.square(x[at].astype(np.float64) - self.shift))
+            if weight is None:
+                scan_floats(squares, limbs, least, self.largest)
+            else:
+                scan_weighted(squares, readonly(weight[at]), limbs, least, self.largest)
+        self.sums.add_table(limbs)
+
+    def merge(self, other: FeatureSquares) -> FeatureSquares:
+        """Add those of other rows about the same point into this one, which is returned."""
+        self.sums.merge(other.sums)
+        self.largest = np.maximum(self.largest, other.largest)
+        return self
 
 
 def row_squares(
