@@ -23,7 +23,7 @@ from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 
-__all__ = ["MIXTURE", "MixtureArrays", "MixtureProblem", "most_probable"]
+__all__ = ["MIXTURE", "MOST_AMISS", "MixtureArrays", "MixtureProblem", "most_probable"]
 
 MIXTURE = Objective("log_likelihood", "F", "nats", "max", change="gain")
 """The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all

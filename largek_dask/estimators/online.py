@@ -13,6 +13,7 @@ from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal
+from largek_dask.data.columns import without_equal_names
 from largek_dask.driver.plan import check_scale
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.errors import ParameterError
@@ -57,7 +58,7 @@ def first_model(
         "versions": versions(),
         "n_iter": 0,
     }
-    names = passes.rows.feature_names
+    names = without_equal_names(passes.rows).feature_names
     return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance, names)
 
 

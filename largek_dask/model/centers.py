@@ -15,7 +15,7 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.kernels.distances import PackedCenters, pack_centers, scores
-from largek_dask.model.base import Model
+from largek_dask.model.base import Model, check_numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -126,12 +126,12 @@ class CentersModel(Model):
 
     def _check(self) -> None:
         centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift
-        if centers.ndim != 2 or centers.dtype not in (np.float32, np.float64):
+        if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
             raise ValueError(f"centres of shape {centers.shape} and type {centers.dtype}")
-        if counts.shape != (len(centers),) or counts.dtype != np.float64:
-            raise ValueError(f"counts of shape {counts.shape} and type {counts.dtype}")
-        if shift.shape != (centers.shape[1],) or shift.dtype != centers.dtype:
-            raise ValueError(f"a shift of shape {shift.shape} and type {shift.dtype}")
+        k, d = centers.shape
+        check_numbers("centres", centers, (k, d), centers.dtype)
+        check_numbers("counts", counts, (k,), least=0)
+        check_numbers("a shift", shift, (d,), centers.dtype)
 
     def _own_facts(self) -> dict[str, str]:
         return {"features": f"{self.n_features:,} ({self.centers.dtype.name})"}

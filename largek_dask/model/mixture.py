@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, most_probable
+from largek_dask.algorithms.mixture import MIXTURE, MOST_AMISS, MixtureArrays, most_probable
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.csr_writer import CSRWriter
@@ -27,7 +27,7 @@ from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.transcendental import exp, log
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
-from largek_dask.model.base import Model
+from largek_dask.model.base import Model, check_numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -380,10 +380,18 @@ class MixtureModel(Model):
             raise ValueError("no component that is not retired")
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
             raise ValueError("retired components with a weight, or others without")
+        check_numbers("counts", arrays.counts, (k,), least=0)
         try:
             self._packed()
         except ParameterError as error:
             raise ValueError(str(error)) from error
+        with np.errstate(over="ignore"):
+            check_numbers("inverse variances", 1 / arrays.variances, arrays.variances.shape)
+        total = math.fsum(exp(arrays.log_weights[arrays.alive]).tolist())
+        # A component that was retired last may have taken its weight with it.
+        least = 0.0 if not arrays.alive.all() else 1 - MOST_AMISS
+        if not least <= total <= 1 + MOST_AMISS:
+            raise ValueError(f"weights that add up to {total:.9g}, not to 1")
 
     def _own_facts(self) -> dict[str, str]:
         facts = {
