@@ -224,12 +224,12 @@ class LabelStore:
     def _is_readable(self) -> bool:
         """Whether the array is one: on a store that tears files a kill may have left half of it."""
         try:
-            patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
+            array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
         except (OSError, KeyError, ValueError, TypeError) as error:
             if unanswered(error):
                 raise
             return False
-        return True
+        return array.shape == (self.n_rows,) and array.dtype == np.dtype(self._values.dtype)
 
     def _make(self) -> None:
         self._parent.remove(self._name)

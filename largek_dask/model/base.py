@@ -590,6 +590,9 @@ def restored(
     )
     if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
         raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
+    value = model.provenance.get(kind.objective.name)
+    if not isinstance(value, Real | None):
+        raise ValueError(f"{kind.objective.name} of {reprlib.repr(value)}, which is no number")
     model._check()
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
         raise ValueError(f"{len(model.feature_names)} names of {model.n_features} columns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
@@ -345,7 +345,7 @@ class BasePasses(ABC):
         if self._statistics is None:
             stored = self.rows.stored_statistics()
             if stored is not None and self.normalize is None and self.rows.weight is None:
-                found = Statistics.from_dict(stored)
+                found = self._recorded(stored)
             else:
                 dtype = self.rows.dtype
                 if self.normalize is not None:
@@ -363,6 +363,24 @@ class BasePasses(ABC):
             self._check(found)
             self._statistics = found
         return self._statistics
+
+    def _recorded(self, stored: Mapping[str, Any]) -> Statistics:
+        """What is recorded beside the rows, unless it cannot be of these rows."""
+        try:
+            found = Statistics.from_dict(stored)
+            wide = np.promote_types(found.dtype, compute_dtype(self.rows.dtype))
+            if (found.n_total, found.n_features) != self.rows.shape or wide != found.dtype:
+                raise ValueError(
+                    f"they are of {found.n_total} rows of {found.n_features} {found.dtype} features"
+                )
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            where = self.rows.describe_source(self.rows.location)
+            why = error if isinstance(error, ValueError) else "they are incomplete"
+            raise DataError(
+                f"the statistics that {where} records of its rows are damaged: {why}. Write it "
+                "again with largek ingest."
+            ) from error
+        return found
 
     def _check(self, found: Statistics) -> None:
         if found.n_bad and self.on_bad_rows == "raise":

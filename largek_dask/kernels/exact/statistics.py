@@ -129,20 +129,36 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statistics:
-        """The statistics that :meth:`to_dict` wrote."""
-        dtype = np.dtype(values["dtype"])
-        shift = readonly(_from_hex(values["shift"]).astype(dtype))
-        max_abs = float.fromhex(values["max_abs"])
+        """The statistics that :meth:`to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It cannot have written these.
+        """
+        d, dtype = values["n_features"], np.dtype(values["dtype"])
+        mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
+        shift = readonly(own.astype(dtype))
+        max_abs, total, most = (
+            float.fromhex(values[name]) for name in ("max_abs", "total_weight", "max_weight")
+        )
+        counts = [values[name] for name in ("n_rows", "n_total", "n_bad")]
+        if not (dtype == compute_dtype(dtype) and mean.shape == shift.shape == (d,)):
+            raise ValueError(f"statistics of {len(mean)} {dtype} features, not of {d}")
+        if not (np.isfinite(mean).all() and np.isfinite(shift).all()):
+            raise ValueError("a mean or an origin that is not finite")
+        if not all(0 <= figure < np.inf for figure in (max_abs, total, most, *counts)):
+            raise ValueError("an extent, a weight or a number of rows that is negative or infinite")
         return cls(
             n_rows=values["n_rows"],
             n_total=values["n_total"],
-            n_features=values["n_features"],
+            n_features=d,
             dtype=dtype,
-            mean=readonly(_from_hex(values["mean"])),
+            mean=readonly(mean),
             shift=shift,
             max_abs=max_abs,
-            total_weight=float.fromhex(values["total_weight"]),
-            max_weight=float.fromhex(values["max_weight"]),
+            total_weight=total,
+            max_weight=most,
             # what older stores leave out: they have no weights
             min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
             integer_weights=values["integer_weights"],
