@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk, TableShape
 from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
@@ -22,6 +22,7 @@ from largek_dask.kernels.distances import nearest_two, pack_centers
 from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+from largek_dask.kernels.rows import compute_dtype
 
 __all__ = ["MIXTURE", "MOST_AMISS", "MixtureArrays", "MixtureProblem", "most_probable"]
 
@@ -50,16 +51,22 @@ class MixtureArrays:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
 
+    def packed_for(self, dtype: DTypeLike) -> PackedMixture:
+        """The components for rows of this type: none of their digits, nor of the rows', is lost.
 
-def most_probable(arrays: MixtureArrays) -> Labelling:
-    """Rows go to their most probable component; log-likelihoods over all of them add up.
+        Rows are packed about the shift of the fit, so that labels of the same rows are the same as
+        in the fit, to the bit.
+        """
+        wide = np.promote_types(self.means.dtype, compute_dtype(dtype))
+        means = self.means.astype(wide, copy=False)
+        return pack_mixture(means, self.variances, self.log_weights, self.shift)
 
-    Rows are packed about the shift of the fit, so that labels are the same as in the fit, to the
-    bit.
-    """
+
+def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Labelling:
+    """Rows of this type go to their most probable component; log-likelihoods add up."""
     return Labelling(
         _most_probable_chunk,
-        (pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift),),
+        (arrays.packed_for(dtype),),
         {MIXTURE.name: 1, "counts": len(arrays.means)},
         {
             "means": arrays.means,

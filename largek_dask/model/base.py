@@ -167,8 +167,8 @@ class Model(ABC):
         """(k, d) centres of the clusters; None: clusters have none."""
         return None
 
-    def _labelling(self) -> Any:
-        """How rows are labelled (``algorithms.problem.Labelling``), if clusters have centres."""
+    def _labelling(self, dtype: DTypeLike) -> Any:
+        """How rows of a type are labelled (``algorithms.problem.Labelling``), if by centres."""
         raise NotImplementedError
 
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.mixture import MIXTURE, MOST_AMISS, MixtureArrays, most_probable
@@ -18,7 +18,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.store_writer import unfinished
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
-from largek_dask.driver.plan import check_output_fits
+from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.value_files import PROBABILITIES, SparseFile, open_label_output
 from largek_dask.errors import DataError, ParameterError
@@ -26,7 +26,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.transcendental import exp, log
-from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.model.base import Model, check_numbers
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ class MixtureModel(Model):
             store = open_label_output(
                 out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS
             )
-        marks = most_probable(self.arrays).marks
+        packed, marks = self.arrays.packed_for(opened.dtype), self._labelling(opened.dtype).marks
         labelling = Labelling(
-            _likelihood_chunk, (self._packed(),), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
+            _likelihood_chunk, (packed,), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
         )
         with self._passes(opened, client, n_threads) as passes:
             found = label_rows(passes, labelling, out=store)
@@ -282,13 +282,12 @@ class MixtureModel(Model):
         return opened
 
     def _packed(self) -> PackedMixture:
-        arrays = self.arrays
-        return pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift)
+        return self.arrays.packed_for(self.means.dtype)
 
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, self._labelling(), out=out)
+        found = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
         return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
 
     def _log_likelihood(
@@ -297,17 +296,20 @@ class MixtureModel(Model):
         """Of all rows together, and their weight."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, self._labelling(), labels=False)
-        weight = math.fsum(found.sums["counts"].values)
-        if not weight > 0:
-            raise DataError("a likelihood needs rows: at least one with a weight above 0.")
-        return found.sum_of(MIXTURE.name), weight
+            found = label_rows(passes, self._labelling(opened.dtype), labels=False)
+            weight = math.fsum(found.sums["counts"].values)
+            if not weight > 0:
+                raise DataError("a likelihood needs rows: at least one with a weight above 0.")
+            total = found.sum_of(MIXTURE.name)
+            if not np.isfinite(total):
+                raise beyond_reach(passes, self.means.astype(np.float64))
+        return total, weight
 
     def _probabilities(
         self, opened: Rows, least: float, client: Client | None, n_threads: int | None
     ) -> Iterator[tuple[SparseBlock, NDArray[np.bool_]]]:
         """Probabilities of some rows after others, and which of these are skipped."""
-        packed = self._packed()
+        packed = self.arrays.packed_for(opened.dtype)
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table, GROUP_ROWS):
                 parts: dict[int, Any] = passes.reduce(
@@ -357,8 +359,8 @@ class MixtureModel(Model):
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.means
 
-    def _labelling(self) -> Labelling:
-        return most_probable(self.arrays)
+    def _labelling(self, dtype: DTypeLike) -> Labelling:
+        return most_probable(self.arrays, dtype)
 
     def _check(self) -> None:
         arrays = self.arrays

@@ -18,7 +18,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
-from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle
+from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
 from largek_dask.kernels.exact.scan import (
     WIDE,
     SinglesScan,
@@ -48,7 +48,8 @@ class Statistics:
     """All rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, float32 or float64."""
+    """Compute dtype, float32 or float64: that of the rows, but float64 where they are far from 0
+    (:func:`.origin.is_far`). Centres are kept in it."""
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
@@ -365,13 +366,16 @@ class RowScan:
             The values are so large that squared distances overflow the compute dtype.
         """
         self._settle()
+        sample, dtype = self._sample.rows, self.compute_dtype
+        if not self._sparse and is_far(sample):
+            dtype, sample = np.dtype(np.float64), sample.astype(np.float64)
         with np.errstate(over="ignore"):
             extent = float((self._high - self._low).max()) if self._n_rows else 0.0
-            overflows = self.n_features * np.square(extent) > np.finfo(self.compute_dtype).max
+            overflows = self.n_features * np.square(extent) > np.finfo(dtype).max
         if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
             raise DataError(
                 f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
-                f"squared distances overflow {self.compute_dtype}; divide the data, or the "
+                f"squared distances overflow {dtype}; divide the data, or the "
                 "weights, by a constant"
             )
         integer_data = self.dtype.kind in "biu"
@@ -383,10 +387,10 @@ class RowScan:
             sums, exponent = self._sums.integers()
             above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
             origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
-        shift = readonly(origin.astype(self.compute_dtype))
+        shift = readonly(origin.astype(dtype))
         spread = None
-        if not self._sparse and len(self._sample.rows) >= FEWEST_ROWS:
-            middle = Middle(self._sample.rows)
+        if not self._sparse and len(sample) >= FEWEST_ROWS:
+            middle = Middle(sample)
             spread = middle.spread
             if middle.serves_better(shift):
                 shift = middle.point
@@ -400,7 +404,7 @@ class RowScan:
             n_rows=self._n_rows,
             n_total=self._n_total,
             n_features=self.n_features,
-            dtype=self.compute_dtype,
+            dtype=dtype,
             mean=readonly(mean),
             shift=shift,
             max_abs=max_abs,
