@@ -300,4 +300,6 @@ def test_a_model_has_no_names_that_several_columns_have(how: str, tmp_path: Path
     assert km.model_.feature_names is None
     np.testing.assert_array_equal(km.labels_, getattr(lk.KMeans(K, random_state=0), how)(X).labels_)
     km.model_.save(tmp_path / "m.zarr")
-    np.testing.assert_array_equal(lk.load_model(tmp_path / "m.zarr").predict(table), km.predict(table))
+    np.testing.assert_array_equal(
+        lk.load_model(tmp_path / "m.zarr").predict(table), km.predict(table)
+    )

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.algorithms.mixture import MIXTURE, MOST_AMISS, MixtureArrays, most_probable
+from largek_dask.algorithms.mixture import (
+    LOST,
+    MIXTURE,
+    MOST_AMISS,
+    MixtureArrays,
+    label_far,
+    most_probable,
+)
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.csr_writer import CSRWriter
@@ -25,6 +32,7 @@ from largek_dask.errors import DataError, ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.transcendental import exp, log
 from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.model.base import Model, check_numbers
@@ -417,15 +425,38 @@ def _posteriors_chunk(
     chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
 ) -> None:
     """Probabilities of a chunk's rows; none of rows that are skipped."""
-    indptr, indices, shares = posteriors(chunk.x, packed, least)
+    found = posteriors(chunk.x, packed, least)
     bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
+    weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
+    far = np.flatnonzero(row_squares(chunk.x, packed.shift) * weights.min() > -LOST)
+    if len(far):
+        labels, low = evidence(chunk.x[far], packed)
+        lost = label_far(chunk.x[far], labels, low, packed)
+        found = _with_rows(found, far[lost], labels[lost])
     if bad.any():
-        kept = SparseBlock(shares, indices, indptr, packed.n_components)
-        numbers = ~bad[kept.row_numbers()]
-        lengths = np.where(bad, 0, np.diff(indptr))
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        indices, shares = indices[numbers], shares[numbers]
+        found = _with_rows(found, np.flatnonzero(bad), None)
+    indptr, indices, shares = found
     total[chunk.index] = shares, indices, indptr, bad
+
+
+def _with_rows(
+    found: tuple[NDArray[Any], ...], rows: NDArray[np.int64], labels: NDArray[np.int32] | None
+) -> tuple[NDArray[Any], ...]:
+    """Probabilities of which some rows have all in one component, or none at all."""
+    indptr, indices, shares = found
+    kept = np.ones(len(indptr) - 1, bool)
+    kept[rows] = False
+    lengths = np.diff(indptr)
+    numbers = np.repeat(kept, lengths)
+    lengths[rows] = 0 if labels is None else 1
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    same = np.repeat(kept, lengths)
+    others = np.zeros(len(same), np.int32), np.ones(len(same))
+    for new, old in zip(others, (indices, shares), strict=True):
+        new[same] = old[numbers]
+    if labels is not None:
+        others[0][indptr[rows]] = labels
+    return indptr, *others
 
 
 def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:

@@ -166,7 +166,9 @@ def is_far(rows: NDArray[Any]) -> bool:
     """
     if not len(rows):
         return False
-    x = np.sort(rows, axis=0).astype(np.float64)
+    # (so that no square overflows)
+    exponent = int(np.frexp(float(np.abs(rows).max()))[1])
+    x = np.ldexp(np.sort(rows, axis=0).astype(np.float64), -exponent)
     low, middle, high = (x[(len(x) - 1) * quarter // 4] for quarter in (1, 2, 3))
     for center, spread in ((x.mean(axis=0), x.std(axis=0)), (middle, (high - low) / _QUARTILES)):
         # (rounding leaves equal numbers a deviation)
