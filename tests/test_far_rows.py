@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.errors import BadRowsError, DataError
 from largek_dask.model import load_model
+from tests.paths import path_model
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -194,7 +195,7 @@ def narrow() -> dict[str, Any]:
     x[1::2] -= np.float32(0.25)
     found = {
         "centers": lk.KMeans(2, algorithm="lloyd", random_state=0).fit(x).model_,
-        "path": lk.KMeans(2, algorithm="dcdbundle", random_state=0).fit(x).model_,
+        "path": path_model(x, 2),
         "mixture": lk.Mixture(2, random_state=0, max_iter=50).fit(x).model_,
     }
     assert {model._cluster_centers().dtype for model in found.values()} == {np.dtype("f4")}
@@ -268,6 +269,25 @@ def test_densities_of_rows_beyond_float32(scale: float) -> None:
     np.testing.assert_allclose(model.score_samples(rows), expected, rtol=1e-9)
     assert model.score(rows) == pytest.approx(expected, rel=1e-9)
     assert np.isfinite(model.predict_proba(rows)).all()
+
+
+@pytest.mark.parametrize("scale", [1e9, 1e20, 1e160])
+def test_components_of_rows_much_farther_than_they_are_from_each_other(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    centers = 5 * rng.normal(size=(3, 3))
+    x = (rng.normal(size=(300, 3)) + centers[rng.integers(3, size=300)]).astype("f4")
+    model = lk.Mixture(3, covariance="iso", random_state=0, max_iter=20).fit(x).model_
+    rows = rng.normal(size=(40, 3)) * scale
+    means, weights = model.means.astype("f8"), model.arrays.log_weights
+    variance = model.arrays.variances[0, 0]
+    # |x|² is the same for all components.
+    products = rows / scale @ means.T + (variance * weights - (means**2).sum(1) / 2) / scale
+    expected = products.argmax(1)
+    assert len(set(expected.tolist())) == 3
+    np.testing.assert_array_equal(model.predict(rows), expected)
+    np.testing.assert_array_equal(model.predict_proba(rows), np.eye(3)[expected])
+    sparse = model.predict_proba(rows, dense=False)
+    np.testing.assert_array_equal(sparse.toarray(), np.eye(3)[expected])
 
 
 def test_a_mean_density_that_overflows_is_refused() -> None:
