@@ -135,7 +135,9 @@ def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.floa
     means = packed.means.astype(np.float64)
     powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
     rows = np.ldexp(x, -powers) - np.ldexp(means[one], -powers)
-    scores = np.ldexp(-2 * np.where(packed.alive, packed.constants, -np.inf), -2 * powers)
+    scores: NDArray[np.float64] = np.ldexp(
+        -2 * np.where(packed.alive, packed.constants, -np.inf), -2 * powers
+    )
     for f in range(d):
         own = wide[:, min(f, wide.shape[1] - 1)]
         row, mean = rows[:, f, None], np.ldexp(means[:, f] - means[one, f], -powers)

@@ -425,7 +425,7 @@ def _posteriors_chunk(
     chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
 ) -> None:
     """Probabilities of a chunk's rows; none of rows that are skipped."""
-    found = posteriors(chunk.x, packed, least)
+    found: tuple[NDArray[Any], ...] = posteriors(chunk.x, packed, least)
     bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
     weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
     far = np.flatnonzero(row_squares(chunk.x, packed.shift) * weights.min() > -LOST)
@@ -451,12 +451,11 @@ def _with_rows(
     lengths[rows] = 0 if labels is None else 1
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     same = np.repeat(kept, lengths)
-    others = np.zeros(len(same), np.int32), np.ones(len(same))
-    for new, old in zip(others, (indices, shares), strict=True):
-        new[same] = old[numbers]
+    components, parts = np.zeros(len(same), np.int32), np.ones(len(same))
+    components[same], parts[same] = indices[numbers], shares[numbers]
     if labels is not None:
-        others[0][indptr[rows]] = labels
-    return indptr, *others
+        components[indptr[rows]] = labels
+    return indptr, components, parts
 
 
 def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:

@@ -42,7 +42,7 @@ def farthest_chunk(chunk: Chunk, total: Farthest, origin: NDArray[Any]) -> None:
         apart = np.abs(values.astype(np.float64))
     else:
         values = np.asarray(x, np.float64)
-        rows, columns = np.indices(values.shape, sparse=True)
+        rows, columns = np.ogrid[: len(values), : values.shape[1]]
         # (halves do not overflow)
         apart = np.abs(values / 2 - origin.astype(np.float64) / 2)
     if chunk.weight is not None:
