@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -288,3 +289,17 @@ def test_from_the_shell(tmp_path: Path) -> None:
     few = lk.open_rows(tmp_path / "few.zarr")
     assert few.feature_names == ("age, in years", "height", "weight")
     assert lk.load_model(str(model)).predict(few) is not None
+
+
+@pytest.mark.parametrize("how", ["fit", "partial_fit"])
+def test_a_model_has_no_names_that_several_columns_have(how: str, tmp_path: Path) -> None:
+    """It could not tell columns by them, and none such is read."""
+    table = pa.table([pa.array(column) for column in X.T], names=["a", "b", "a"])
+    with pytest.warns(DataWarning, match=r"several columns of the same name \('a'\)"):
+        km = getattr(lk.KMeans(K, random_state=0), how)(table)
+    assert km.model_.feature_names is None
+    np.testing.assert_array_equal(km.labels_, getattr(lk.KMeans(K, random_state=0), how)(X).labels_)
+    km.model_.save(tmp_path / "m.zarr")
+    np.testing.assert_array_equal(
+        lk.load_model(tmp_path / "m.zarr").predict(table), km.predict(table)
+    )

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -301,6 +305,11 @@ def saved(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def notes_of(path: Path) -> dict[str, Any]:
+    notes: dict[str, Any] = json.loads((path / "zarr.json").read_text())["attributes"]["largek"]
+    return notes
+
+
 def edited(saved: Path, tmp_path: Path, change: Any) -> str:
     path = tmp_path / "m.zarr"
     shutil.copytree(saved, path)
@@ -332,6 +341,11 @@ def edited(saved: Path, tmp_path: Path, change: Any) -> str:
         (lambda n: n.update(digest="0"), "its digest is not that of its arrays"),
         (lambda n: n.update(normalize="zscore"), "normalize='zscore'"),
         (lambda n: n.update(on_bad_rows="ignore"), "on_bad_rows='ignore'"),
+        (lambda n: n.update(feature_names=["a", "b", "a"]), "columns of the same name: 'a'"),
+        (lambda n: n.update(feature_names=["a", "b"]), "2 names of 3 columns"),
+        (lambda n: n.update(history={"step": 1}), "a history that is no list"),
+        (lambda n: n["history"].append({"step": 5, "cost": "low"}), "a step of the history"),
+        (lambda n: n["provenance"].update(inertia="low"), "inertia of 'low'"),
         (lambda n: n.clear(), "not a model"),
     ],
 )
@@ -351,6 +365,95 @@ def test_damage_is_named(name: str, how: str, saved: Path, tmp_path: Path) -> No
         (path / name).write_bytes(data[: len(data) // 2])
     with pytest.raises(ModelFormatError, match=r"damaged|not a model"):
         load_model(str(path))
+
+
+def claiming(path: Path, name: str, n: int) -> None:
+    """Let the array ``name`` of a saved model have ``n`` rows, as far as all JSON goes."""
+    node = json.loads((path / "zarr.json").read_text())
+    record = node["attributes"]["largek"]["arrays"][name]
+    record["shape"][0] = n
+    (path / "zarr.json").write_text(json.dumps(node))
+    node = json.loads((path / name / "zarr.json").read_text())
+    node["shape"][0] = n
+    size = np.dtype(record["dtype"]).itemsize * math.prod(record["shape"][1:])
+    node["chunk_grid"]["configuration"]["chunk_shape"][0] = (64 << 20) // size
+    (path / name / "zarr.json").write_text(json.dumps(node))
+
+
+@pytest.mark.parametrize("n", [30_000_000, 10**9])
+@pytest.mark.parametrize("name", ["centers", "counts"])
+@pytest.mark.parametrize("chunk", ["gone", "there", "whole"])
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_a_model_that_claims_more_than_is_there_takes_no_memory(
+    name: str, n: int, chunk: str, place: str, saved: Path, tmp_path: Path
+) -> None:
+    path, url = tmp_path / "m.zarr", str(tmp_path / "m.zarr")
+    shutil.copytree(saved, path)
+    claiming(path, name, n)
+    first = path / name / "c" / ("0/0" if name == "centers" else "0")
+    if chunk == "gone":
+        first.unlink()
+    elif chunk == "whole":  # the first of several
+        size = 24 if name == "centers" else 8
+        with first.open("wb") as file:
+            file.truncate((64 << 20) // size * size)
+    if place == "memory":
+        url = f"memory://{tmp_path.name}/m.zarr"
+        fsspec.filesystem("memory").put(str(path), f"/{tmp_path.name}/m.zarr", recursive=True)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFormatError, match=rf"{name} .* bytes, but its chunk"):
+            load_model(url)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 100 << 20
+
+
+def test_every_array_is_looked_at_before_one_is_read(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.zarr"
+    shutil.copytree(saved, path)
+    (path / "shift" / "c" / "0").unlink()
+    assert list(notes_of(path)["arrays"])[-1] == "shift"
+    monkeypatch.setattr("largek_dask.driver.storage.sha256_of", None)
+    with pytest.raises(ModelFormatError, match=r"shift has shape .* its chunk c/0 is missing"):
+        load_model(str(path))
+
+
+def with_one(array: NDArray[Any], value: float) -> NDArray[Any]:
+    changed = array.copy()
+    changed.flat[-1] = value
+    return changed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["centers", "counts", "shift"])
+def test_numbers_that_are_none_are_refused(
+    name: str, value: float, model: Model, tmp_path: Path
+) -> None:
+    array = with_one(getattr(model.arrays, name), value)
+    replace(model, arrays=replace(model.arrays, **{name: array})).save(str(tmp_path / "m.zarr"))
+    with pytest.raises(ModelFormatError, match=rf"is damaged: .*\[.*\] = {value}, which is not a"):
+        load_model(str(tmp_path / "m.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"counts": np.array([1, 2, 3, -4.0, 5])}, r"counts with \[3\] = -4.0, .* at least 0"),
+        ({"centers": np.ones((0, 3)), "counts": np.ones(0)}, r"centres of shape \(0, 3\)"),
+        ({"centers": np.ones((5, 0)), "shift": np.ones(0)}, r"centres of shape \(5, 0\)"),
+        ({"centers": np.ones((5, 3), np.int64)}, "centres of .* type int64"),
+    ],
+)
+def test_centres_that_are_none_are_refused(
+    changes: dict[str, Any], message: str, model: Model, tmp_path: Path
+) -> None:
+    replace(model, arrays=replace(model.arrays, **changes)).save(str(tmp_path / "m.zarr"))
+    with pytest.raises(ModelFormatError, match=message):
+        load_model(str(tmp_path / "m.zarr"))
 
 
 def test_a_compressed_array_is_refused(saved: Path, tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def wrong(arrays: PathArrays) -> dict[str, tuple[dict[str, Any], str]]:
     bad[0] = np.nan
     counts = arrays.counts_of_path.copy()
     counts[-1] += 1
+    lost = arrays.counts_of_path.copy()
+    lost[0] = -200
     return {
         "short": ({"path": arrays.path[:-1]}, r"a path of shape \(20, 3\)"),
         "type": ({"path": arrays.path.astype(np.float64)}, "a path of .* type float64"),
@@ -208,6 +210,11 @@ def wrong(arrays: PathArrays) -> dict[str, tuple[dict[str, Any], str]]:
         "bound": ({"lower_bound": arrays.lower_bound[:, None]}, r"lower_bound of shape \(6, 1\)"),
         "still": ({"stationarity": arrays.stationarity[:, 1:]}, r"stationarity of shape \(6, 3\)"),
         "stable": ({"stability": arrays.stability.astype(np.float32)}, "stability .* float32"),
+        "negative": ({"counts_of_path": lost}, r"counts_of_path with \[0\] = -200"),
+        "unknown": ({"inertia": arrays.inertia * np.nan}, r"inertia with \[0\] = nan"),
+        "below": ({"inertia": -arrays.inertia}, r"inertia with \[0\] = -.* at least 0"),
+        "no bound": ({"lower_bound": np.full(K, np.inf)}, r"lower_bound with \[0\] = inf"),
+        "far": ({"stationarity": np.full((K, 4), np.inf)}, r"stationarity with \[0, 0\] = inf"),
         "empty": ({name: getattr(arrays, name)[:0] for name in PathArrays.__dataclass_fields__
                    if name != "shift"}, r"a path of shape \(0, 3\)"),
     }  # fmt: skip

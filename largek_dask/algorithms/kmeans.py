@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
@@ -19,11 +19,15 @@ from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.bounds.boxes import expect_rows, nearest_pruned
-from largek_dask.kernels.dense.doubts import nearest_of_far, too_far
+from largek_dask.kernels.dense.doubts import nearest_of_far, reach_of, too_far
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.rows import compute_dtype
 
 __all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
+
+FAR_VALUES = 1 << 22
+"""Numbers of rows far out that are made dense at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +50,21 @@ class CenterArrays:
         """The same as the last pass has found it: centres (k, d), counts (k,), exact inertia."""
         return replace(self, centers=centers, counts=counts)
 
+    def packed_for(self, dtype: DTypeLike) -> PackedCenters:
+        """The centres for rows of this type: none of their digits, nor of the rows', is lost.
 
-def nearest_center(arrays: CenterArrays) -> Labelling:
-    """Rows go to their nearest centre; their squared distances add up to the inertia.
+        Rows are packed about the shift of the fit, so that labels of the same rows are the same as
+        in the fit, to the bit.
+        """
+        wide = np.promote_types(self.centers.dtype, compute_dtype(dtype))
+        return pack_centers(self.centers.astype(wide, copy=False), self.shift)
 
-    Rows are packed about the shift of the fit, so that labels are the same as in the fit, to the
-    bit.
-    """
+
+def nearest_center(arrays: CenterArrays, dtype: DTypeLike = np.float32) -> Labelling:
+    """Rows of this type go to their nearest centre; squared distances add up to the inertia."""
     return Labelling(
         _nearest_chunk,
-        (pack_centers(arrays.centers, arrays.shift),),
+        (arrays.packed_for(dtype),),
         {"inertia": 1, "counts": len(arrays.centers)},
         {"centers": arrays.centers},
         expect=expect_rows,
@@ -79,13 +88,16 @@ def exact_distances(
 ) -> NDArray[np.float64]:
     """(n,) squared distances of rows to their nearest centres, in float64.
 
-    ``labels`` are those of ``nearest``; those of rows so far out that scores overflow are written
+    ``labels`` are those of ``nearest``; those of rows so far out that sums cannot tell are written
     anew.
     """
     distances = squared_distances(x, centers, labels)
-    far = too_far(distances, centers.dtype)
+    far = too_far(distances, centers.dtype, centers.prepared.get(reach_of))
     if len(far):
-        labels[far] = nearest_of_far(dense_rows(x[far]), centers.centers)
+        step = max(1, FAR_VALUES // centers.n_features)
+        for begin in range(0, len(far), step):
+            rows = far[begin : begin + step]
+            labels[rows] = nearest_of_far(dense_rows(x[rows]), centers.centers)
         distances = squared_distances(x, centers, labels)
     return distances
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk, TableShape
 from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
@@ -22,8 +22,17 @@ from largek_dask.kernels.distances import nearest_two, pack_centers
 from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
+from largek_dask.kernels.rows import compute_dtype
 
-__all__ = ["MIXTURE", "MixtureArrays", "MixtureProblem", "most_probable"]
+__all__ = [
+    "LOST",
+    "MIXTURE",
+    "MOST_AMISS",
+    "MixtureArrays",
+    "MixtureProblem",
+    "label_far",
+    "most_probable",
+]
 
 MIXTURE = Objective("log_likelihood", "F", "nats", "max", change="gain")
 """The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
@@ -50,16 +59,22 @@ class MixtureArrays:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
 
+    def packed_for(self, dtype: DTypeLike) -> PackedMixture:
+        """The components for rows of this type: none of their digits, nor of the rows', is lost.
 
-def most_probable(arrays: MixtureArrays) -> Labelling:
-    """Rows go to their most probable component; log-likelihoods over all of them add up.
+        Rows are packed about the shift of the fit, so that labels of the same rows are the same as
+        in the fit, to the bit.
+        """
+        wide = np.promote_types(self.means.dtype, compute_dtype(dtype))
+        means = self.means.astype(wide, copy=False)
+        return pack_mixture(means, self.variances, self.log_weights, self.shift)
 
-    Rows are packed about the shift of the fit, so that labels are the same as in the fit, to the
-    bit.
-    """
+
+def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Labelling:
+    """Rows of this type go to their most probable component; log-likelihoods add up."""
     return Labelling(
         _most_probable_chunk,
-        (pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift),),
+        (arrays.packed_for(dtype),),
         {MIXTURE.name: 1, "counts": len(arrays.means)},
         {
             "means": arrays.means,
@@ -74,10 +89,60 @@ def _most_probable_chunk(
 ) -> NDArray[np.int32]:
     """Label a chunk's rows and add their log-likelihoods."""
     labels, log_likelihood = evidence(chunk.x, packed)
+    label_far(chunk.x, labels, log_likelihood, packed)
     # Rows that are skipped weigh 0, so they count nowhere.
     sums[MIXTURE.name].add(log_likelihood, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
+
+
+def label_far(
+    x: NDArray[Any], labels: NDArray[np.int32], found: NDArray[np.float64], packed: PackedMixture
+) -> NDArray[np.int64]:
+    """Label rows anew whose log joints are so low that differences between them are lost.
+
+    Parameters
+    ----------
+    x : (n, d)
+    labels : int32 array (n,)
+        Written to.
+    found : float64 array (n,)
+        Log-likelihoods of the rows.
+    packed : PackedMixture
+
+    Returns
+    -------
+    int64 array (m,)
+        Which rows these are. All of their probability is that of their label.
+    """
+    far = np.flatnonzero(found < LOST)
+    step = max(1, FAR_SCORES // packed.n_components)
+    for begin in range(0, len(far), step):
+        rows = far[begin : begin + step]
+        labels[rows] = _least_far(dense_rows(x[rows]).astype(np.float64), packed).argmin(axis=1)
+    return far
+
+
+def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.float64]:
+    """(m, k) -2 log joints less what all have in common, over powers of two, one for each row.
+
+    About the mean of one component and less its precisions, squares of a row count only by how much
+    precisions differ.
+    """
+    d = packed.n_features
+    one = int(np.argmax(packed.alive))
+    wide = packed.precisions if packed.covariance == "diag" else 2 * packed.halves[:, None]
+    means = packed.means.astype(np.float64)
+    powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
+    rows = np.ldexp(x, -powers) - np.ldexp(means[one], -powers)
+    scores: NDArray[np.float64] = np.ldexp(
+        -2 * np.where(packed.alive, packed.constants, -np.inf), -2 * powers
+    )
+    for f in range(d):
+        own = wide[:, min(f, wide.shape[1] - 1)]
+        row, mean = rows[:, f, None], np.ldexp(means[:, f] - means[one, f], -powers)
+        scores += (own - own[one]) * row * row + own * mean * (mean - 2 * row)
+    return scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +257,10 @@ class MixtureProblem(Problem):
         return " ".join([*told, "Ask for fewer components."]) if told else None
 
 
+FAR_SCORES = 1 << 20
+"""Log joints of rows far out that are held at once."""
+LOST = -(2.0**46)
+"""Log joints below this have lost differences of a hundredth of a nat in float64."""
 NAMED = 10
 """Retired components whose numbers a warning says, at most."""
 MOST_AMISS = 1e-6

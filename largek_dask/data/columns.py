@@ -7,6 +7,7 @@ import difflib
 import io
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "Selection",
     "as_option",
     "check_still_counts",
+    "equal_names",
     "first_difference",
     "is_index_name",
     "left_out_as_index",
@@ -33,6 +35,7 @@ __all__ = [
     "not_told_from_index",
     "noted_as_index",
     "order_by_name",
+    "without_equal_names",
 ]
 
 Names = str | int | Iterable[str | int]
@@ -55,6 +58,31 @@ def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def equal_names(names: Sequence[str]) -> list[str]:
+    """The names that several columns have."""
+    return [name for name, n in Counter(names).items() if n > 1]
+
+
+def without_equal_names(rows: Rows) -> Rows:
+    """The rows, without names where several columns have the same one.
+
+    Warns
+    -----
+    DataWarning
+        Several have.
+    """
+    equal = equal_names(rows.feature_names or ())
+    if not equal:
+        return rows
+    warn(
+        f"{rows.describe_source(rows.location)} has several columns of the same name "
+        f"({listed(equal, 5)}): columns go by their order, and the model keeps no names. Rename "
+        "them to have names.",
+        DataWarning,
+    )
+    return rows.with_names(None)
 
 
 def as_option(names: Iterable[str]) -> str:

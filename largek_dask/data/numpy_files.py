@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -17,6 +18,9 @@ from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
 __all__ = ["NpyRows", "open_npy", "open_npy_column", "open_npz"]
+
+MOST_DEFLATED = 1032
+"""Bytes that one byte of a deflated file can stand for (zlib's technical details)."""
 
 
 class NpyRows(SlicedRows):
@@ -89,7 +93,7 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
         return _open_remote(location, storage_options)
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist: check the address.") from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, OverflowError) as error:
         raise DataError(f"{location} cannot be read: {_reason(error)}; save it again.") from error
     except OSError as error:
         raise DataError(
@@ -107,20 +111,35 @@ def _reason(error: Exception) -> str:
 def _open_remote(location: str, storage_options: Mapping[str, Any] | None) -> Any:
     fs, path = filesystem(location, storage_options)
     with fs.open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        read_header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read_header is None:
-            raise ValueError(f"format version {version}")
-        shape, fortran, dtype = read_header(file)
-        if dtype.hasobject:
-            raise ValueError("Python objects in dtype")
+        shape, fortran, dtype = _header(file, fs.size(path))
         if fortran or len(shape) != 2:
             file.seek(0)
             return np.load(file, allow_pickle=False)
         return _RemoteSlices(fs, path, shape, dtype, file.tell())
+
+
+def _header(file: Any, size: int | None) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an open ``.npy`` file of ``size`` bytes (None: not known).
+
+    Raises
+    ------
+    ValueError
+        It is none, or holds less than its header claims: nothing is allocated for that.
+    """
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if read_header is None:
+        raise ValueError(f"format version {version}")
+    shape, fortran, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("Python objects in dtype")
+    needed = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or (size is not None and needed > size - file.tell()):
+        raise ValueError(f"its header says shape {shape} of {dtype}, and it has {size} bytes")
+    return shape, fortran, dtype
 
 
 class _RemoteSlices:
@@ -176,6 +195,7 @@ def open_npz(
 def _load_npz(file: Any, where: str, component: str | None, weight: Column | None) -> Rows:
     if not zipfile.is_zipfile(file):
         raise zipfile.BadZipFile(where)
+    _check_members(file)
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
         if component is None and {"data", "indices", "indptr", "format", "shape"} <= set(names):
@@ -189,6 +209,26 @@ def _load_npz(file: Any, where: str, component: str | None, weight: Column | Non
         if component not in names:
             raise DataError(f"{where} has no array {component!r}, only {', '.join(names)}.")
         return ArrayRows(arrays[component], weight=weight)
+
+
+def _check_members(file: Any) -> None:
+    """Refuse an archive with an array that claims more than the archive can hold.
+
+    Raises
+    ------
+    ValueError
+        There is one.
+    """
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                continue
+            ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: MOST_DEFLATED}.get(
+                member.compress_type, math.inf
+            )
+            with archive.open(member) as array:
+                _header(array, int(min(member.file_size, ratio * member.compress_size)))
+    file.seek(0)
 
 
 def _sparse_of(arrays: Any, where: str) -> Any:

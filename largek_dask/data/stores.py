@@ -24,6 +24,7 @@ from zarr.storage import FsspecStore, LocalStore
 from largek_dask.data.patience import trouble
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
 from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__, check_format
 
 __all__ = [
@@ -430,8 +431,10 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
     return None
 
 
-def read_statistics(notes: Any, shape: tuple[int, int], where: str) -> Statistics:
-    """The statistics that a store keeps of rows of this shape.
+def read_statistics(
+    notes: Any, shape: tuple[int, int], dtype: np.dtype[Any], where: str
+) -> Statistics:
+    """The statistics that a store keeps of rows of this shape and type.
 
     Raises
     ------
@@ -444,8 +447,10 @@ def read_statistics(notes: Any, shape: tuple[int, int], where: str) -> Statistic
             raise ValueError(f"they are of {found.n_total} rows with {found.n_features} features")
         if {found.mean.shape, found.shift.shape} != {shape[1:]}:
             raise ValueError(f"a mean of shape {found.mean.shape}")
+        if np.promote_types(found.dtype, compute_dtype(dtype)) != found.dtype:
+            raise ValueError(f"they are of {found.dtype} features, and the rows are {dtype}")
         return found
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(
             f"the statistics in {where} cannot be read by largek_dask {__version__} ({error}): a "
             "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "

@@ -16,6 +16,7 @@ from largek_dask.algorithms.base import Algorithm, ModelArrays
 from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
+from largek_dask.data.columns import without_equal_names
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.compile_ahead import compiles_ahead, is_worth_it
@@ -402,6 +403,7 @@ def checked(
     ParameterError, NotEnoughMemoryError
         It cannot be done with these rows.
     """
+    rows = without_equal_names(rows)
     if options.dither is not None:
         rows = DitheredRows(rows, options.seed)
     choice = chosen(rows, options)

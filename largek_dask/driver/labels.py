@@ -254,7 +254,12 @@ class LabelStore:
     def _are_there(self, done: int) -> bool:
         """Whether all labels of these chunks are there, which a disk may have torn."""
         array = _opened(self._parent, self._name)
-        return array is not None and torn_chunk(array, int(self._chunk_table[done])) is None
+        return (
+            array is not None
+            and array.shape == (self.n_rows,)
+            and array.dtype == np.dtype(self._values.dtype)
+            and torn_chunk(array, int(self._chunk_table[done])) is None
+        )
 
     def _make(self) -> None:
         self._parent.remove(self._name)

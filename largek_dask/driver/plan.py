@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.algorithms.base import Algorithm
@@ -17,16 +18,21 @@ from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus, state_budget
 from largek_dask.passes.rowstate import GENERATIONS, process_memory
+from largek_dask.passes.statistics import Farthest, farthest_chunk
 
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.passes.base import BasePasses
+
 __all__ = [
     "Footprint",
     "Share",
+    "beyond_reach",
     "check_memory",
     "check_output_fits",
     "check_problem",
+    "check_reach",
     "check_rows_that_count",
     "check_scale",
     "footprint",
@@ -93,6 +99,39 @@ def check_scale(statistics: Statistics) -> None:
             f"{statistics.dtype}; multiply the data by 2.0**{exponent}, and divide what "
             "is found by it"
         )
+
+
+def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
+    """Refuse rows that lie so far from centres that squared distances overflow.
+
+    Raises
+    ------
+    DataError
+        See :func:`beyond_reach`.
+    """
+    statistics = passes.statistics
+    apart = np.abs(centers.astype(np.float64) / 2 - statistics.shift.astype(np.float64) / 2).max()
+    if not 2 * apart + statistics.max_abs < _reach(centers):
+        raise beyond_reach(passes, centers)
+
+
+def beyond_reach(passes: BasePasses, centers: NDArray[Any]) -> DataError:
+    """The error that names the number of the rows that is farthest from centres."""
+    found: Farthest = passes.reduce(
+        farthest_chunk, centers.mean(axis=0), start=Farthest, combine=Farthest.merge
+    )
+    names = passes.rows.feature_names
+    column = found.column if names is None else repr(names[found.column])
+    return DataError(
+        f"row {found.row} holds {found.value:.6g} in column {column}, too far from the centres of "
+        f"the model: squares of distances above {_reach(centers):.3g} overflow {centers.dtype}. "
+        "Leave such rows out, or divide the data by a constant, also those that made the centres."
+    )
+
+
+def _reach(centers: NDArray[Any]) -> float:
+    """How far numbers may be from those of centres so that squared distances do not overflow."""
+    return float(np.sqrt(float(np.finfo(centers.dtype).max) / centers.shape[1]))
 
 
 def memory_needed(

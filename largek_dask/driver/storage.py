@@ -46,6 +46,8 @@ OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of one stored piece of an array."""
+LARGEST_ARRAY = 64 << 30
+"""Bytes of an array that are read at most."""
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
@@ -573,19 +575,26 @@ class Folder:
     ) -> dict[str, NDArray[Any]]:
         """Read the arrays of a group, each checked against its record; they are read-only.
 
+        Whether the chunks are there that the shapes claim is looked at first, of all arrays: a
+        store of a few kB that claims gigabytes takes neither memory nor time.
+
         Raises
         ------
         DamagedError
-            An array is missing, of another shape or type than its record says, or its hash
-            differs.
+            An array is missing, of another shape or type than its record says, lacks chunks, or its
+            hash differs.
         OSError
             They cannot be read now, whatever they are.
         """
         where = f"{self.url}/{name}"
+        opened = {
+            key: _intact(f"{where}/{key}", partial(self._opened, name, key, record))
+            for key, record in records.items()
+        }
         arrays = {}
-        for key, record in records.items():
-            array = self._found(self._array, name, key, record)
-            if sha256_of(array) != record["sha256"]:
+        for key, stored in opened.items():
+            array = _intact(f"{where}/{key}", partial(_content_of, stored))
+            if sha256_of(array) != records[key]["sha256"]:
                 raise DamagedError(f"{where}/{key} has changed since it was written (sha256).")
             array.flags.writeable = False
             arrays[key] = array
@@ -597,41 +606,76 @@ class Folder:
         Raises
         ------
         DamagedError, OSError
-            As of :meth:`read_arrays`, where a description or the size of a local file tells.
+            As of :meth:`read_arrays`, where a description or the size of a chunk tells.
         """
         for key, record in records.items():
-            self._found(self._opened, name, key, record)
-
-    def _found(
-        self,
-        find: Callable[[str, str, Mapping[str, Any]], T],
-        name: str,
-        key: str,
-        record: Mapping[str, Any],
-    ) -> T:
-        try:
-            return patiently(partial(find, name, key, record))
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            if unanswered(error):
-                raise
-            # Whatever a torn or flipped file makes zarr say: it cannot be read.
-            where = f"{self.url}/{name}/{key}"
-            raise DamagedError(f"{where} cannot be read: {error!r}") from error
-
-    def _array(self, name: str, key: str, record: Mapping[str, Any]) -> NDArray[Any]:
-        stored = self._opened(name, key, record)
-        return np.asarray(stored[...], stored.dtype.newbyteorder("=")).reshape(stored.shape)
+            _intact(f"{self.url}/{name}/{key}", partial(self._opened, name, key, record))
 
     def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
-        where = f"{self.url}/{name}"
+        """The stored array that a record names; all of its chunks are there."""
+        where = f"{self.url}/{name}/{key}"
+        shape, dtype = _checked_record(record)
         stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
-        shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
         if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
-            raise DamagedError(f"{where}/{key} is not the array that was recorded.")
-        check_bounded(stored, where)
-        if (file := torn_chunk(stored)) is not None:
-            raise DamagedError(f"{file} is missing, empty or torn.")
+            raise DamagedError(f"{where} is not the array that was recorded.")
+        piece = math.prod(stored.chunks) * dtype.itemsize
+        if piece > max(ARRAY_CHUNK, math.prod(shape) * dtype.itemsize) or (
+            stored.compressors or stored.filters
+        ):
+            raise DamagedError(f"{where} is stored in a way this version never does.")
+        counts = [-(-n // size) for n, size in zip(shape, stored.chunks, strict=True)]
+        self.fs.invalidate_cache()
+        for place in np.ndindex(*counts):
+            chunk = stored.metadata.encode_chunk_key(place)
+            held = self._bytes_of(f"{name}/{key}/{chunk}")
+            if held != piece:
+                raise DamagedError(
+                    f"{where} has shape {shape}, which is {math.prod(counts)} chunks of {piece} "
+                    f"bytes, but its chunk {chunk} "
+                    + ("is missing." if held is None else f"has {held} bytes.")
+                )
         return stored
+
+    def _bytes_of(self, name: str) -> int | None:
+        """Bytes of a file; None if it is not there."""
+        try:
+            held = self.fs.size(self.path(name))
+            # Some servers do not say.
+            return len(self.fs.cat_file(self.path(name))) if held is None else int(held)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type of a recorded array, unless they are strange or too large."""
+    shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
+    if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
+        raise DamagedError(f"there is an array of {dtype} with shape {list(shape)}")
+    if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
+        raise DamagedError(f"an array of shape {list(shape)} is too large to be read")
+    return shape, dtype
+
+
+def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:
+    return np.asarray(stored[...], stored.dtype.newbyteorder("=")).reshape(stored.shape)
+
+
+def _intact(where: str, ask: Callable[[], T]) -> T:
+    """What ``ask`` gives, in spite of short failures.
+
+    Raises
+    ------
+    DamagedError
+        Whatever a torn or flipped file makes zarr say.
+    OSError
+        Storage does not answer.
+    """
+    try:
+        return patiently(ask)
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        if unanswered(error):
+            raise
+        raise DamagedError(f"{where} cannot be read: {error!r}") from error
 
 
 def _pour(data: bytes, file: BinaryIO) -> None:
@@ -656,17 +700,3 @@ def _become(unfinished: str, target: str) -> None:
 
 def _always() -> None:
     """Writing is allowed."""
-
-
-def check_bounded(stored: zarr.Array[Any], where: str) -> None:
-    """Refuse an array whose pieces would take more memory than the array itself.
-
-    Raises
-    ------
-    DamagedError
-        A piece is larger than 64 MB and than the array, or the array is compressed.
-    """
-    piece = math.prod(stored.chunks) * stored.dtype.itemsize
-    whole = math.prod(stored.shape) * stored.dtype.itemsize
-    if piece > max(ARRAY_CHUNK, whole) or stored.compressors or stored.filters:
-        raise DamagedError(f"{where}/{stored.basename} is stored in a way this version never does.")

@@ -415,7 +415,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
             else:
                 model = self.model_
             model = self._as_kept(vote(passes, model))
-            found = label_rows(passes, nearest_center(model.arrays))
+            found = label_rows(passes, nearest_center(model.arrays, rows.dtype))
         self._keep(model)
         assert found.labels is not None
         self.labels_, self.inertia_ = found.labels, found.sum_of("inertia")

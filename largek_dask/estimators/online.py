@@ -13,10 +13,10 @@ from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal
-from largek_dask.driver.plan import check_scale
+from largek_dask.data.columns import without_equal_names
+from largek_dask.driver.plan import check_reach, check_scale
 from largek_dask.driver.provenance import describe, versions
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import pack_centers
 from largek_dask.model import CentersModel
 from largek_dask.passes.local import LocalPasses
 
@@ -57,26 +57,34 @@ def first_model(
         "versions": versions(),
         "n_iter": 0,
     }
-    names = passes.rows.feature_names
+    names = without_equal_names(passes.rows).feature_names
     return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance, names)
 
 
 def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
     """The model after all rows of one batch have voted for their nearest centre, once each.
 
-    Sums are exact, so neither chunks nor threads matter. Of a model that holds other partitions as
-    well only its own goes on: what is known of the others is not of these rows.
+    Sums are exact, so neither chunks nor threads matter. Rows of a wider type than the centres make
+    these of that type. Of a model that holds other partitions as well only its own goes on: what is
+    known of the others is not of these rows.
+
+    Raises
+    ------
+    DataError
+        A row is so far from a centre that squared distances overflow.
     """
     arrays = model.arrays
-    k, d = arrays.centers.shape
+    packed = arrays.packed_for(passes.statistics.dtype)
+    k, d = packed.centers.shape
+    check_reach(passes, packed.centers)
     total: BatchTotal = passes.reduce(
         batch_chunk,
-        pack_centers(arrays.centers, arrays.shift),
+        packed,
         start=partial(AssignmentTotal, k, d, passes.statistics.grid),
         combine=AssignmentTotal.combine,
     )
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
-    voted = CenterArrays(means.astype(arrays.centers.dtype), votes, arrays.shift)
+    voted = CenterArrays(means.astype(packed.dtype), votes, packed.shift)
     provenance = {**model.provenance, "n_iter": model.provenance.get("n_iter", 0) + 1}
     return CentersModel(
         voted,

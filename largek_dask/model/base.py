@@ -12,19 +12,19 @@ A kind is a subclass of :class:`Model` with what is declared there, and a line i
 from __future__ import annotations
 
 import json
-import math
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.columns import ColumnRows, listed, order_by_name
+from largek_dask.data.columns import ColumnRows, equal_names, listed, order_by_name
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.durable import declare
 from largek_dask.data.patience import patiently, unanswered
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["Model", "check_model", "load_model", "restored"]
+__all__ = ["Model", "check_model", "check_numbers", "load_model", "restored"]
 
 FORMAT = 2
 """The newest that is read. Format 1 need not say the kind of model: it knew one."""
@@ -65,8 +65,6 @@ NAME = "model.zarr"
 """Name of the model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
 """Bytes of a model's JSON that are read at most."""
-LARGEST_ARRAY = 64 << 30
-"""Bytes of a model's array that are read at most."""
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError)
 """Errors of a store that is no whole model."""
 
@@ -172,8 +170,8 @@ class Model(ABC):
         """(k, d) centres of the clusters; None: clusters have none."""
         return None
 
-    def _labelling(self) -> Any:
-        """How rows are labelled (``algorithms.problem.Labelling``), if clusters have centres."""
+    def _labelling(self, dtype: DTypeLike) -> Any:
+        """How rows of a type are labelled (``algorithms.problem.Labelling``), if by centres."""
         raise NotImplementedError
 
     @abstractmethod
@@ -564,8 +562,6 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     try:
         records = notes["arrays"]
         check_names(kind, records)
-        for record in records.values():
-            _check_record(record)
         model = restored(kind, folder.read_arrays(name, records), notes)
         if notes["digest"] != model.digest():
             raise ValueError("its digest is not that of its arrays")
@@ -611,12 +607,15 @@ def restored(
         arrays=kind.holds(**arrays),
         normalize=notes["normalize"],
         on_bad_rows=notes["on_bad_rows"],
-        history=tuple(notes["history"]),
+        history=_history_in(notes),
         provenance=dict(notes["provenance"]),
         feature_names=_names_in(notes),
     )
     if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
         raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
+    value = model.provenance.get(kind.objective.name)
+    if not isinstance(value, Real | None):
+        raise ValueError(f"{kind.objective.name} of {reprlib.repr(value)}, which is no number")
     model._check()
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
         raise ValueError(f"{len(model.feature_names)} names of {model.n_features} columns")
@@ -630,16 +629,38 @@ def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("names of columns that are no list of texts")
+    if equal := equal_names(names):
+        raise ValueError(f"several columns of the same name: {listed(equal)}")
     return tuple(names)
 
 
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Refuse an array of a strange type or size before any of it is read."""
-    dtype = np.dtype(record["dtype"])
-    shape = record["shape"]
-    if dtype.kind not in "biuf" or not 1 <= len(shape) <= 3:
-        raise ValueError(f"an array of {dtype} with shape {shape}")
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"shape {shape}")
-    if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
-        raise ValueError(f"an array of shape {shape} is too large for a model")
+def _history_in(notes: Mapping[str, Any]) -> tuple[StepRecord, ...]:
+    """The records of the steps: of each its number and its cost, at least."""
+    history = notes["history"]
+    if not isinstance(history, list):
+        raise ValueError("a history that is no list of steps")
+    for record in history:
+        if not isinstance(record["step"], int) or not isinstance(record["cost"], Real | None):
+            raise ValueError(f"a step of the history that is {reprlib.repr(record)}")
+    return tuple(history)
+
+
+def check_numbers(
+    name: str,
+    array: NDArray[Any],
+    shape: tuple[int, ...],
+    dtype: DTypeLike = np.float64,
+    least: float = -np.inf,
+) -> None:
+    """Raise ValueError unless an array has this shape and type, and finite numbers of ``least`` on.
+
+    The message names the first wrong one.
+    """
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}")
+    wrong = ~(np.isfinite(array) & (array >= least))
+    if wrong.any():
+        place = np.unravel_index(int(np.argmax(wrong)), shape)
+        found, at = array[place], ", ".join(map(str, place))
+        wanted = "a finite number" if least == -np.inf else f"a finite number of at least {least:g}"
+        raise ValueError(f"{name} with [{at}] = {found}, which is not {wanted}")

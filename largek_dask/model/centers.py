@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
@@ -13,9 +13,11 @@ from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.problem import Labelling
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
-from largek_dask.driver.plan import check_output_fits
-from largek_dask.kernels.distances import PackedCenters, pack_centers, scores
-from largek_dask.model.base import Model
+from largek_dask.driver.plan import beyond_reach, check_output_fits
+from largek_dask.kernels.blocks import dense_rows
+from largek_dask.kernels.dense.doubts import distances_of_far
+from largek_dask.kernels.distances import PackedCenters, scores
+from largek_dask.model.base import Model, check_numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -71,11 +73,20 @@ class CentersModel(Model):
         client: Client | None = None,
         n_threads: int | None = None,
     ) -> float:
-        """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``."""
+        """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``.
+
+        Raises
+        ------
+        DataError
+            It overflows float64; names the number that is farthest out.
+        """
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, self._labelling(), labels=False)
-            return -found.sum_of("inertia")
+            found = label_rows(passes, self._labelling(opened.dtype), labels=False)
+            inertia = found.sum_of("inertia")
+            if not np.isfinite(inertia):
+                raise beyond_reach(passes, self.arrays.packed_for(np.float64).centers)
+            return -inertia
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
         """The inertia, and the mean squared distance of a row."""
@@ -89,8 +100,8 @@ class CentersModel(Model):
         Returns
         -------
         ndarray of shape (n, k)
-            Compute dtype; NaN for rows that are skipped. Where the square is too small for the
-            type (distances below 1e-22 in float32) 0.
+            The wider of the types of rows and centres; NaN for rows that are skipped. Where the
+            square is too small for the type (distances below 1e-22 in float32) 0.
 
         Raises
         ------
@@ -100,7 +111,7 @@ class CentersModel(Model):
             The distances do not fit the memory there is; found before computing.
         """
         opened = self._open(rows)
-        packed = pack_centers(self.arrays.centers, self.arrays.shift)
+        packed = self.arrays.packed_for(opened.dtype)
         check_output_fits((opened.n_rows, self.n_clusters), packed.dtype.itemsize)
         distances = np.empty((opened.n_rows, self.n_clusters), packed.dtype)
         with self._passes(opened, client, n_threads) as passes:
@@ -115,23 +126,23 @@ class CentersModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, self._labelling(), out=out)
+        found = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
         return found.labels, {"inertia": found.sum_of("inertia")}
 
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.centers
 
-    def _labelling(self) -> Labelling:
-        return nearest_center(self.arrays)
+    def _labelling(self, dtype: DTypeLike) -> Labelling:
+        return nearest_center(self.arrays, dtype)
 
     def _check(self) -> None:
         centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift
-        if centers.ndim != 2 or centers.dtype not in (np.float32, np.float64):
+        if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
             raise ValueError(f"centres of shape {centers.shape} and type {centers.dtype}")
-        if counts.shape != (len(centers),) or counts.dtype != np.float64:
-            raise ValueError(f"counts of shape {counts.shape} and type {counts.dtype}")
-        if shift.shape != (centers.shape[1],) or shift.dtype != centers.dtype:
-            raise ValueError(f"a shift of shape {shift.shape} and type {shift.dtype}")
+        k, d = centers.shape
+        check_numbers("centres", centers, (k, d), centers.dtype)
+        check_numbers("counts", counts, (k,), least=0)
+        check_numbers("a shift", shift, (d,), centers.dtype)
 
     def _own_facts(self) -> dict[str, str]:
         return {"features": f"{self.n_features:,} ({self.centers.dtype.name})"}
@@ -140,6 +151,10 @@ class CentersModel(Model):
 def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:
     """Distances of a chunk's rows to all centres."""
     distances = np.sqrt(scores(chunk.x, centers))
+    far = np.flatnonzero(np.isinf(distances).any(axis=1))
+    if len(far):
+        with np.errstate(over="ignore"):
+            distances[far] = distances_of_far(dense_rows(chunk.x[far]), centers.centers)
     if chunk.bad is not None:
         distances[chunk.bad] = np.nan
     total[chunk.index] = distances

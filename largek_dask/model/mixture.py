@@ -7,10 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.base import Chunk
-from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, most_probable
+from largek_dask.algorithms.mixture import (
+    LOST,
+    MIXTURE,
+    MOST_AMISS,
+    MixtureArrays,
+    label_far,
+    most_probable,
+)
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.csr_writer import CSRWriter
@@ -18,16 +25,17 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.store_writer import unfinished
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
-from largek_dask.driver.plan import check_output_fits
+from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.value_files import PROBABILITIES, SparseFile, open_label_output
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.transcendental import exp, log
-from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
-from largek_dask.model.base import Model
+from largek_dask.kernels.mixtures import PackedMixture
+from largek_dask.model.base import Model, check_numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -144,9 +152,9 @@ class MixtureModel(Model):
             store = open_label_output(
                 out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS
             )
-        marks = most_probable(self.arrays).marks
+        packed, marks = self.arrays.packed_for(opened.dtype), self._labelling(opened.dtype).marks
         labelling = Labelling(
-            _likelihood_chunk, (self._packed(),), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
+            _likelihood_chunk, (packed,), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
         )
         with self._passes(opened, client, n_threads) as passes:
             found = label_rows(passes, labelling, out=store)
@@ -282,13 +290,12 @@ class MixtureModel(Model):
         return opened
 
     def _packed(self) -> PackedMixture:
-        arrays = self.arrays
-        return pack_mixture(arrays.means, arrays.variances, arrays.log_weights, arrays.shift)
+        return self.arrays.packed_for(self.means.dtype)
 
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, self._labelling(), out=out)
+        found = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
         return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
 
     def _log_likelihood(
@@ -297,17 +304,20 @@ class MixtureModel(Model):
         """Of all rows together, and their weight."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, self._labelling(), labels=False)
-        weight = math.fsum(found.sums["counts"].values)
-        if not weight > 0:
-            raise DataError("a likelihood needs rows: at least one with a weight above 0.")
-        return found.sum_of(MIXTURE.name), weight
+            found = label_rows(passes, self._labelling(opened.dtype), labels=False)
+            weight = math.fsum(found.sums["counts"].values)
+            if not weight > 0:
+                raise DataError("a likelihood needs rows: at least one with a weight above 0.")
+            total = found.sum_of(MIXTURE.name)
+            if not np.isfinite(total):
+                raise beyond_reach(passes, self.means.astype(np.float64))
+        return total, weight
 
     def _probabilities(
         self, opened: Rows, least: float, client: Client | None, n_threads: int | None
     ) -> Iterator[tuple[SparseBlock, NDArray[np.bool_]]]:
         """Probabilities of some rows after others, and which of these are skipped."""
-        packed = self._packed()
+        packed = self.arrays.packed_for(opened.dtype)
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table, GROUP_ROWS):
                 parts: dict[int, Any] = passes.reduce(
@@ -357,8 +367,8 @@ class MixtureModel(Model):
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.means
 
-    def _labelling(self) -> Labelling:
-        return most_probable(self.arrays)
+    def _labelling(self, dtype: DTypeLike) -> Labelling:
+        return most_probable(self.arrays, dtype)
 
     def _check(self) -> None:
         arrays = self.arrays
@@ -380,10 +390,18 @@ class MixtureModel(Model):
             raise ValueError("no component that is not retired")
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
             raise ValueError("retired components with a weight, or others without")
+        check_numbers("counts", arrays.counts, (k,), least=0)
         try:
             self._packed()
         except ParameterError as error:
             raise ValueError(str(error)) from error
+        with np.errstate(over="ignore"):
+            check_numbers("inverse variances", 1 / arrays.variances, arrays.variances.shape)
+        total = math.fsum(exp(arrays.log_weights[arrays.alive]).tolist())
+        # A component that was retired last may have taken its weight with it.
+        least = 0.0 if not arrays.alive.all() else 1 - MOST_AMISS
+        if not least <= total <= 1 + MOST_AMISS:
+            raise ValueError(f"weights that add up to {total:.9g}, not to 1")
 
     def _own_facts(self) -> dict[str, str]:
         facts = {
@@ -407,15 +425,37 @@ def _posteriors_chunk(
     chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
 ) -> None:
     """Probabilities of a chunk's rows; none of rows that are skipped."""
-    indptr, indices, shares = posteriors(chunk.x, packed, least)
+    found: tuple[NDArray[Any], ...] = posteriors(chunk.x, packed, least)
     bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
+    weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
+    far = np.flatnonzero(row_squares(chunk.x, packed.shift) * weights.min() > -LOST)
+    if len(far):
+        labels, low = evidence(chunk.x[far], packed)
+        lost = label_far(chunk.x[far], labels, low, packed)
+        found = _with_rows(found, far[lost], labels[lost])
     if bad.any():
-        kept = SparseBlock(shares, indices, indptr, packed.n_components)
-        numbers = ~bad[kept.row_numbers()]
-        lengths = np.where(bad, 0, np.diff(indptr))
-        indptr = np.concatenate([[0], np.cumsum(lengths)])
-        indices, shares = indices[numbers], shares[numbers]
+        found = _with_rows(found, np.flatnonzero(bad), None)
+    indptr, indices, shares = found
     total[chunk.index] = shares, indices, indptr, bad
+
+
+def _with_rows(
+    found: tuple[NDArray[Any], ...], rows: NDArray[np.int64], labels: NDArray[np.int32] | None
+) -> tuple[NDArray[Any], ...]:
+    """Probabilities of which some rows have all in one component, or none at all."""
+    indptr, indices, shares = found
+    kept = np.ones(len(indptr) - 1, bool)
+    kept[rows] = False
+    lengths = np.diff(indptr)
+    numbers = np.repeat(kept, lengths)
+    lengths[rows] = 0 if labels is None else 1
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    same = np.repeat(kept, lengths)
+    components, parts = np.zeros(len(same), np.int32), np.ones(len(same))
+    components[same], parts[same] = indices[numbers], shares[numbers]
+    if labels is not None:
+        components[indptr[rows]] = labels
+    return indptr, components, parts
 
 
 def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:

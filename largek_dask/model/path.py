@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
+from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
+from largek_dask.model.base import check_numbers
 from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
 
@@ -222,31 +222,35 @@ class PathModel(CentersModel):
         return {"partitions": float(self.n_clusters)}
 
     def _check(self) -> None:
-        super()._check()
         arrays = self.arrays
-        k, d = arrays.centers.shape
+        k = len(arrays.centers)
         n = rows_of_path(k)
-        if not k or arrays.path.shape != (n, d) or arrays.path.dtype != arrays.centers.dtype:
+        expected = (n, *arrays.centers.shape[1:]), arrays.centers.dtype
+        if not k or (arrays.path.shape, arrays.path.dtype) != expected:
             raise ValueError(f"a path of shape {arrays.path.shape} and type {arrays.path.dtype}")
-        shapes: Mapping[str, tuple[int, ...]] = {
-            "counts_of_path": (n,),
-            "inertia": (k,),
-            "lower_bound": (k,),
-            "stationarity": (k, 4),
-            "stability": (k,),
-        }
-        for name, shape in shapes.items():
-            found = getattr(arrays, name)
-            if found.shape != shape or found.dtype != np.float64:
-                raise ValueError(f"{name} of shape {found.shape} and type {found.dtype}")
+        super()._check()
         if not np.isfinite(arrays.path).all():
             raise ValueError("a path that is not finite")
+        check_numbers("counts_of_path", arrays.counts_of_path, (n,), least=0)
+        # Where a search was cut, what a partition costs may not be known: infinity.
+        check_numbers("inertia", _without(np.inf, arrays.inertia), (k,), least=0)
+        check_numbers("lower_bound", arrays.lower_bound, (k,))
+        for name, shape in (("stationarity", (k, len(FIGURES))), ("stability", (k,))):
+            # NaN is what is not known.
+            check_numbers(name, _without(np.nan, getattr(arrays, name)), shape)
         for whole, last in (("path", "centers"), ("counts_of_path", "counts")):
             if not np.array_equal(centers_in(getattr(arrays, whole), k), getattr(arrays, last)):
                 raise ValueError(f"{last} that are not the last rows of {whole}")
 
     def _own_facts(self) -> dict[str, str]:
         return {**super()._own_facts(), "partitions": f"into 1 to {self.n_clusters:,} clusters"}
+
+
+def _without(unknown: float, figures: NDArray[Any]) -> NDArray[Any]:
+    """The figures, 0 for those that are not known."""
+    known = figures.copy()
+    known[np.isnan(known) if np.isnan(unknown) else known == unknown] = 0
+    return known
 
 
 def _known(figure: float) -> float | None:

@@ -38,6 +38,7 @@ from largek_dask.kernels.distances import (
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.model.base import Model
 from largek_dask.passes.chunks import ChunkView, bad_row_error
@@ -156,11 +157,13 @@ class Separation:
                         "sample= needs a model: the centres of clusters that are given as labels "
                         "are the means of all their rows. Leave sample out."
                     )
-                return _of_sample(passes, _clusters_of(model), names, sample, seed)
+                return _of_sample(
+                    passes, _clusters_of(model, passes.rows.dtype), names, sample, seed
+                )
             if model is None:
                 assert labels is not None
                 return _of_labels(passes, labels, names)
-            return _of_all(passes, _clusters_of(model), names)
+            return _of_all(passes, _clusters_of(model, passes.rows.dtype), names)
 
     def figures(self) -> dict[str, float]:
         """The scores that were asked for by their names, and standard errors where there are."""
@@ -253,8 +256,8 @@ class Clusters:
         return self.centers.n_clusters
 
 
-def _clusters_of(model: Model) -> Clusters:
-    """Those of a model; a cluster without a row in the fit is nobody's neighbour."""
+def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
+    """Those of a model, for rows of a type; one without a row in the fit is nobody's neighbour."""
     centers = model._cluster_centers()
     if centers is None:
         raise ParameterError(
@@ -263,8 +266,9 @@ def _clusters_of(model: Model) -> Clusters:
         )
     used = model.counts > 0
     by_nearest = model._labels_by_nearest and bool(used.all())
-    labelling = None if by_nearest else model._labelling()
-    return Clusters.about(centers, model.arrays.shift, used, labelling=labelling)
+    labelling = None if by_nearest else model._labelling(dtype)
+    wide = np.promote_types(centers.dtype, compute_dtype(dtype))
+    return Clusters.about(centers.astype(wide), model.arrays.shift, used, labelling=labelling)
 
 
 def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:

@@ -20,6 +20,7 @@ from largek_dask.algorithms.problem import Labelling
 from largek_dask.kernels.blocks import dense_rows, rows_at
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.model.base import Model
 from largek_dask.model.separation import sampled_rows
 from largek_dask.passes.base import BasePasses
@@ -118,12 +119,13 @@ def find_examples(
     centers = model._cluster_centers()
     assert centers is not None
     n, k = passes.n_rows, len(centers)
+    dtype = np.promote_types(centers.dtype, compute_dtype(passes.rows.dtype))
     rows, chunks = None, None
     if sample < n:
         rows, chunks = sampled_rows(passes, sample, seed)
     looking = Looking(
-        model._labelling(),
-        pack_centers(centers, model.arrays.shift),
+        model._labelling(dtype),
+        pack_centers(centers.astype(dtype, copy=False), model.arrays.shift),
         rows,
         _drawn(n if rows is None else len(rows), passes.n_features, rows, seed),
         tuple(map(int, chosen)),

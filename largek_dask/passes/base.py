@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
@@ -346,7 +346,9 @@ class BasePasses(ABC):
         if self._statistics is None:
             stored = self.rows.stored_statistics()
             if stored is not None and self.normalize is None and self.rows.weight is None:
-                found = read_statistics(stored, self.rows.shape, self.rows.location or "the store")
+                found = read_statistics(
+                    stored, self.rows.shape, self.rows.dtype, self.rows.location or "the store"
+                )
             else:
                 dtype = self.rows.dtype
                 if self.normalize is not None:

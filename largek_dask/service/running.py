@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from largek_dask import config
 from largek_dask.algorithms.objective import Objective
 from largek_dask.context import Working, working_for
+from largek_dask.data.columns import without_equal_names
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
@@ -343,7 +344,9 @@ class Runner(threading.Thread):
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self.job, self.job.record.spec
-        rows = open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
+        rows = without_equal_names(
+            open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
+        )
         job.feature_names = rows.feature_names
         pick = None if spec.workers is None else spec.workers.pick()
         with picking(pick, 0 if job.holds is None else job.holds.row_state):

@@ -23,6 +23,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import largek_dask as lk
 from largek_dask.data import ingest as ingest_module
 from largek_dask.data import shuffle as shuffle_module
 from largek_dask.data import store_writer, tables
@@ -61,6 +62,29 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
     # floats are plain bytes behind a checksum, integers are compressed
     assert (rows._direct is not None) == (source.dtype.kind == "f")
     assert open_rows(rows, sample_weight=np.ones(1_000)).stored_statistics() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_total": 999}, "they are of 999 rows of 7 float64 features"),
+        ({"mean": ["0x0p0"]}, "statistics of 1 float64 features, not of 7"),
+        ({"shift": ["nan"] * 7}, "an origin that is not finite"),
+        ({"max_abs": "inf"}, "an extent, .* that is negative or infinite"),
+        ({"total_weight": "-0x1p0"}, "a weight .* that is negative or infinite"),
+        ({"dtype": "float32"}, "1000 rows of 7 float32 features"),
+        ({"grid": None}, "they are incomplete"),
+        ({"mean": None}, "they are incomplete"),
+    ],
+)
+def test_ingest__statistics_that_cannot_be_of_the_rows_are_refused(changes, message, x, tmp_path):
+    quiet(x.astype("f8"), tmp_path / "out.zarr", chunk_rows=300)
+    node = json.loads((tmp_path / "out.zarr" / "zarr.json").read_text())
+    node["attributes"]["largek"]["statistics"].update(changes)
+    (tmp_path / "out.zarr" / "zarr.json").write_text(json.dumps(node))
+    wanted = rf"out\.zarr records of its rows are damaged: .*{message}.* Write it again"
+    with pytest.raises(DataError, match=wanted):
+        lk.KMeans(3, random_state=0).fit(tmp_path / "out.zarr")
 
 
 def test_ingest__default_chunks_are_bounded_in_rows_and_bytes():

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import tracemalloc
+import zipfile
 
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import fsspec
 import h5py
 import numpy as np
 import pandas as pd
@@ -314,3 +317,42 @@ def test_open_rows__damaged_numpy_files_are_named(x, tmp_path):
 def test_open_rows__sends_tables_to_ingest(tmp_path):
     with pytest.raises(DataError, match=r"largek ingest .*x\.parquet OUT\.zarr"):
         open_rows(tmp_path / "x.parquet")
+
+
+def claiming(shape, order="C"):
+    """An ``.npy`` file of a hundred numbers whose header has this shape."""
+    file = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": order == "F", "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + bytes(800)
+
+
+@pytest.mark.parametrize("shape", [(10**13, 4), (26, 4), (-5, 4), (10**12,), (10**9, 4, 2)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("place", ["local", "remote", "npz", "deflated"])
+def test_open_rows__a_header_that_claims_more_than_the_file_holds(shape, order, place, tmp_path):
+    data, path = claiming(shape, order), str(tmp_path / "x.npy")
+    if place == "local":
+        (tmp_path / "x.npy").write_bytes(data)
+    elif place == "remote":
+        path = f"memory://{tmp_path.name}/x.npy"
+        with fsspec.open(path, "wb") as file:
+            file.write(data)
+    else:
+        path = str(tmp_path / "x.npz")
+        method = zipfile.ZIP_DEFLATED if place == "deflated" else zipfile.ZIP_STORED
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("x.npy", data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"x\.np[yz] cannot be read: it is truncated"):
+            open_rows(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_open_rows__zeros_that_are_compressed_are_read(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((100_000, 8)))
+    assert (tmp_path / "x.npz").stat().st_size < 8_000
+    assert open_rows(tmp_path / "x.npz").shape == (100_000, 8)

@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import shutil
+import tracemalloc
 import warnings
 from collections.abc import Iterator
 from hashlib import sha256
@@ -144,6 +145,35 @@ def test_missing_arrays_are_damage(after_five: Path, tmp_path: Path) -> None:
     shutil.rmtree(job / "checkpoints/000005.zarr")
     with pytest.warns(RecoveryWarning, match="000005"):
         assert_same(go(checkpoints=every_step(Folder(str(job)))), go())
+
+
+def test_a_checkpoint_that_claims_more_than_is_there_takes_no_memory(
+    after_five: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(after_five, tmp_path / "job")
+    place = tmp_path / "job" / "checkpoints"
+    record = json.loads((place / "000005.json").read_text())
+    [key] = record["arrays"]
+    n = 10**9
+    record["arrays"][key]["shape"] = [n, 2]
+    del record["sha256"]
+    record["sha256"] = sha256(canonical_json(record)).hexdigest()
+    (place / "000005.json").write_text(json.dumps(record))
+    meta = json.loads((place / "000005.zarr" / key / "zarr.json").read_text())
+    meta["shape"] = [n, 2]
+    meta["chunk_grid"]["configuration"]["chunk_shape"] = [4_000_000, 2]
+    (place / "000005.zarr" / key / "zarr.json").write_text(json.dumps(meta))
+    tracemalloc.start()
+    try:
+        with pytest.warns(
+            RecoveryWarning, match=r"250 chunks of 64000000 bytes, but its chunk c/0"
+        ):
+            latest = every_step(Folder(str(tmp_path / "job"))).latest()
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert latest is not None
+    assert latest.n_iter == 4
 
 
 def test_when_all_are_damaged_the_fit_starts_again(after_five: Path, tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def test_mean_extent_and_weight_are_exact(table):
     rows, w = x[w > 0].astype(np.float64), w[w > 0]
     assert found.n_total == len(x)
     assert found.n_rows == len(rows)
-    assert found.dtype == compute_dtype(x.dtype) == found.shift.dtype
+    # Rows far from 0 are computed in float64.
+    assert found.dtype == found.shift.dtype
+    assert found.dtype in (compute_dtype(x.dtype), np.float64)
     total = sum(map(Fraction, w.tolist()), Fraction(0))
     assert found.total_weight == float(total)
     if not len(rows):

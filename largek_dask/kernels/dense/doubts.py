@@ -19,6 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit, readonly
 
 if numba.config.DISABLE_JIT:
@@ -26,13 +27,25 @@ if numba.config.DISABLE_JIT:
 else:
     from largek_dask.kernels.emit.rows import square_distance
 
-__all__ = ["Rounding", "choose", "choose_rows", "margin", "nearest_of_far", "too_far"]
+__all__ = [
+    "Rounding",
+    "choose",
+    "choose_rows",
+    "distances_of_far",
+    "margin",
+    "nearest_of_far",
+    "reach_of",
+    "too_far",
+]
 
 Array = NDArray[Any]
 
 _SMALL = 2.0**-10
 _BLOCK = 32
 """Scores that are compared with the limit at once."""
+_FAR = 2.0**26
+"""Rows are far that are as many times farther from centres than these from their mean: half of the
+digits of a sum (x - c)² in float64."""
 _FAR_SCORES = 2**20
 _NO_LIST = readonly(np.empty(0, np.int32))
 
@@ -195,28 +208,79 @@ def choose_rows(
         labels[i], squares[i], second_labels[i], second_squares[i] = found
 
 
-def too_far(squares: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[np.intp]:
-    """Rows whose scores or sums may have overflowed ``dtype``, by the distances to their labels.
+def too_far(
+    squares: NDArray[np.float64], dtype: np.dtype[Any], reach: float = np.inf
+) -> NDArray[np.intp]:
+    """Rows that sums (x - c)² do not tell from all centres, by the distances to their labels.
 
-    A fit refuses such rows; a model may meet them. Where all scores of a row have overflowed,
-    its label may be any; then the distance to that centre tells.
+    Their scores or sums may have overflowed ``dtype``: a fit refuses such rows, a model may meet
+    them. Where all scores of a row have overflowed, its label may be any; then the distance to that
+    centre tells. Or they are so much farther than centres from each other that differences of the
+    sums are lost in these.
     """
-    return np.flatnonzero(~(squares <= float(np.finfo(dtype).max) / 16))
+    most = min(float(np.finfo(dtype).max) / 16, (_FAR * reach) ** 2 if reach else np.inf)
+    return np.flatnonzero(~(squares <= most))
+
+
+def reach_of(centers: Array) -> float:
+    """Largest distance of a centre to the first one."""
+    others, exponent = _scaled(centers)
+    apart = row_squares(others, others[0])
+    return float(np.ldexp(np.sqrt(apart.max()), exponent))
 
 
 def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
-    """Labels of rows, (m, d), however far they are: in float64, divided by a power of two."""
-    largest = max(float(np.abs(x).max(initial=0)), float(np.abs(centers).max(initial=0)))
-    exponent = -int(np.frexp(largest)[1])
-    rows, others = (readonly(np.ldexp(p.astype(np.float64), exponent)) for p in (x, centers))
-    labels = np.empty((2, len(x)), np.int32)
-    squares = np.empty((2, len(x)))
-    step = max(1, _FAR_SCORES // max(1, len(centers)))
+    """Labels of rows, (m, d), however far they are.
+
+    By sums (x - c)² in float64, divided by a power of two; or where those cannot tell, by products
+    c (c - 2 x) about the first of the centres.
+    """
+    labels, reach = np.empty(len(x), np.int32), reach_of(centers)
+    step = max(1, _FAR_SCORES // max(len(centers), x.shape[1]))
     for begin in range(0, len(x), step):
-        at = slice(begin, begin + step)
-        n = len(rows[at])
-        none, limits = readonly(np.zeros((n, len(centers)))), readonly(np.zeros(n))
-        found = labels[0, at], squares[0, at], labels[1, at], squares[1, at]
-        choose_rows(rows[at], others, none, limits, *found)
-    nearest: NDArray[np.int32] = labels[0]
-    return nearest
+        block = x[begin : begin + step]
+        (rows, exponent), (others, own) = _scaled(block), _scaled(centers)
+        others_there = readonly(np.ldexp(others, own - exponent))
+        apart = np.ldexp(np.abs(rows - others_there[0]).max(axis=1), exponent)
+        far = (apart > _FAR * reach) & (reach > 0)
+        found = labels[begin : begin + step]
+        found[~far] = _sums(readonly(rows[~far]), others_there).argmin(axis=1)
+        found[far] = _products(block[far], others, own).argmin(axis=1)
+    return labels
+
+
+def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
+    """(m, k) sums (x - c)²."""
+    scores = np.empty((len(rows), len(others)))
+    for row, out in zip(rows, scores, strict=True):
+        out[:] = row_squares(others, row)
+    return scores
+
+
+def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
+    """(m, k) sums (x - c)² - x² about the first centre, over powers of two, one for each row.
+
+    Centres are these numbers times ``2^exponent``.
+    """
+    x, others = x.astype(np.float64), centers - centers[0]
+    powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
+    rows = np.ldexp(x, -powers) - np.ldexp(centers[0], exponent - powers)
+    scores = np.zeros((len(x), len(others)))
+    for f, column in enumerate(others.T):
+        scores += column * (np.ldexp(column, exponent - powers) - 2 * rows[:, f, None])
+    return scores
+
+
+def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
+    """(m, k) distances of rows to all centres, however far they are, where float64 holds them."""
+    (rows, exponent), (others, own) = _scaled(x), _scaled(centers)
+    most = max(exponent, own)
+    rows, others = np.ldexp(rows, exponent - most), np.ldexp(others, own - most)
+    with np.errstate(over="ignore"):
+        return np.ldexp(np.sqrt(_sums(readonly(rows), readonly(others))), most)
+
+
+def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
+    """Numbers in float64, over the least power of two above all of them, and its exponent."""
+    exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
+    return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

@@ -76,7 +76,7 @@ def split_clusters(
     halves : array (c, 2, d) of the compute dtype
         The two means; the centre twice where there is nothing to split.
     """
-    dtype, d = compute_dtype(x.dtype), x.shape[1]
+    dtype, d = compute_dtype(centers.dtype), x.shape[1]
     clusters = np.ascontiguousarray(clusters, np.int64)
     gains = np.zeros(len(clusters))
     halves = np.repeat(centers[clusters][:, None].astype(dtype), 2, axis=1)

@@ -24,7 +24,7 @@ from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
-__all__ = ["DistinctRows", "Middle"]
+__all__ = ["DistinctRows", "Middle", "is_far"]
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
@@ -38,8 +38,12 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
 """As what the numbers of a row are hashed, by their bytes."""
 
+FAR = 2.0**10
+"""Float32 leaves this little of a number's 24 bits to what rows differ by: 14."""
 _IN_DOUBT = 2.0**-6
 """Squared lengths at which a row is in doubt anyhow: this, over γ, times those of most rows."""
+_QUARTILES = 1.349
+"""Quartiles of a normal distribution are as many standard deviations apart."""
 _HARMFUL = 2.0**-14
 """Products are good enough where γ times the squared lengths is below this."""
 
@@ -146,6 +150,32 @@ class Middle:
             for about in (origin, self.point)
         )
         return gamma * with_it > _HARMFUL * self.square and 2 * with_this < with_it
+
+
+def is_far(rows: NDArray[Any]) -> bool:
+    """Whether a feature of some rows is more than `FAR` times as far from 0 as it is wide.
+
+    Far and wide are mean and standard deviation, or median and a normal distribution's deviation
+    for its quartiles: few rows that lie elsewhere hide neither. A feature that is constant is exact
+    in any type.
+
+    Parameters
+    ----------
+    rows : (m, d)
+        A sample of distinct rows.
+    """
+    if not len(rows):
+        return False
+    # (so that no square overflows)
+    exponent = int(np.frexp(float(np.abs(rows).max()))[1])
+    x = np.ldexp(np.sort(rows, axis=0).astype(np.float64), -exponent)
+    low, middle, high = (x[(len(x) - 1) * quarter // 4] for quarter in (1, 2, 3))
+    for center, spread in ((x.mean(axis=0), x.std(axis=0)), (middle, (high - low) / _QUARTILES)):
+        # (rounding leaves equal numbers a deviation)
+        varies = (x[0] < x[-1]) & (spread > 0)
+        if (np.abs(center[varies]) > FAR * spread[varies]).any():
+            return True
+    return False
 
 
 @lru_cache(maxsize=16)

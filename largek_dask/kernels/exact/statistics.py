@@ -18,7 +18,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
-from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle
+from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
 from largek_dask.kernels.exact.scan import (
     WIDE,
     SinglesScan,
@@ -48,7 +48,8 @@ class Statistics:
     """All rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, float32 or float64."""
+    """Compute dtype, float32 or float64: that of the rows, but float64 where they are far from 0
+    (:func:`.origin.is_far`). Centres are kept in it."""
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
@@ -129,20 +130,36 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statistics:
-        """The statistics that :meth:`to_dict` wrote."""
-        dtype = np.dtype(values["dtype"])
-        shift = readonly(_from_hex(values["shift"]).astype(dtype))
-        max_abs = float.fromhex(values["max_abs"])
+        """The statistics that :meth:`to_dict` wrote.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It cannot have written these.
+        """
+        d, dtype = values["n_features"], np.dtype(values["dtype"])
+        mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
+        shift = readonly(own.astype(dtype))
+        max_abs, total, most = (
+            float.fromhex(values[name]) for name in ("max_abs", "total_weight", "max_weight")
+        )
+        counts = [values[name] for name in ("n_rows", "n_total", "n_bad")]
+        if not (dtype == compute_dtype(dtype) and mean.shape == shift.shape == (d,)):
+            raise ValueError(f"statistics of {len(mean)} {dtype} features, not of {d}")
+        if not (np.isfinite(mean).all() and np.isfinite(shift).all()):
+            raise ValueError("a mean or an origin that is not finite")
+        if not all(0 <= figure < np.inf for figure in (max_abs, total, most, *counts)):
+            raise ValueError("an extent, a weight or a number of rows that is negative or infinite")
         return cls(
             n_rows=values["n_rows"],
             n_total=values["n_total"],
-            n_features=values["n_features"],
+            n_features=d,
             dtype=dtype,
-            mean=readonly(_from_hex(values["mean"])),
+            mean=readonly(mean),
             shift=shift,
             max_abs=max_abs,
-            total_weight=float.fromhex(values["total_weight"]),
-            max_weight=float.fromhex(values["max_weight"]),
+            total_weight=total,
+            max_weight=most,
             # what older stores leave out: they have no weights
             min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
             integer_weights=values["integer_weights"],
@@ -349,13 +366,16 @@ class RowScan:
             The values are so large that squared distances overflow the compute dtype.
         """
         self._settle()
+        sample, dtype = self._sample.rows, self.compute_dtype
+        if not self._sparse and is_far(sample):
+            dtype, sample = np.dtype(np.float64), sample.astype(np.float64)
         with np.errstate(over="ignore"):
             extent = float((self._high - self._low).max()) if self._n_rows else 0.0
-            overflows = self.n_features * np.square(extent) > np.finfo(self.compute_dtype).max
+            overflows = self.n_features * np.square(extent) > np.finfo(dtype).max
         if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
             raise DataError(
                 f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
-                f"squared distances overflow {self.compute_dtype}; divide the data, or the "
+                f"squared distances overflow {dtype}; divide the data, or the "
                 "weights, by a constant"
             )
         integer_data = self.dtype.kind in "biu"
@@ -367,10 +387,10 @@ class RowScan:
             sums, exponent = self._sums.integers()
             above, below = (Fraction(2) ** exponent / (total or 1)).as_integer_ratio()
             origin = np.array([float(round(Fraction(s * above, below))) for s in sums])
-        shift = readonly(origin.astype(self.compute_dtype))
+        shift = readonly(origin.astype(dtype))
         spread = None
-        if not self._sparse and len(self._sample.rows) >= FEWEST_ROWS:
-            middle = Middle(self._sample.rows)
+        if not self._sparse and len(sample) >= FEWEST_ROWS:
+            middle = Middle(sample)
             spread = middle.spread
             if middle.serves_better(shift):
                 shift = middle.point
@@ -384,7 +404,7 @@ class RowScan:
             n_rows=self._n_rows,
             n_total=self._n_total,
             n_features=self.n_features,
-            dtype=self.compute_dtype,
+            dtype=dtype,
             mean=readonly(mean),
             shift=shift,
             max_abs=max_abs,
