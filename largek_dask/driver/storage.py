@@ -26,7 +26,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.durable import make_folders, sync_folder, sync_tree, torn_chunk
+from largek_dask.data.durable import make_folders, sync_folder, sync_tree
 from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.stores import (
     filesystem,
