@@ -19,6 +19,7 @@ __all__ = [
     "CancelledJobError",
     "CheckpointError",
     "ClusterError",
+    "ClusterWarning",
     "DataChangedError",
     "DataError",
     "DataWarning",
