@@ -391,11 +391,11 @@ class MixtureModel(Model):
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
             raise ValueError("retired components with a weight, or others without")
         check_numbers("counts", arrays.counts, (k,), least=0)
-        try:
-            self._packed()
-        except ParameterError as error:
-            raise ValueError(str(error)) from error
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
+            try:
+                self._packed()
+            except ParameterError as error:
+                raise ValueError(str(error)) from error
             check_numbers("inverse variances", 1 / arrays.variances, arrays.variances.shape)
         total = math.fsum(exp(arrays.log_weights[arrays.alive]).tolist())
         # A component that was retired last may have taken its weight with it.
