@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal
+from functools import wraps
+from typing import Literal, ParamSpec, TypeVar
 
 __all__ = [
     "BadRowsError",
@@ -47,11 +48,14 @@ __all__ = [
     "VersionMismatchWarning",
     "warn",
     "warnings_heard_by",
+    "without_causes",
 ]
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Hearer = Callable[[str, type[Warning]], None]
 _hearer: ContextVar[Hearer | None] = ContextVar("largek-warnings", default=None)
 
@@ -82,6 +86,24 @@ def warn(message: str, category: type[Warning]) -> None:
 
 class LargekError(Exception):
     """Base of every error raised on purpose by this package."""
+
+
+def without_causes(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a public function: its errors show no other errors, as their texts say it all.
+
+    Inside of a job causes are kept: they tell whether storage is away, and is to be waited for.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except LargekError as error:
+            if _hearer.get() is not None:
+                raise
+            raise error from None
+
+    return call
 
 
 class ParameterError(LargekError, ValueError):

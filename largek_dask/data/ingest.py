@@ -25,7 +25,7 @@ from largek_dask.data.store_writer import (
 )
 from largek_dask.data.stores import is_local, normalize
 from largek_dask.data.tables import Table, open_table
-from largek_dask.errors import DataWarning, OutputError, ParameterError, warn
+from largek_dask.errors import DataWarning, OutputError, ParameterError, warn, without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
@@ -42,6 +42,7 @@ SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
 
+@without_causes
 def ingest(
     source: Any,
     out: str | os.PathLike[str],

@@ -31,7 +31,7 @@ from largek_dask.data.stores import (
 from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
 from largek_dask.data.weighted_store import own_weights
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
-from largek_dask.errors import DataError, ParameterError
+from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
 
@@ -55,6 +55,7 @@ INSTEAD = {
 """What to give in the place of objects that are no rows by themselves."""
 
 
+@without_causes
 def open_rows(
     source: Any,
     *,

@@ -52,7 +52,7 @@ from largek_dask.driver.nested import (
 )
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.driver.plan import check_scale
-from largek_dask.errors import DegenerateDataWarning, ParameterError
+from largek_dask.errors import DegenerateDataWarning, ParameterError, without_causes
 from largek_dask.estimators.base import draw_seed
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
@@ -168,6 +168,7 @@ class ElbowCurve(SuggestedK):
         )
 
 
+@without_causes
 def suggest_k(
     rows: Any,
     k_max: int = 30,

@@ -19,7 +19,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.names import algorithm_of
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
-from largek_dask.errors import ParameterError
+from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
 from largek_dask.estimators.elsewhere import OF_KMEANS, knows_other_names
 from largek_dask.estimators.online import first_model, vote
@@ -281,6 +281,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
             told["algorithm"] = algorithm
         return told
 
+    @without_causes
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Self:
@@ -342,6 +343,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """``fit``, then ``transform`` of the same rows."""
         return self.fit(X, sample_weight=sample_weight, **source).transform(X, **source)
 
+    @without_causes
     def predict(self, X: Any, **source: Unpack[Source]) -> NDArray[np.int32]:
         """Index of the nearest centre of every row, (n_rows,) int32; -1 for skipped rows.
 
@@ -358,12 +360,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         assert labels is not None
         return labels
 
+    @without_causes
     def transform(self, X: Any, **source: Unpack[Source]) -> Any:
         """Distance of every row to every centre, (n_rows, n_clusters)."""
         check_is_fitted(self)
         rows = self._open(X, reset=False, source=source)
         return self.model_.transform(rows, client=self.client, n_threads=self.n_threads)
 
+    @without_causes
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> float:
@@ -372,6 +376,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         rows = self._open(X, sample_weight, reset=False, source=source)
         return self.model_.score(rows, client=self.client, n_threads=self.n_threads)
 
+    @without_causes
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Self:

@@ -18,7 +18,7 @@ from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.data.columns import first_difference
 from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
-from largek_dask.errors import ParameterError
+from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
 from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
@@ -251,6 +251,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
+    @without_causes
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Self:
@@ -364,6 +365,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- using it ---------------------------------------------------------------------------------
 
+    @without_causes
     def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Index of the most probable component of every row.
 
@@ -390,6 +392,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             self._open(X, reset=False, source=source), out=out, **self._where()
         )
 
+    @without_causes
     def predict_proba(
         self, X: Any, *, dense: bool | None = None, out: str | None = None, **source: Unpack[Source]
     ) -> Any:
@@ -413,6 +416,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         rows = self._open(X, reset=False, source=source)
         return self._model().predict_proba(rows, dense=dense, out=out, **self._where())
 
+    @without_causes
     def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Log-likelihood of every row, over all components: the strangest row's is the lowest.
 
@@ -434,6 +438,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             self._open(X, reset=False, source=source), out=out, **self._where()
         )
 
+    @without_causes
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> float:
@@ -451,6 +456,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """Akaike information criterion on ``X``: the lower the better."""
         return self._model().aic(self._open(X, reset=False, source=source), **self._where())
 
+    @without_causes
     def sample(
         self, n_samples: int = 1, random_state: Any = None
     ) -> tuple[NDArray[Any], NDArray[np.int32]]:

@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from largek_dask.algorithms.parts.agreement import adjusted_rand
 from largek_dask.algorithms.problem import SKIPPED
 from largek_dask.driver.plan import check_output_fits
-from largek_dask.errors import ParameterError, ParameterWarning, warn
+from largek_dask.errors import ParameterError, ParameterWarning, warn, without_causes
 from largek_dask.estimators.base import draw_seed
 from largek_dask.model.separation import Score, Separation
 
@@ -183,6 +183,7 @@ class Contingency:
         return clusters, classes
 
 
+@without_causes
 def accuracy(labels: Any, truth: Any) -> float:
     """Share of rows whose cluster stands for their class, with the best matching of the two.
 
@@ -219,6 +220,7 @@ def accuracy(labels: Any, truth: Any) -> float:
     return Contingency.of(labels, truth).accuracy()
 
 
+@without_causes
 def nmi(labels: Any, truth: Any) -> float:
     """Normalised mutual information: what clusters tell of classes, over their mean entropy.
 
@@ -251,6 +253,7 @@ def nmi(labels: Any, truth: Any) -> float:
     return Contingency.of(labels, truth).nmi()
 
 
+@without_causes
 def ari(labels: Any, truth: Any) -> float:
     """Adjusted Rand index: pairs of rows that are together in both, beyond what chance gives.
 
@@ -281,6 +284,7 @@ def ari(labels: Any, truth: Any) -> float:
     return Contingency.of(labels, truth).ari()
 
 
+@without_causes
 def purity(labels: Any, truth: Any) -> float:
     """Share of rows that are of the most frequent class of their cluster.
 
@@ -312,6 +316,7 @@ def purity(labels: Any, truth: Any) -> float:
     return Contingency.of(labels, truth).purity()
 
 
+@without_causes
 def silhouette(
     clustering: Any,
     rows: Any,
@@ -388,6 +393,7 @@ def silhouette(
     return found
 
 
+@without_causes
 def davies_bouldin(
     clustering: Any,
     rows: Any,
@@ -452,6 +458,7 @@ def davies_bouldin(
     return found
 
 
+@without_causes
 def calinski_harabasz(
     clustering: Any,
     rows: Any,

@@ -43,6 +43,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
     warn,
+    without_causes,
 )
 from largek_dask.facts import facts_table
 from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
@@ -189,6 +190,7 @@ class Model(ABC):
         """Number of clusters k."""
         return len(self.counts)
 
+    @without_causes
     def predict(
         self,
         rows: Any,
@@ -279,6 +281,7 @@ class Model(ABC):
             on_bad_rows=self.on_bad_rows,
         )
 
+    @without_causes
     def report(
         self,
         rows: Any = None,
@@ -366,6 +369,7 @@ class Model(ABC):
 
     # --- storage ----------------------------------------------------------------------------------
 
+    @without_causes
     def save(
         self,
         url: str | Folder,
@@ -534,6 +538,7 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     return kind, notes
 
 
+@without_causes
 def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
     """Read a model that :meth:`Model.save` has written, of whichever kind it is.
 

@@ -14,6 +14,7 @@ from largek_dask.algorithms.problem import Labelling
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
+from largek_dask.errors import without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.dense.doubts import distances_of_far
 from largek_dask.kernels.distances import PackedCenters, scores
@@ -65,6 +66,7 @@ class CentersModel(Model):
         """Columns d."""
         return int(self.arrays.centers.shape[1])
 
+    @without_causes
     def score(
         self,
         rows: Any,
@@ -92,6 +94,7 @@ class CentersModel(Model):
         """The inertia, and the mean squared distance of a row."""
         return {"inertia": -score, "mean_squared_distance": -score / n_rows}
 
+    @without_causes
     def transform(
         self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
     ) -> NDArray[Any]:

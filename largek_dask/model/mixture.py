@@ -28,7 +28,7 @@ from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.value_files import PROBABILITIES, SparseFile, open_label_output
-from largek_dask.errors import DataError, ParameterError
+from largek_dask.errors import DataError, ParameterError, without_causes
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
@@ -120,6 +120,7 @@ class MixtureModel(Model):
 
     # --- how likely rows are ----------------------------------------------------------------------
 
+    @without_causes
     def score_samples(
         self,
         rows: Any,
@@ -162,6 +163,7 @@ class MixtureModel(Model):
             store.finish({"model": self.digest(), MIXTURE.name: found.sum_of(MIXTURE.name)})
         return found.labels
 
+    @without_causes
     def score(
         self,
         rows: Any,
@@ -188,6 +190,7 @@ class MixtureModel(Model):
         total, _ = self._log_likelihood(rows, None, client, n_threads)
         return 2 * self.n_parameters - 2 * total
 
+    @without_causes
     def predict_proba(
         self,
         rows: Any,

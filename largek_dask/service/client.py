@@ -41,6 +41,7 @@ from largek_dask.errors import (
     SchedulerAwayError,
     VersionMismatchWarning,
     warn,
+    without_causes,
 )
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
@@ -80,6 +81,7 @@ MODEL_SECONDS = 60.0
 """A model may be so large that this is how long it takes."""
 
 
+@without_causes
 def connect(
     scheduler: str | os.PathLike[str] | Client,
     *,
@@ -169,7 +171,7 @@ class Service:
                 "give connect() a store, the URL of a folder where jobs are to be kept."
             ) from None
         except (OSError, _GoingAwayError, _SilentError) as error:
-            raise self._away(error) from error
+            raise self._away(error) from None
         self.store: str = hello["store"]
         self._starts_workers = bool(hello.get("starts_workers"))
         self.version: str = hello["version"]
@@ -212,7 +214,7 @@ class Service:
             self._keep_connected()
             found = self._answer(operation, arguments)
         except (OSError, _NoAnswerError) as error:
-            raise self._away(error) from error
+            raise self._away(error) from None
         return _content(found)
 
     def _check_open(self) -> None:
@@ -328,7 +330,7 @@ class Service:
             most = min(patience, WITHOUT_JOBS_SECONDS) if is_bare else patience
             waited = time.monotonic() - begun
             if waited > most:
-                raise self._away(error) from error
+                raise self._away(error) from None
             if waited > TELL_SECONDS and not is_told:
                 is_told = True
                 why = str(self._away(error)).rstrip(".")
@@ -400,6 +402,7 @@ class Service:
 
     # --- jobs -------------------------------------------------------------------------------------
 
+    @without_causes
     def submit(
         self,
         data: str | None = None,
@@ -516,6 +519,7 @@ class Service:
         self.start_workers()
         return Job(self, job_id)
 
+    @without_causes
     def jobs(
         self,
         *,
@@ -762,6 +766,7 @@ class Service:
         """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
         return list(self.ask_again("statuses"))
 
+    @without_causes
     def job(self, job_id: str) -> Job:
         """A job by its id.
 

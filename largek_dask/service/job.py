@@ -21,6 +21,7 @@ from largek_dask.errors import (
     RecoveryWarning,
     SchedulerAwayError,
     warn,
+    without_causes,
 )
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
@@ -283,6 +284,7 @@ class Job:
         status = self._status()
         return status["state"] in ENDS and status["n_events"] <= n
 
+    @without_causes
     def wait(self, timeout: float | str | None = None) -> str:
         """Wait until the job has ended; how it did.
 
@@ -318,8 +320,9 @@ class Job:
         except SchedulerAwayError as error:
             if until is None or time.monotonic() < until:
                 raise
-            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from error
+            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from None
 
+    @without_causes
     def result(self, timeout: float | str | None = None) -> Model:
         """Wait for the job's model.
 
@@ -350,6 +353,7 @@ class Job:
             )
         return self.model()
 
+    @without_causes
     def model(self) -> Model:
         """The best model so far.
 

@@ -72,7 +72,7 @@ def reach(finder: Finder, timeout: float | str = "10s") -> Client:
         except (OSError, TimeoutError) as error:
             seconds = until - time.monotonic() - PAUSE_SECONDS
             if not finder.is_file or seconds <= 0:
-                raise finder.nobody(error) from error
+                raise finder.nobody(error) from None
         except ValueError as error:
-            raise finder.nobody(error) from error
+            raise finder.nobody(error) from None
         time.sleep(PAUSE_SECONDS)
