@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from largek_dask.errors import DataError, ParameterError, ParameterWarning
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.model import PathModel
 from tests.algorithms.conftest import bits
 from tests.checks import (
@@ -72,7 +73,7 @@ def faults_of(case: Case) -> list[str]:
             return [f"raised: {type(error).__name__}: {error}"]
         seen_rows = x
         if case.normalize or case.estimator == "SphericalKMeans":
-            seen_rows = unit_rows(x, km.cluster_centers_.dtype)
+            seen_rows = unit_rows(x, compute_dtype(x.dtype))
         # Some algorithms have lists that are longer than there are clusters: they say so.
         told = [w for w in told if not issubclass(w.category, ParameterWarning)]
         judge = faults_of_mixture if case.algorithm in MIXTURES else faults_of_fit
