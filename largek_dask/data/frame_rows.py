@@ -169,7 +169,7 @@ class _SeparateColumns(_Frame):
     """Columns that lie apart, each an array."""
 
     library: ClassVar[str]
-    """Whose words messages use."""
+    """Library of the table, for messages."""
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)

@@ -112,7 +112,7 @@ def spectral_bounds(x: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
 
 def drawn(saved: Path) -> Any:
     """The picture of a model of every partition."""
-    _, _, model = plot_module.draw(str(saved), None)
+    _, _, model = plot_module.draw(Folder(str(saved)))
     assert isinstance(model, PathModel)
     return plot_module.draw_path(model)
 
@@ -163,7 +163,7 @@ def test_path__of_another_model(tmp_path: Path) -> None:
 
 def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
     figure = drawn(saved)
-    _, told, _ = plot_module.draw(str(saved), None)
+    _, told, _ = plot_module.draw(Folder(str(saved)))
     elbow = figure.axes[0]
     lines = {line.get_label(): line.get_xydata() for line in elbow.lines}
     np.testing.assert_array_equal(lines["found"][:, 1], model.path_.inertia)

@@ -157,7 +157,7 @@ def test_events_of_k_means_say_no_objective() -> None:
     cluster(algorithm="lloyd", events=[told.append])
     started = next(event for event in told if event["event"] == "started")
     usual = {"event", "time", "n_rows", "n_features", "n_chunks", "n_iter", "n_workers"}
-    assert set(started) == usual
+    assert set(started) == usual | {"format", "version"}
     assert objective_in(started) == INERTIA
 
 

@@ -18,6 +18,7 @@ from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NoModelError, OutputError
+from largek_dask.version import __version__
 from tests.driver.toy import Toy, ToyPasses, ToyState, toy_rows
 
 
@@ -249,6 +250,8 @@ def test_events_tell_the_story(folder: Folder) -> None:
     ]
     assert story[0] | {"time": 0} == {
         "event": "started",
+        "format": 1,
+        "version": __version__,
         "time": 0,
         "start": 0,
         "n_rows": 60,

@@ -108,7 +108,7 @@ class Case:
     bad: float = 0.0
     """Fraction of rows that hold NaN or infinity, and are skipped."""
     reg_covar: float = 1e-6
-    """Of mixtures, as is whether their rows of integers are dithered."""
+    """Used for mixtures only, as is ``dither``."""
     dither: bool = False
 
     def rows(self) -> NDArray[Any]:

@@ -35,7 +35,7 @@ MARGIN = 8
 """Bits between the smallest variance and what rounding may change it by: F then changes by less
 than 2^-18 of a row's part of it."""
 LEAST = 2.0**-960
-"""Of any variance: it and its inverse are ordinary numbers."""
+"""Smallest variance at all: it and its inverse are normal numbers."""
 
 Real = NDArray[np.float64]
 
