@@ -129,7 +129,7 @@ class EMPass(Derives):
     restore: bool = False
     """Rows come with the candidates that the last pass has saved."""
     extents: NDArray[np.int64] | None = None
-    """Of features, where these are added up in steps of their own (``FixedPoint.extents``)."""
+    """Extents of features that are added up in steps of their own (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
