@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +102,13 @@ def loss_in(folder: Folder, *, labels: bool) -> str:
     return ""
 
 
-def _forget_torn_labels(folder: Folder) -> None:
-    """Remove labels that are neither whole nor those of a run that can be gone on with."""
+def _forget_useless_labels(folder: Folder) -> None:
+    """Remove labels that no fit goes on with: torn ones, and those that a model was writing."""
+    torn = of_model = False
     try:
-        torn = is_torn(folder.read(UNFINISHED_LABELS))
+        record = folder.read(UNFINISHED_LABELS)
+        torn = is_torn(record)
+        of_model = not torn and _is_of_model(record)
     except FileNotFoundError:
         torn = folder.exists(LABELS)
     except DamagedError:
@@ -115,8 +119,18 @@ def _forget_torn_labels(folder: Folder) -> None:
             "written again.",
             RecoveryWarning,
         )
+    if torn or of_model:
         for name in (LABELS, UNFINISHED_LABELS):
             folder.remove(name)
+
+
+def _is_of_model(record: bytes) -> bool:
+    """Whether unfinished labels were begun by a model, in the place of earlier ones."""
+    try:
+        return "model" in json.loads(record)["owner"]
+    except (RecursionError, KeyError, TypeError):
+        # Whoever goes on with them says what is wrong.
+        return False
 
 
 def fit_into(
@@ -151,7 +165,7 @@ def fit_into(
     before = model_in(folder)
     labelled = labels_in(folder)
     if not labelled:
-        _forget_torn_labels(folder)
+        _forget_useless_labels(folder)
     out = folder.sub(LABELS)
     result = fit(
         rows,

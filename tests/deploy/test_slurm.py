@@ -270,11 +270,8 @@ def blocks():
 @pytest.mark.usefixtures("chunks_as_stored")
 def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(slurm, tmp_path):
     slow = slowing(tmp_path, 2.0)
-    wheels = tmp_path / "wheels"
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    # What the package needs is that of the tests; `pip install` has the wheel to install.
-    pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(wheels)}
+    # What the package and its build need is that of the tests. (0 says no to isolated builds.)
+    pip = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
     pip |= {"PIP_IGNORE_INSTALLED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     env = environment(slurm, slow, *python_site.getsitepackages(), PYTHONUNBUFFERED="1", **pip)
     shared = tmp_path / "shared"
@@ -284,16 +281,16 @@ def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(sl
     first, second = (code.replace("/shared/me", str(shared)) for code in blocks())
     home, out, screen = shared / "largek", shared / "run1", tmp_path / "screen"
 
-    def run(code):
+    def run(code, folder=tmp_path):
         line = ["bash", "-e", "-o", "pipefail", "-c", code]
         with open(screen, "w") as file:
             return subprocess.run(
-                line, cwd=tmp_path, env=env, stdout=file, stderr=subprocess.PIPE, text=True
+                line, cwd=folder, env=env, stdout=file, stderr=subprocess.PIPE, text=True
             )
 
     # Kernels are where `largek warmup` writes them, as the part says, before workers start.
     installing, submitting = first.rsplit("\nlargek cluster", 1)
-    done = run(installing)
+    done = run(installing, ROOT)
     assert done.returncode == 0, done.stderr
     shutil.copytree(cache_folder(), home / "kernels" / cache_folder().name)
     done = run(f"source {home}/site.env\nlargek cluster{submitting}")

@@ -282,19 +282,20 @@ def script(path, env):
     """A script that has been started; it ends with all that it has started, as in SLURM."""
     with process(["bash", str(path)], path.with_suffix(".log"), env) as begun:
         try:
-            yield
+            yield begun
         finally:
             for child in psutil.Process(begun.pid).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.terminate()
 
 
-def listening():
-    """Ports and addresses at which processes listen that this one has started."""
-    for child in psutil.Process().children(recursive=True):
-        for connection in child.net_connections("inet"):
-            if connection.status == psutil.CONN_LISTEN:
-                yield connection.laddr.port, connection.laddr.ip
+def listening(*begun):
+    """Ports and addresses at which processes listen that these have started."""
+    for each in begun:
+        for child in psutil.Process(each.pid).children(recursive=True):
+            for connection in child.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    yield connection.laddr.port, connection.laddr.ip
 
 
 @pytest.mark.parametrize("insecure", [False, True])
@@ -320,7 +321,10 @@ def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
     )  # fmt: skip
     file = home / "jobs" / "scheduler.json"
     speaks = "tcp://" if insecure else "tls://"
-    with script(home / "scheduler.sbatch", env), script(home / "step.sh", env):
+    with (
+        script(home / "scheduler.sbatch", env) as scheduler,
+        script(home / "step.sh", env) as worker,
+    ):
         eventually(file.exists, "a scheduler")
         with lk.connect(file, timeout="60s") as service:
             rows = eventually(service.workers, "a worker")
@@ -338,7 +342,7 @@ def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
         assert any("certificate of worker tls://" in f["text"] for f in by_level["ok"]) != insecure
         said = json.loads(file.read_text())
         # Beside addresses of Dask there are pages: of the scheduler and of the worker.
-        listened = dict(listening())
+        listened = dict(listening(scheduler, worker))
         for address in (said["address"], rows[0]["address"]):
             listened.pop(urlsplit(address).port)
         assert urlsplit(said["dashboard"]).port in listened

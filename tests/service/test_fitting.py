@@ -1,14 +1,25 @@
 """What a fit leaves in a job's folder, and what becomes of what an earlier one has left."""
 
+import json
+
 import numpy as np
 import pytest
 import zarr
 
 import largek_dask as lk
+from largek_dask import points
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import OutputError
 from largek_dask.model import load_model
-from largek_dask.service.fitting import LABELS, MODEL, fit_into, labels_in, model_in
+from largek_dask.service.fitting import (
+    LABELS,
+    MODEL,
+    UNFINISHED_LABELS,
+    fit_into,
+    labels_in,
+    model_in,
+)
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 
@@ -45,6 +56,29 @@ def test_labels__are_never_those_of_another_model(folder, tmp_path, labels):
         stored = zarr.open_array(str(tmp_path / "out" / LABELS), mode="r")[...]
         np.testing.assert_array_equal(stored, model.predict(X))
         assert (stored != before.predict(X)).any()
+
+
+def test_labels__that_a_model_was_writing_when_it_was_cut_off_are_written_again(folder, tmp_path):
+    fitted(folder, 1)
+
+    def cut_off(when, point):
+        if point == "labels":
+            raise OSError("the disk is gone")
+
+    points.watch(cut_off)
+    try:
+        with pytest.raises(OutputError, match="the disk is gone"):
+            fitted(folder, 3)
+    finally:
+        points.watch(None)
+    owner = json.loads((tmp_path / "out" / UNFINISHED_LABELS).read_text())["owner"]
+    assert "model" in owner, "the fit's own pass wrote them"
+    model, result = fitted(folder, 3)
+    assert result.n_iter == 3
+    assert load_model(folder.sub(MODEL)).digest() == model.digest()
+    assert labels_in(folder)
+    stored = zarr.open_array(str(tmp_path / "out" / LABELS), mode="r")[...]
+    np.testing.assert_array_equal(stored, model.predict(X))
 
 
 def test_model__is_written_again_only_if_something_is_new(folder):

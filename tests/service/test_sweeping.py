@@ -27,7 +27,7 @@ NOW = 1_790_000_000.0
 
 
 def records_in(tmp_path):
-    return {path.stem for path in (tmp_path / "store" / "jobs").iterdir()}
+    return {path.stem for path in (tmp_path / "store" / "jobs").glob("*.json")}
 
 
 def names_in(folder):

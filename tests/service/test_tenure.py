@@ -166,7 +166,7 @@ def test_first__asleep_neither_brings_back_nor_deletes(open_jobs, document, tmp_
     assert record_of(tmp_path, again).exists()
     with pytest.raises(LostJobError):
         first.submit(document("c"), {}, "me")
-    assert [path.stem for path in (tmp_path / "store" / "jobs").iterdir()] == [again]
+    assert [path.stem for path in (tmp_path / "store" / "jobs").glob("*.json")] == [again]
 
 
 @pytest.mark.parametrize(("held", "other"), [("delete", "resume"), ("resume", "delete")])
@@ -268,11 +268,11 @@ def stopped(monkeypatch):
     def stop(kind):
         write = getattr(Folder, f"_{kind}ed")
 
-        def late(self, target, data):
+        def late(self, target, *written):
             if "/store/jobs/" in target and threading.current_thread().name == "stopped":
                 at.set()
                 assert on.wait(60.0)
-            return write(self, target, data)
+            return write(self, target, *written)
 
         monkeypatch.setattr(Folder, f"_{kind}ed", late)
         return at, on
@@ -325,7 +325,7 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
         error = go_on()
         assert isinstance(error, LostJobError)
         assert str(tmp_path / "a") in str(error)
-        (late,) = (tmp_path / "store" / "jobs").iterdir()
+        (late,) = (tmp_path / "store" / "jobs").glob("*.json")
         assert second.all() == []
         # Whoever submits again has one job.
         again = second.submit(document("a", max_iter=2), {}, "me")
@@ -393,7 +393,7 @@ def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path,
         stands = records.stands
         records.stands = lambda record: read.append(record.id) or stands(record)
         look(jobs._register)
-        assert set(record_of(tmp_path, "x").parent.iterdir()) == {
+        assert set(record_of(tmp_path, "x").parent.glob("*.json")) == {
             record_of(tmp_path, each) for each in (job_id, made.id)
         }
         look(jobs._register)
