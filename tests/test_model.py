@@ -322,7 +322,7 @@ def edited(saved: Path, tmp_path: Path, change: Any) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda n: n.update(format=3), "format 3.*reads up to 2.*newer one. Upgrade"),
+        (lambda n: n.update(format=3), "format 3.*reads up to 2.*newer one. Install that"),
         (lambda n: n.update(format="1"), "not a model: its format is '1', not 1 to 2"),
         (lambda n: n.update(format=0), "not a model: its format is 0, not 1 to 2"),
         (lambda n: n.update(format=True), "not a model: its format is True"),

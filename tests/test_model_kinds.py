@@ -255,7 +255,7 @@ def test_an_unknown_kind_is_refused_by_name(
         cut_model().save(str(place))
         message = message_of_model(cut_model())
         assert load_model(str(place)).n_clusters == 3
-    unknown = "of the kind 'cuts', and this version.* knows only 'centers'.*upgrade"
+    unknown = "of the kind 'cuts', and this version.* knows only 'centers'.*newer.*install that"
     with pytest.raises(ModelFormatError, match=rf"{place} is a model {unknown}"):
         load_model(str(place))
     with pytest.raises(ModelFormatError, match=f"the scheduler has sent is a model {unknown}"):

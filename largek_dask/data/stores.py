@@ -451,8 +451,10 @@ def read_statistics(
             raise ValueError(f"they are of {found.dtype} features, and the rows are {dtype}")
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        told = isinstance(error, (ValueError, OverflowError))
+        why = error if told else "they are incomplete or have another form"
         raise DataError(
-            f"the statistics in {where} cannot be read by largek_dask {__version__} ({error}): a "
+            f"the statistics in {where} cannot be read by largek_dask {__version__} ({why}): a "
             "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "
             "with this version (largek ingest)."
         ) from None

@@ -42,6 +42,8 @@ __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
 """No small file that is read as a whole is larger than this."""
+READ_BYTES = 1 << 20
+"""Bytes of a small file that are asked for at once."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
@@ -461,9 +463,13 @@ class Folder:
 
     def _content(self, name: str, most: int) -> bytes:
         self.fs.invalidate_cache()
+        pieces: list[bytes] = []
         with self.fs.open(self.path(name), "rb") as file:
-            data: bytes = file.read(most)
-        return data
+            # A file takes memory for all bytes that it is asked for, also where it has few.
+            while most and (piece := file.read(min(most, READ_BYTES))):
+                pieces.append(piece)
+                most -= len(piece)
+        return b"".join(pieces)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """A file's bytes from this one on; nothing if it has no more.

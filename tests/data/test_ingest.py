@@ -67,12 +67,12 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_total": 999}, "they are of 999 rows of 7 float64 features"),
+        ({"n_total": 999}, "they are of 999 rows with 7 features"),
         ({"mean": ["0x0p0"]}, "statistics of 1 float64 features, not of 7"),
-        ({"shift": ["nan"] * 7}, "an origin that is not finite"),
+        ({"shift": ["nan"] * 7}, "a mean or an origin that is not finite"),
         ({"max_abs": "inf"}, "an extent, .* that is negative or infinite"),
         ({"total_weight": "-0x1p0"}, "a weight .* that is negative or infinite"),
-        ({"dtype": "float32"}, "1000 rows of 7 float32 features"),
+        ({"dtype": "float32"}, "they are of float32 features, and the rows are float64"),
         ({"grid": None}, "they are incomplete"),
         ({"mean": None}, "they are incomplete"),
     ],
@@ -82,7 +82,7 @@ def test_ingest__statistics_that_cannot_be_of_the_rows_are_refused(changes, mess
     node = json.loads((tmp_path / "out.zarr" / "zarr.json").read_text())
     node["attributes"]["largek"]["statistics"].update(changes)
     (tmp_path / "out.zarr" / "zarr.json").write_text(json.dumps(node))
-    wanted = rf"out\.zarr records of its rows are damaged: .*{message}.* Write it again"
+    wanted = rf"statistics in .*out\.zarr cannot be read .*{message}.* write the store again"
     with pytest.raises(DataError, match=wanted):
         lk.KMeans(3, random_state=0).fit(tmp_path / "out.zarr")
 

@@ -153,7 +153,7 @@ def test_a_checkpoint_that_claims_more_than_is_there_takes_no_memory(
     shutil.copytree(after_five, tmp_path / "job")
     place = tmp_path / "job" / "checkpoints"
     record = json.loads((place / "000005.json").read_text())
-    [key] = record["arrays"]
+    [key] = [name for name, noted in record["arrays"].items() if noted["shape"] == [3, 2]]
     n = 10**9
     record["arrays"][key]["shape"] = [n, 2]
     del record["sha256"]

@@ -218,7 +218,9 @@ def too_far(
     centre tells. Or they are so much farther than centres from each other that differences of the
     sums are lost in these.
     """
-    most = min(float(np.finfo(dtype).max) / 16, (_FAR * reach) ** 2 if reach else np.inf)
+    far = _FAR * reach if reach else np.inf
+    # (A product of floats may be infinite, a power may not.)
+    most = min(float(np.finfo(dtype).max) / 16, far * far)
     return np.flatnonzero(~(squares <= most))
 
 
