@@ -151,7 +151,8 @@ class SoftSums:
     def nbytes(self) -> int:
         """Bytes that travel when this is sent."""
         arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
-        arrays += [self.grid.shift, self._finer]
+        own = self.grid.extents
+        arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
         exact = int(self._evidence.nbytes + self._squares.nbytes)
         return exact + sum(part.nbytes for part in arrays)
 
