@@ -87,8 +87,8 @@ def soft_sums(x, weight, candidates, squares, packed, grid, covariance):
     k, d = packed.means.shape
     double = grid.shift.dtype == np.float64
     unit = 2**44 if double else 2**24
-    # integers have whole steps, too coarse for parts of them
-    wide = grid.wide or double or (x.dtype.kind in "biu" and grid.integer_weights)
+    # few steps, as of integers, are too coarse for parts of them
+    wide = grid.wide or double or grid.bits + grid.extent < 34
     about = np.array(packed.means, np.float64)
     shift = grid.shift.astype(np.float64)
     extents = np.full(d, grid.extent) if grid.extents is None else grid.extents

@@ -90,8 +90,9 @@ class SoftSums:
 
     *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds to each sum at most what
     it would add as a whole, so the grid's proof holds as it is. Those of float64 data have a low
-    limb always, for shares down to 2^-44, and those of integer data, whose steps are 1; a mean is
-    off by no more than half a step times the number of its rows over its mass.
+    limb always, for shares down to 2^-44, and so have those of any grid of fewer than 34 bits below
+    its extent: of integer data, whose steps are 1, and of large weights. A mean is off by no more
+    than half a step times the number of its rows over its mass.
 
     Where the grid has extents of features (``FixedPoint.extents``), each feature has as many bits
     below its own extent as the grid has below that of all: its step is 2^-(bits + extent - e_f),
@@ -148,10 +149,12 @@ class SoftSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sums."""
-        integers = self._sums, self._low, self._masses, self._low_masses, self._low_squares
+        """Bytes that travel when this is sent."""
+        arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
+        own = self.grid.extents
+        arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
         exact = int(self._evidence.nbytes + self._squares.nbytes)
-        return exact + sum(part.nbytes for part in integers)
+        return exact + sum(part.nbytes for part in arrays)
 
     def add(
         self,
@@ -348,14 +351,13 @@ class SoftSums:
         return 2.0 ** SHARE_BITS[self.grid.shift.itemsize]
 
     @property
-    def _square_bits(self) -> int:
-        """Squares of "diag" count steps of 2^-_square_bits, but where features have their own."""
-        return max(-900, min(900, self.grid.bits - self.grid.extent - 3))
-
-    @property
     def _own_square_bits(self) -> NDArray[np.int64]:
-        """(d,) squares of a feature count steps of 2^-bits."""
-        return np.minimum(self._square_bits + 2 * self._finer, 900)
+        """(d,) squares of a feature count steps of 2^-bits.
+
+        Never more steps than cannot overflow; fewer only where squares are below 2^-800. Above
+        -1000, as no sum of squares overflows float64.
+        """
+        return np.minimum(self.grid.bits - self.grid.extent - 3 + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:

@@ -74,6 +74,19 @@ def test_groups_are_found_whatever_the_units(dtype):
     np.testing.assert_allclose(other.covariances_, scaled, rtol=1e-5)
 
 
+@pytest.mark.parametrize("weights", ["none", "real"])
+@pytest.mark.parametrize("exponents", [[460, 460], [500, 500], [500, 200]])
+def test_variances_of_numbers_near_the_largest(exponents, weights):
+    """Squares have steps in which not even their sum overflows."""
+    r = np.random.default_rng(9)
+    rows, weight = r.normal(size=(500, 2)), {"none": None, "real": r.random(500)}[weights]
+    units = 2.0 ** np.array(exponents)
+    mixture = fitted(rows * units, 1, weight, covariance="diag")
+    mean = np.average(rows, axis=0, weights=weight)
+    expected = np.average((rows - mean) ** 2, axis=0, weights=weight)
+    np.testing.assert_allclose(mixture.covariances_[0] / units / units, expected, rtol=1e-9)
+
+
 # --- the limit
 
 
@@ -107,7 +120,8 @@ def test_columns_that_hardly_vary(dtype, reg_covar):
     mixture = fitted(x, 3, covariance="diag", reg_covar=reg_covar)
     means = np.sort(mixture.means_[:, 0])
     np.testing.assert_allclose(means, [0, 50, 100], atol=0.5)
-    eps = float(np.finfo(dtype).eps)
+    assert mixture.means_.dtype == np.float64, "as columns are far from 0 for what they vary"
+    eps = float(np.finfo(np.float64).eps)
     np.testing.assert_allclose(mixture.covariances_[:, 1], (7 * eps) ** 2)
     np.testing.assert_allclose(mixture.covariances_[:, 2], eps**2)
     for c in range(3):
