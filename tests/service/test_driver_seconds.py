@@ -61,7 +61,7 @@ def test_first_steps_of_the_default(service, rows, tmp_path):
     job = service.submit(rows, n_clusters=200, output=str(tmp_path / "out"), seed=0)
     assert job.wait("250s") == "finished"
     of_samples = [seconds for n, seconds in of_steps(job) if n < N]
-    assert len(of_samples) >= 2
+    assert of_samples, "the default begins with samples"
     assert len(of_samples) < len(of_steps(job)), "workers have steps, too"
     driver, total = (sum(seconds[kind] for seconds in of_samples) for kind in ("driver", "total"))
     assert driver >= 0.5 * total
