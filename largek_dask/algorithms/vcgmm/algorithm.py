@@ -56,6 +56,7 @@ from largek_dask.algorithms.vcgmm.report import report_of
 from largek_dask.algorithms.vcgmm.start import (
     START,
     bound_of_labels,
+    check_reach,
     random_neighbourhoods,
     spread_of,
     start_rows,
@@ -306,6 +307,7 @@ class VCGMM(Algorithm[VCGMMState]):
         if (n := self._coreset_of(passes)) is not None:
             drawn, unseen = self._draw(passes, rng, n)
         rows = self._rows(passes, drawn)
+        check_reach(rows.statistics)
         spread = spread_of(rows)
         # Hard clusters of equal rows are the same whatever the variance is.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.truncated import Truncated
+from largek_dask.errors import DataError
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
+from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.transcendental import log
 
 __all__ = [
     "START",
     "Spread",
     "bound_of_labels",
+    "check_reach",
     "random_neighbourhoods",
     "spread_of",
     "start_rows",
@@ -91,6 +94,25 @@ class Spread:
         rounding = float(np.finfo(known.dtype).eps) * np.where(sizes > 0, sizes, 1.0)
         resolved = np.where(variances > 0, resolved, rounding * rounding)
         return np.maximum(np.maximum(reg_covar * variances, resolved), max(least_variance, LEAST))
+
+
+def check_reach(known: Statistics) -> None:
+    """Refuse rows whose weighted sums of squared distances overflow.
+
+    Raises
+    ------
+    DataError
+        They are too far apart, or weigh too much.
+    """
+    weight = max(1.0, known.total_weight)
+    # Four times a square: corrections of sums about other means.
+    with np.errstate(over="ignore"):
+        largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
+    if not np.isfinite(largest):
+        raise DataError(
+            f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g}: sums of their "
+            "squared distances overflow float64; divide the data, or the weights, by a constant."
+        )
 
 
 def spread_of(rows: Passes) -> Spread:

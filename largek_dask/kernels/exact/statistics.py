@@ -363,8 +363,7 @@ class RowScan:
         Raises
         ------
         DataError
-            The values are so large that squared distances overflow the compute dtype, or that their
-            weighted sums overflow float64.
+            The values are so large that squared distances overflow the compute dtype.
         """
         self._settle()
         sample, dtype = self._sample.rows, self.compute_dtype
@@ -372,15 +371,12 @@ class RowScan:
             dtype, sample = np.dtype(np.float64), sample.astype(np.float64)
         with np.errstate(over="ignore"):
             extent = float((self._high - self._low).max()) if self._n_rows else 0.0
-            largest = self.n_features * np.square(extent)
-            # (four times a square: corrections of sums about other means)
-            summed = 4.0 * largest * max(1.0, self._max_weight) * self._n_rows
-            overflows = largest > np.finfo(dtype).max or not np.isfinite(summed)
+            overflows = self.n_features * np.square(extent) > np.finfo(dtype).max
         if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
             raise DataError(
                 f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
-                f"squared distances overflow {dtype}, or their sums float64; divide the data, or "
-                "the weights, by a constant"
+                f"squared distances overflow {dtype}; divide the data, or the "
+                "weights, by a constant"
             )
         integer_data = self.dtype.kind in "biu"
         weights, weight_exponent = self._weights.integers()

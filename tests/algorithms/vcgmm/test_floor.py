@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import largek_dask as lk
 from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.selection import TakenRows
-from largek_dask.errors import DegenerateDataWarning
+from largek_dask.errors import DataError, DegenerateDataWarning
 from tests.checks import recorded_warnings
 from tests.fuzz import Case, faults_of
 from tests.fuzz.mixtures import faults_of_mixture
@@ -279,3 +279,9 @@ def a_case(seed, kind, n, d, dtype, k, algorithm, init, **more):
 )  # fmt: skip
 def test_cases_in_which_f_fell(case):
     assert faults_of(case) == []
+
+
+def test_sums_that_overflow_are_refused():
+    rows = np.random.default_rng(9).normal(size=(500, 2)) * 2.0**500
+    with pytest.raises(DataError, match="overflow"):
+        fitted(rows, 2, np.full(500, 1e20), covariance="diag")
