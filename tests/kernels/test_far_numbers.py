@@ -1,4 +1,4 @@
-"""Numbers far from 0 and from each other: distances, sums in two limbs, and what is known of them."""
+"""Numbers far from 0 and from each other: distances, sums in two limbs, and what they resolve."""
 
 from __future__ import annotations
 
