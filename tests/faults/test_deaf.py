@@ -18,6 +18,7 @@ from largek_dask.data import patience, stores
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import warnings_heard_by
 from largek_dask.service.lease import Contender, Keeper
 from tests.checks import eventually
 from tests.faults.inprocess import at_work, ended, quick, scheduler
@@ -47,12 +48,13 @@ def one_try():
 
 
 def within(ask, seconds=SECONDS):
-    """The error of what has to end; None of what returned."""
+    """The error of what has to end, with its causes as in a job; None of what returned."""
     found = []
 
     def run():
         try:
-            ask()
+            with warnings_heard_by(lambda *_: None):
+                ask()
         except Exception as error:
             found.append(error)
         else:
@@ -204,7 +206,8 @@ def falls_deaf(monkeypatch):
     behind = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     behind.start()
     server = FallsDeaf(behind.get_host_and_port())
-    with limits(monkeypatch, 0.5, 1.5):
+    # It takes every connection; only a busy machine is late.
+    with limits(monkeypatch, 5.0, 1.5):
         # What such servers of one process hold, they hold together.
         bucket = f"shop-{uuid.uuid4().hex}"
         Folder(f"s3://{bucket}", {**keys(server.host), **PATIENT}).fs.mkdir(bucket)

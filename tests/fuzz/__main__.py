@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -105,7 +106,10 @@ def attempt(case: Case, shrink: bool) -> list[str]:
     watch.daemon = True
     watch.start()
     try:
-        faults = faults_of(case)
+        try:
+            faults = faults_of(case)
+        except Exception:
+            faults = [f"raised: {traceback.format_exc()}"]
         if faults:
             print(f"\n# seed {case.seed} fails:")
             shown = smaller(case, faults) if shrink else (case, faults)

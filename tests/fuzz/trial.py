@@ -224,6 +224,8 @@ def _faults_of_batches(
     if case.n < 2 * case.k + 2 or case.layout == "csr" or rows is None:
         return
     weights = np.ones(case.n) if weight is None else weight
+    km = copy.copy(km)
+    km.client = None  # No client can be copied.
     km = copy.deepcopy(km)
     for batch in np.array_split(np.arange(case.n), 3):
         batch = batch[np.isfinite(dense(x[batch])).all(axis=1)]

@@ -13,7 +13,7 @@ import largek_dask as lk
 prometheus_client = pytest.importorskip("prometheus_client")
 
 
-N = 40_000
+N = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def rows(tmp_path_factory):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((N, 3)) + rng.integers(0, 9, (N, 1))
     url = str(tmp_path_factory.mktemp("rows") / "x.zarr")
-    lk.ingest(x.astype(np.float32), url, chunk_rows=4_000, progress=False)
+    lk.ingest(x.astype(np.float32), url, chunk_rows=10_000, progress=False)
     return url
 
 
@@ -58,7 +58,7 @@ def of_steps(job):
 
 
 def test_first_steps_of_the_default(service, rows, tmp_path):
-    job = service.submit(rows, n_clusters=200, output=str(tmp_path / "out"), seed=0)
+    job = service.submit(rows, n_clusters=2_000, output=str(tmp_path / "out"), seed=0, max_iter=6)
     assert job.wait("250s") == "finished"
     of_samples = [seconds for n, seconds in of_steps(job) if n < N]
     assert of_samples, "the default begins with samples"
