@@ -356,8 +356,12 @@ def _possible(case: Case, r: np.random.Generator) -> Case:
         )
     if case.layout == "csr" and case.algorithm in DENSE_ONLY:
         named = "lloyd" if case.algorithm.startswith("lloyd") else "auto"
-        return _possible(dataclasses.replace(case, algorithm=named), r)
-    return case if case.algorithm == "auto" else dataclasses.replace(case, effort="balanced")
+        init = case.init if case.init in INITS else "auto"
+        return _possible(dataclasses.replace(case, algorithm=named, init=init), r)
+    if case.algorithm != "auto":
+        return dataclasses.replace(case, effort="balanced")
+    # The best of few clusters are found on a path: stopped early it ends at fewer.
+    return dataclasses.replace(case, max_iter=300) if case.effort == "best" else case
 
 
 def _harder(case: Case) -> Case:
