@@ -109,7 +109,7 @@ def attempt(case: Case, shrink: bool) -> list[str]:
         try:
             faults = faults_of(case)
         except Exception:
-            faults = [f"raised: {traceback.format_exc()}"]
+            faults = ["raised: " + traceback.format_exc().replace("\n", "\n    # ")]
         if faults:
             print(f"\n# seed {case.seed} fails:")
             shown = smaller(case, faults) if shrink else (case, faults)
