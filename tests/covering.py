@@ -6,7 +6,16 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["every_two"]
+import pytest
+
+__all__ = ["every_two", "slow"]
+
+
+def slow(*cases: Any) -> list[Any]:
+    """Cases of ``pytest.mark.parametrize`` that only the slow tier runs; tuples are unpacked."""
+    every = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*values, marks=pytest.mark.slow) for values in every]
+
 
 Pair = tuple[tuple[int, int], tuple[int, int]]
 

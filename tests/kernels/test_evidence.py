@@ -12,7 +12,7 @@ from largek_dask.kernels import evidence as module
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 TILES = ["avx512", "avx2", "plain"]
@@ -55,7 +55,12 @@ SHAPES = [(1, 1), (1, 9), (7, 2), (8, 8), (50, 3), (50, 16), (129, 9)]
 
 @pytest.mark.parametrize(
     ("kind", "tile", "dtype", "shape"),
-    every_two(KINDS, TILES, ["f4", "f8"], SHAPES if COMPILED else SHAPES[1::2]),
+    [
+        *(("diag", "auto", dtype, shape) for dtype in ("f4", "f8") for shape in SHAPES[::2]),
+        *(("isoflex", "auto", "f4", shape) for shape in SHAPES[1::2]),
+        ("iso", "plain", "f4", (50, 16)),
+        *slow(*every_two(KINDS, TILES, ["f4", "f8"], SHAPES)),
+    ],
 )
 def test_random(kind, tile, dtype, shape):
     k, d = shape
