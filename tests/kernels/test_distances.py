@@ -184,7 +184,7 @@ def test_far_from_the_origin__labels_are_right(far, d):
 
 
 def test_duplicate_centres__the_first_wins_and_the_second_follows(tile):
-    x, centers = table(60, 20, 2)
+    x, centers = table(60, 20, 2, spread=30.0)
     twice = np.concatenate([centers, centers])
     packed = pack_centers(twice, np.zeros(2, np.float32))
     labels, first, second_labels, second = nearest_two(x, packed)

@@ -27,7 +27,7 @@ from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -312,7 +312,14 @@ def test_scores__are_right_to_their_own_size(d, dtype, kind):
 
 
 @pytest.mark.parametrize(
-    ("d", "dtype", "name"), every_two([9, 33, 1100], ["f4", "f8"], list(TILES))
+    ("d", "dtype", "name"),
+    [
+        (9, "f4", "auto"),
+        (33, "f8", "auto"),
+        (33, "f4", "plain"),
+        (1100, "f4", "plain"),
+        *slow(*every_two([9, 33, 1100], ["f4", "f8"], list(TILES))),
+    ],
 )
 def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
     """Distances are wanted of whole scores; labels alone come from numbered ones."""
