@@ -63,10 +63,13 @@ def tile(request):
 rows = st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100])
 clusters = st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130])
 FEATURES = [1, 2, 3, 7, 8, 9, 12, 16, 33]
+other_tiles = pytest.mark.parametrize(
+    "names", [["auto"], *slow(["avx2", "avx512"])], ids=["own tile", "all tiles"]
+)
 # Every tile, dtype and number of features up to 8 has kernels of its own, which take seconds each.
 FEW_KERNELS = [
     *((d, np.float32, name) for d in (2, 9, 33) for name in ("auto", "plain")),
-    *((d, np.float64, "auto") for d in (2, 16)),
+    (16, np.float64, "auto"),
 ]
 ALL_KERNELS = every_two(FEATURES, DTYPES, sorted(TILES))
 kernels_of = pytest.mark.parametrize(
@@ -141,8 +144,10 @@ def test_lists__give_the_best_of_each_segments_list(features, n, k, seed, n_segm
     np.testing.assert_array_equal(labels, allowed.argmin(axis=1))
 
 
-@pytest.mark.parametrize("d", [2, 11])
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize(
+    ("dtype", "d"),
+    [*((dtype, 11) for dtype in STORED), ("u1", 2), *slow(*((dtype, 2) for dtype in STORED))],
+)
 def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
     monkeypatch.setattr(arguments, "_CONVERTED_VALUES", 1)  # blocks of 64 rows
     rng = np.random.default_rng(1)
@@ -228,13 +233,14 @@ def everything(x, packed):
         *slow(*((np.float64, *shape) for shape in ((77, 3), (9, 100)))),
     ],
 )
-def test_tiles__give_the_same_bits(dtype, k, d):
+@other_tiles
+def test_tiles__give_the_same_bits(dtype, k, d, names):
     rng = np.random.default_rng(4)
     x, centers = rng.normal(size=(131, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
     packed = pack_centers(centers, x.mean(axis=0))
     with with_tile("plain"):
         expected = everything(x, packed)
-    for name in ("avx2", "avx512"):
+    for name in names:
         with with_tile(name):
             for got, want in zip(everything(x, packed), expected, strict=True):
                 assert same(got, want)
@@ -298,16 +304,14 @@ def test_few_centres__that_fill_no_tile(dtype, tile):
             np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
 
 
-@pytest.mark.parametrize(
-    "names", [("auto", "plain"), *slow((("avx2", "avx512", "plain"),))], ids="-".join
-)
+@other_tiles
 @pytest.mark.parametrize("k", [1, 50, 130])
 def test_long_rows__have_the_bits_of_every_tile(k, names):
     """Of more features than a block, and a last block of one."""
     rng = np.random.default_rng(k)
     x, centers = rng.normal(size=(101, 1025)).astype("f4"), rng.normal(size=(k, 1025)).astype("f4")
     packed, found = pack_centers(centers, x.mean(axis=0)), {}
-    for name in names:
+    for name in ("plain", *names):
         blocks = panels.blocking(select_tile(name), 4, 1025, k)
         assert 1025 % blocks.features == 1
         with with_tile(name):
@@ -489,7 +493,7 @@ def test_many_centres_of_few_features__all_and_within_lists(d):
     ("dtype", "d", "k"),
     [
         (np.float32, 2, 1),
-        (np.float64, 2, 5),
+        (np.float32, 2, 5),
         (np.float32, 2, 300),
         *slow(*every_two(DTYPES, [1, 2, 8], [1, 5, 300])),
     ],
