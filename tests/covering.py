@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["every_two", "slow"]
+__all__ = ["every_two", "slow", "tiers"]
 
 
 def slow(*cases: Any) -> list[Any]:
@@ -53,3 +53,9 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(some[at] for some, at in zip(values, case, strict=True)) for case in sorted(chosen)
     ]
+
+
+def tiers(*values: Sequence[Any]) -> list[Any]:
+    """All combinations of values: those of :func:`every_two`, and the others as slow cases."""
+    chosen = every_two(*values)
+    return [*chosen, *slow(*(case for case in itertools.product(*values) if case not in chosen))]
