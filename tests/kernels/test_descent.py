@@ -18,6 +18,7 @@ from largek_dask.kernels.descent import (
 )
 from largek_dask.kernels.single_moves import move_rows
 from tests import oracles_dcd_search as oracles
+from tests.covering import slow
 from tests.oracles_dcd import two_nearest
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -288,7 +289,7 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("seed", range(6 if COMPILED else 1))
+@pytest.mark.parametrize("seed", [0, *(slow(*range(1, 6)) if COMPILED else [])])
 def test_bounds_hold_whatever_happens(kind, d, seed):
     """Centres that come and go, single rows that move, and descents cut anywhere."""
     r = np.random.default_rng([KINDS.index(kind), d, seed])

@@ -36,6 +36,7 @@ from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
+from tests.covering import slow
 from tests.passes.toys import rows_of
 
 RNG = Rng(5)
@@ -358,7 +359,7 @@ def test_lost_labels_are_found_again(small_samples, monkeypatch):
 
 
 @pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
 def test_an_array_in_memory(n_threads, held, monkeypatch):
     if not held:
         in_place(monkeypatch)
@@ -481,7 +482,7 @@ def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
         assert len(spared(kept)) > 3
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
 @pytest.mark.parametrize("held", [False, True])
 def test_bounds_of_rows_that_weigh_nothing(n_threads, held, early_bounds, monkeypatch):
     """Such rows may hold anything, in an array that is shown as one chunk too."""
@@ -680,7 +681,7 @@ AWKWARD = {
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-@pytest.mark.parametrize("rounds", [1, 2, 10])
+@pytest.mark.parametrize("rounds", [1, 10, *slow(2)])
 def test_awkward_rows(name, rounds):
     x, weight, k = AWKWARD[name]
     x = x.astype(np.float32)

@@ -26,6 +26,7 @@ from largek_dask.passes.reading import ChunkReader
 from tests import oracles
 from tests import oracles_vrkm as twins
 from tests.algorithms.conftest import blobs
+from tests.covering import slow, tiers
 from tests.passes.toys import rows_of
 
 FORMS = {
@@ -87,9 +88,9 @@ def digest(out):
 # --- as printed ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("plus_plus", [True, False])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("eta", ["auto", "paper", 0.0625])
+@pytest.mark.parametrize(
+    ("plus_plus", "weighted", "eta"), tiers([True, False], [False, True], ["auto", "paper", 0.0625])
+)
 def test_one_row_after_the_other_is_the_printed_algorithm(plus_plus, weighted, eta):
     """Bit for bit and epoch by epoch, on chunks of which one is empty."""
     x, init = integers()
@@ -365,8 +366,8 @@ def test_sparse_rows(form):
 # --- the learning rate --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round_rows", ["auto", 1, 400, 10**9])
-@pytest.mark.parametrize("eta", [0.5, 3.0, 1e6, 1e300])
+@pytest.mark.parametrize("round_rows", ["auto", 1, *slow(400, 10**9)])
+@pytest.mark.parametrize("eta", [3.0, 1e300, *slow(0.5, 1e6)])
 def test_what_is_too_large_is_halved_and_taken_back(eta, round_rows):
     """From 100 K / n on; whatever becomes of centres, none is handed out that is not finite."""
     x = blobs(2000, 6, 10, seed=3, spread=2.0)
