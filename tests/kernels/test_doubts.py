@@ -134,11 +134,12 @@ def test_equal_centres__the_lowest_wins(dtype):
 
 
 @pytest.mark.skipif(not COMPILED, reason="stand-ins add in another order")
-def test_tiles_and_places__give_the_same_bits():
+@pytest.mark.parametrize("names", [["auto", "plain"], *slow([*TILES])], ids="-".join)
+def test_tiles_and_places__give_the_same_bits(names):
     x, centers = tight_groups(150, 18, 33, 1e-3, "f4")
     packed = pack_centers(centers, x.mean(axis=0))
     expected = None
-    for name in sorted(TILES):
+    for name in names:
         with dask.config.set({"largek.kernels.tile": name}):
             found = [part.tobytes() for part in nearest_two(x, packed)]
             expected = expected or found
@@ -387,8 +388,10 @@ def test_limits_of_numbered_scores__allow_for_the_numbers(monkeypatch):
 
 
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("avx512", "f8"), ("plain", "f4"), *slow(*every_two(list(TILES), ["f4", "f8"]))],
+)
 def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     tile, kind = TILES[name], np.dtype(dtype)
     width, centres = tile.vectors * tile.lanes_of(kind.itemsize), tile.centres
