@@ -18,7 +18,7 @@ from largek_dask.kernels.descent import (
 )
 from largek_dask.kernels.single_moves import move_rows
 from tests import oracles_dcd_search as oracles
-from tests.covering import slow
+from tests.covering import slow, tiers
 from tests.oracles_dcd import two_nearest
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -262,9 +262,9 @@ def test_of_two_stale_clusters_the_last_keeps_its_mark_under_its_new_number():
     check_settled(rows, q)
 
 
-@pytest.mark.parametrize("kind", ["blobs", "uniform", "heavy"])
-@pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "d", "weighted"), tiers(["blobs", "uniform", "heavy"], [1, 2, 3, 14], [False, True])
+)
 def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
     r = np.random.default_rng(d)
     for k in (1, 2, 7, 30):

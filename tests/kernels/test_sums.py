@@ -571,9 +571,10 @@ WIDE_FROM = {"float32": 1e12, "float64": 1e12, "int64": 1e17}
 """With 3,000 rows; integers have no rounding as long as their sums fit."""
 
 
-@pytest.mark.parametrize("dtype", WIDE_FROM)
-@pytest.mark.parametrize("far", [10.0, 1e8, 1e9, 1e12, 1e15, 1e17])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "far", "weighted"),
+    tiers(list(WIDE_FROM), [10.0, 1e8, 1e9, 1e12, 1e15, 1e17], [False, True]),
+)
 def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
     x, labels = many_and_one("float64", far, n=3_000)
     spread = 1_000.0 if dtype == "int64" else 1.0
