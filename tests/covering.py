@@ -6,7 +6,16 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["every_two"]
+import pytest
+
+__all__ = ["every_two", "slow", "tiers"]
+
+
+def slow(*cases: Any) -> list[Any]:
+    """Cases of ``pytest.mark.parametrize`` that only the slow tier runs; tuples are unpacked."""
+    every = (case if isinstance(case, tuple) else (case,) for case in cases)
+    return [pytest.param(*values, marks=pytest.mark.slow) for values in every]
+
 
 Pair = tuple[tuple[int, int], tuple[int, int]]
 
@@ -44,3 +53,9 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(some[at] for some, at in zip(values, case, strict=True)) for case in sorted(chosen)
     ]
+
+
+def tiers(*values: Sequence[Any]) -> list[Any]:
+    """All combinations of values: those of :func:`every_two`, and the others as slow cases."""
+    chosen = every_two(*values)
+    return [*chosen, *slow(*(case for case in itertools.product(*values) if case not in chosen))]

@@ -34,7 +34,6 @@ from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
 from largek_dask.algorithms.vrkm import labels as table_of_labels
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.tile import TILES, select_tile
 from largek_dask.passes import engine
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.collected import CollectedRows
@@ -44,6 +43,7 @@ from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, join, watched_passes
 from tests.conftest import make_client
+from tests.covering import slow
 from tests.faults import Killer, WithBarrier
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
@@ -59,6 +59,7 @@ LISTED = {
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
     # A sample, then all rows in a few rounds; rounds of 500 rows; single rows.
+    "vrkm": lk.VRKM(),
     "vrkm-rounds": lk.VRKM(rounds=3),
     "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=500),
     "vrkm-paper": lk.VRKM.paper(),
@@ -67,6 +68,7 @@ LISTED = {
     "truncated-lists": lk.Truncated(neighbours=8),
     # Eleven steps in six directions, the others in all ten features.
     "truncated-directions": lk.Truncated(directions=6),
+    "vc-gmm": lk.VCGMM(),
     "vcgmm-iso": lk.VCGMM(neighbours=8),
     "vcgmm-isoflex": lk.VCGMM(neighbours=8, covariance="isoflex"),
     "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
@@ -85,6 +87,17 @@ OTHERS = {
     if name not in ("auto", *LISTED) and issubclass(kind.solves, KMeansProblem)
 }
 ALGORITHMS = LISTED | OTHERS
+SAME_PATH = {
+    "vrkm-rounds",
+    "vcgmm-iso",
+    "vcgmm-isoflex",
+    "vcgmm-paper",
+    "dcdbundle-best",
+    "dcdbundle-paper",
+}
+"""Their totals, row state and passes are those of another one: the slow tier alone has them."""
+OWN_TILES = {"lloyd", "lloyd-elkan", "nmbatch-groups", "truncated-lists", "vcgmm-diag", *OTHERS}
+"""Between them, they have all searches whose kernels depend on the register tile."""
 ANY_CHUNKING = {
     "lloyd",
     "lloyd-elkan",
@@ -109,7 +122,13 @@ They take no starting centres, and end by themselves."""
 WEIGHING = {"dcdbundle": 4, "dcdbundle-best": 20, "dcdbundle-paper": 12, "dcclust": 12}
 """Rows of which one weighs anything: the others are read, and searched by nobody."""
 
-every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+def tiered(names, slow_ones=SAME_PATH):
+    """Cases by name; those of the second argument are slow."""
+    return [*(n for n in names if n not in slow_ones), *slow(*(n for n in names if n in slow_ones))]
+
+
+every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
 
 # Those that find every partition say so where they are stopped before the last one.
 pytestmark = pytest.mark.filterwarnings("ignore:the fit was stopped")
@@ -211,13 +230,13 @@ def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
     return Made(lambda name: bits(alone[name]))
 
 
-@pytest.mark.parametrize("labels", ["vrkm", "vrkm-rounds"])
+@pytest.mark.parametrize("labels", tiered(["vrkm", "vrkm-rounds"]))
 def test_samples_double_before_all_rows_enter(labels, alone):
     rows = [int(step["extra"]["batch_rows"]) for step in alone[labels].history_]
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", tiered(PATHS))
 def test_paths_are_searched_in_memory_or_by_passes(path, alone):
     """A precondition of what follows: every way of a path search is gone."""
     km = alone[path]
@@ -243,7 +262,7 @@ def test_directions_widen(alone):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n_threads", [2, 5])
+@pytest.mark.parametrize("n_threads", [5, *slow(2)])
 def test_threads(name, n_threads, url, clean):
     assert bits(fit(url, name, n_threads=n_threads)) == clean[name]
 
@@ -293,7 +312,8 @@ def figures(total):
 @pytest.mark.parametrize(
     ("name", "init"),
     [
-        *((name, options_of(name)["init"]) for name in ALGORITHMS),
+        *((name, options_of(name)["init"]) for name in ALGORITHMS if name not in SAME_PATH),
+        *slow(*((name, options_of(name)["init"]) for name in sorted(SAME_PATH))),
         ("lloyd", "random"),
         ("lloyd", "k-means||"),
     ],
@@ -355,9 +375,9 @@ def in_chunks(x, tmp_path_factory) -> dict[int, str]:
     return Made(stored)
 
 
-@pytest.mark.parametrize("name", sorted(ANY_CHUNKING))
+@pytest.mark.parametrize("name", tiered(sorted(ANY_CHUNKING)))
 @pytest.mark.parametrize(
-    ("chunk_rows", "n_chunks"), [(37, 325), (CHUNK_ROWS, N_CHUNKS), (4096, 3), (N_ROWS, 1)]
+    ("chunk_rows", "n_chunks"), [(37, 325), *slow((CHUNK_ROWS, N_CHUNKS), (4096, 3), (N_ROWS, 1))]
 )
 def test_chunking(name, chunk_rows, n_chunks, x, in_chunks, in_one_piece):
     found = fit(in_chunks[chunk_rows], name, init=first_rows(name, x), n_chunks=n_chunks)
@@ -365,7 +385,7 @@ def test_chunking(name, chunk_rows, n_chunks, x, in_chunks, in_one_piece):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
+@pytest.mark.parametrize("n_workers", [3, *slow(1, 2)])
 def test_workers(name, n_workers, url, alone, worker_clients):
     km = fit(url, name, client=worker_clients(n_workers), n_workers=n_workers)
     assert bits(km) == bits(alone[name])
@@ -374,8 +394,9 @@ def test_workers(name, n_workers, url, alone, worker_clients):
 
 
 @every_algorithm
-def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
-    """Lose everything after each step but the folder, and go on from there in another fit.
+@pytest.mark.parametrize("every", [False, *slow(True)], ids=["some", "every"])
+def test_resume_at_checkpoints(name, every, url, clean, tmp_path):
+    """Lose everything after a step but the folder, and go on from there in another fit.
 
     A fit that is stopped, as that of the next test, writes what one that goes on writes there.
     """
@@ -388,7 +409,8 @@ def test_resume_at_every_checkpoint(name, url, clean, tmp_path):
     with dask.config.set({"largek.checkpoints.seconds": 0}):
         whole = fit(url, name, checkpoint=str(folder), callbacks=[keep])
     assert bits(whole) == clean[name]
-    for step in range(2, clean[name][3] + 1):
+    last = clean[name][3]
+    for step in range(2, last + 1) if every else sorted({2, last // 2 + 1, last}):
         seen = []
         km = fit(url, name, checkpoint=str(tmp_path / f"lost in {step}"), callbacks=[seen.append])
         assert seen[0].record["step"] == step
@@ -457,7 +479,7 @@ def test_worker_joins(name, url, clean, fresh_cluster):
     assert len(worker_identities(client)) == 2
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, "sparse"])
+@pytest.mark.parametrize("name", tiered([*ALGORITHMS, "sparse"]))
 def test_totals_say_how_much_is_sent(name, x, monkeypatch):
     """That decides whether a total is sent, or stays where it is to be added up there."""
     sizes, reduce = [], BasePasses.reduce
@@ -494,16 +516,22 @@ def worker_identities(client):
     return list(client.run(identity).values())
 
 
-@every_algorithm
-@pytest.mark.parametrize("tile", [name for name in TILES if TILES[name] != select_tile("auto")])
+@pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - OWN_TILES))
+@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512")])
 def test_vector_widths(name, tile, url, clean):
-    """All but this machine's, which every other test has."""
+    """Every other test has this machine's."""
     with dask.config.set({"largek.kernels.tile": tile}):
         assert bits(fit(url, name)) == clean[name]
 
 
-@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
-@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+@pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        ("plain", np.float64),
+        *slow(("plain", np.uint8)),
+        *slow(*((tile, dtype) for tile in ("avx512", "avx2") for dtype in (np.float64, np.uint8))),
+    ],
+)
 def test_vector_widths_of_other_types(tile, dtype, x):
     x = (x * 9 + 120).clip(0, 255).astype(dtype)
     with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
@@ -528,13 +556,17 @@ print(json.dumps(out))
     "environment",
     [
         {"OPENBLAS_CORETYPE": "Prescott", "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
-        {"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "3"},
+        *slow({"OPENBLAS_CORETYPE": "Haswell", "OMP_NUM_THREADS": "3"}),
     ],
     ids=lambda e: "-".join(e),
 )
 @pytest.mark.parametrize(
     "names",
-    [pytest.param(tuple(LISTED), id="listed"), *(pytest.param((n,), id=n) for n in OTHERS)],
+    [
+        pytest.param(tuple(n for n in LISTED if n not in SAME_PATH), id="listed"),
+        pytest.param(tuple(sorted(SAME_PATH)), id="same path", marks=pytest.mark.slow),
+        *(pytest.param((n,), id=n) for n in OTHERS),
+    ],
 )
 def test_other_libraries_choices_do_not_matter(environment, names, url, clean):
     """BLAS and numpy pick their code by CPU; nothing of theirs may reach a model."""

@@ -46,7 +46,7 @@ def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
 
 
 def test_the_start_covers_the_data():
-    x = blobs(20_000, 8, 150, seed=2, spread=8.0)
+    x = blobs(20_000, 6, 150, seed=2, spread=8.0)
     with LocalPasses(open_rows(x)) as passes:
         found = NMBatch(problem=KMeansProblem(150)).init(passes, Rng(1)).centers
     random = x[np.random.default_rng(0).choice(len(x), 150, replace=False)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from tests import oracles
 from tests.checks import computing_workers, watched_passes
+from tests.covering import tiers
 
 N, D, K = 3_000, 12, 6
 ALGORITHMS = {
@@ -39,9 +40,9 @@ def fit(data: Any, init: NDArray[Any], algorithm: str, **options: Any) -> Any:
     return lk.KMeans(K, algorithm=ALGORITHMS[algorithm], init=init, **options).fit(data)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("far", [1e4, 1e8, 1e15])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "far", "dtype"), tiers(list(ALGORITHMS), [1e4, 1e8, 1e15], ["f4", "f8"])
+)
 def test_labels_are_nearest_and_centres_are_means(algorithm: str, far: float, dtype: str) -> None:
     x, init = rows(far, dtype)
     model = fit(x, init, algorithm)

@@ -7,6 +7,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.kernels.rows import compute_dtype
+from tests.covering import tiers
 
 ALGORITHMS = {
     **{name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "vrkm")},
@@ -15,9 +16,10 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "?", "u1", "i8"])
-@pytest.mark.parametrize("shape", [(1, 9), (1, 1), (2, 1), (2, 9)])
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "shape"),
+    tiers(list(ALGORITHMS), ["f2", "f4", "f8", "?", "u1", "i8"], [(1, 9), (1, 1), (2, 1), (2, 9)]),
+)
 def test_every_row_a_centre(algorithm, dtype, shape):
     x = np.zeros(shape, dtype)
     x[-1] = 1

@@ -9,8 +9,9 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
+from tests.covering import tiers
 
-N, D, K = 600, 4, 12
+N, D, K = 600, 6, 12
 ALGORITHMS = {
     "lloyd": lk.Lloyd(),
     "nmbatch": lk.NMBatch(b0=3 * K),
@@ -35,11 +36,9 @@ def rows_and_weights(kind: str) -> tuple[np.ndarray, np.ndarray]:
     return x, weights[kind]
 
 
-@pytest.mark.parametrize("kind", ["fractions", "integers", "equal", "some"])
 @pytest.mark.parametrize(
-    ("algorithm", "layout"),
-    [(name, "dense") for name in ALGORITHMS]
-    + [(name, "sparse") for name in ALGORITHMS if name != "truncated"],
+    ("algorithm", "kind", "layout"),
+    tiers(list(ALGORITHMS), ["fractions", "integers", "equal", "some"], ["dense", "sparse"]),
 )
 def test_a_power_of_two_changes_nothing(algorithm: str, kind: str, layout: str) -> None:
     x, weight = rows_and_weights(kind)

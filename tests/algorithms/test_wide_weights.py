@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.provenance import digest_of
 from largek_dask.errors import DataError
 from largek_dask.passes.local import LocalPasses
+from tests.covering import every_two, slow
 from tests.passes.toys import rows_of
 
-N, D = 300, 4
+N, D = 300, 6
 ALGORITHMS = {
     "lloyd": lk.Lloyd(bounds=None),
     "bounds": lk.Lloyd(bounds="hamerly"),
@@ -49,9 +51,13 @@ def means_of(x: NDArray[Any], weight: NDArray[np.float64]) -> NDArray[np.float64
                      for at in (~second, second)])  # fmt: skip
 
 
-@pytest.mark.parametrize("light", [1.0, 1e-3, 1e-6, 1e-9, 1e-12, 1e-15])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "dtype", "light"),
+    [
+        *every_two(list(ALGORITHMS), ["f4", "f8", "i2"], [1e-3, 1e-9, 1e-15]),
+        *slow(*itertools.product(ALGORITHMS, ["f4", "f8", "i2"], [1.0, 1e-6, 1e-12])),
+    ],
+)
 def test_the_centre_of_light_rows_is_right(algorithm: str, dtype: str, light: float) -> None:
     x, weight = two_groups(dtype, light)
     init = np.array([x[x[:, 0].argmin()], x[x[:, 0].argmax()]], "f8")

@@ -423,3 +423,25 @@ FAMILIES = {
     "dcdbundle": tuple(_dcdbundle()),
     "dcclust": tuple(_dcclust()),
 }
+
+
+def few_of(family: str) -> list[Case]:
+    """Fewer cases of a family, which have all values of tables, algorithms and options.
+
+    Not all numbers of features: up to 8 of them have kernels of their own.
+    """
+    cases, chosen = FAMILIES[family], []
+    unmet = set().union(*map(_values, cases))
+    while unmet:
+        # (those with most values that are not there yet, then the quickest)
+        best = max(cases, key=lambda case: (len(_values(case) & unmet), -case.k * case.table.n))
+        chosen.append(best)
+        unmet -= _values(best)
+    return chosen
+
+
+def _values(case: Case) -> set[tuple[str, Any]]:
+    table, named = case.table, not isinstance(case.algorithm, str)
+    parts = {name: getattr(table, name) for name in ("kind", "dtype", "weights", "stored")}
+    parts |= {"k": case.k.bit_length(), **dict(case.options)}
+    return {*parts.items(), *(("chosen", at) for at in (_chosen(case.algorithm) if named else ()))}

@@ -7,6 +7,8 @@ import pytest
 from largek_dask.algorithms.auto import Auto, Choice
 from tests.digests.conftest import Fits, check, fits_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def chosen() -> list[Choice]:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.digests.conftest import Fits, check, fits_of, stops
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fits(shelf) -> Fits:

@@ -9,6 +9,8 @@ from tests.digests.cases import BAD, FEW, WIDE
 from tests.digests.conftest import Fits, check, fits_of, stops, told
 from tests.digests.tables import N_CHUNKS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def seen() -> list:

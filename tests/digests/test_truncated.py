@@ -7,6 +7,8 @@ import pytest
 from largek_dask.algorithms.truncated import algorithm as truncated
 from tests.digests.conftest import Fits, check, fits_of, stops, told
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def drawn() -> list:

@@ -11,6 +11,8 @@ import pytest
 from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from tests.digests.conftest import Fits, check, fits_of, stops
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def noted(kinds: set[str]) -> Iterator[None]:

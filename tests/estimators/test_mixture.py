@@ -30,11 +30,11 @@ from largek_dask.model import MixtureModel
 from tests.checks import watched_passes
 from tests.mixtures import log_joints, log_sums
 
-K, D = 4, 3
+K, D = 4, 6
 KINDS = ["iso", "isoflex", "diag"]
 SHAPES = {"iso": (K,), "isoflex": (K,), "diag": (K, D)}
 RNG = np.random.default_rng(5)
-MIDDLES = np.array([[0, 0, 0], [6, 0, 0], [0, 6, 0], [0, 0, 6]], float)
+MIDDLES = 6 * np.eye(K, D, -1)
 SPREADS = np.array([0.5, 1, 1.5, 2])
 WHICH = RNG.choice(K, 600, p=[0.1, 0.2, 0.3, 0.4])
 X = MIDDLES[WHICH] + SPREADS[WHICH, None] * RNG.normal(size=(600, D))
@@ -303,10 +303,10 @@ def test_what_cannot_be_dithered(x, dither, message):
 
 
 def test_tables_and_pipelines():
-    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    table = pd.DataFrame(X, columns=list("abcdef"))
     mixture = fitted(x=table)
-    assert mixture.feature_names_in_.tolist() == ["a", "b", "c"]
-    assert mixture.to_sklearn().feature_names_in_.tolist() == ["a", "b", "c"]
+    assert mixture.feature_names_in_.tolist() == list("abcdef")
+    assert mixture.to_sklearn().feature_names_in_.tolist() == list("abcdef")
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         np.testing.assert_array_equal(mixture.predict(X), mixture.labels_)
     pipeline = make_pipeline(StandardScaler(), lk.Mixture(K, random_state=0)).fit(X)
@@ -413,7 +413,7 @@ def test_documented_parameters_and_attributes():
     named = re.findall(r"^(\w+) : ", section, re.MULTILINE)
     assert named == [*inspect.signature(lk.Mixture.__init__).parameters][1:]
     attributes = re.findall(r"Attributes\n-+\n(.*?)\n\n", described, re.DOTALL)[0]
-    mixture = fitted(x=pd.DataFrame(X, columns=["a", "b", "c"]), max_iter=1)
+    mixture = fitted(x=pd.DataFrame(X, columns=list("abcdef")), max_iter=1)
     named = re.findall(r"^(\w+_)\b", attributes.replace(", precisions_", "\nprecisions_"), re.M)
     assert set(named) == {name for name in vars(mixture) if name.endswith("_")}
 

@@ -20,17 +20,26 @@ def draws_nothing(estimator):
     return isinstance(estimator, Mixture) and estimator.n_components == 1
 
 
+def checks_of(*estimators):
+    return parametrize_with_checks(
+        list(estimators),
+        expected_failed_checks=lambda one: {} if draws_nothing(one) else EXPECTED_TO_FAIL,
+    )
+
+
 @pytest.mark.filterwarnings("default")
-@parametrize_with_checks(
-    [
-        KMeans(),
-        KMeans(n_init="auto", verbose=False, init="scalable-k-means++", algorithm="elkan"),
-        MiniBatchKMeans(),
-        SphericalKMeans(),
-        Mixture(),
-        Mixture(2, covariance="diag"),
-    ],
-    expected_failed_checks=lambda estimator: {} if draws_nothing(estimator) else EXPECTED_TO_FAIL,
-)
+@checks_of(KMeans(), Mixture(2, covariance="diag"))
 def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@checks_of(
+    KMeans(n_init="auto", verbose=False, init="scalable-k-means++", algorithm="elkan"),
+    MiniBatchKMeans(),
+    SphericalKMeans(),
+    Mixture(),
+)
+def test_sklearn_checks_of_others_that_share_their_code(estimator, check):
     check(estimator)

@@ -24,6 +24,7 @@ from largek_dask.kernels.bounds.boxes import FEWEST_CENTERS, FEWEST_DIRECT, WIDT
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
+from tests.covering import slow
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -44,7 +45,7 @@ KernelCache.load_overload, KernelCache.save_overload = loads, saves
 """
 WARMS = """
 from largek_dask.estimators.warmup import main
-main({kind!r}, narrow=(3, 8))
+main({kind!r}, narrow={narrow!r})
 print(json.dumps(sorted(used)))
 """
 FITS = """
@@ -55,7 +56,7 @@ draws = np.random.default_rng(5)
 print(json.dumps(sorted(used)))
 """
 DENSE = """
-for n, d, k in ((2_000, 3, 5), (3_000, 17, 40), (20_000, 8, 300), (9_000, 100, 200)):
+for n, d, k in ((2_000, {few}, 5), (3_000, 17, 40), (20_000, {narrow}, 300), (9_000, 100, 200)):
     x = (draws.normal(size=(n, d)) + 5 * draws.integers(4, size=(n, 1))).astype({dtype!r})
     for options in ({{}}, {{"algorithm": "lloyd"}}, {{"algorithm": "nmbatch"}}):
         km = lk.KMeans(k, random_state=1, **options).fit(x)
@@ -110,18 +111,28 @@ def test_every_number_of_features_with_kernels_of_its_own_is_warmed(tmp_path: Pa
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", warmup_module.KINDS)
-def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "narrow"),
+    [
+        ("float32", (6,)),
+        ("sparse float32", (6,)),
+        *slow(*((kind, (3, 8)) for kind in warmup_module.KINDS)),
+    ],
+)
+def test_a_fit_needs_nothing_that_is_not_there_afterwards(
+    kind: str, narrow: tuple[int, ...], tmp_path: Path
+) -> None:
     """Whatever has been compiled before: the files that a fit uses are among the warmed."""
-    warmed = names_used(WARMS.format(kind=kind))
+    warms = WARMS.format(kind=kind, narrow=narrow)
+    warmed = names_used(warms)
     fits = SPARSE if kind.startswith("sparse") else DENSE
-    program = fits.format(dtype=kind.rpartition(" ")[2])
+    program = fits.format(dtype=kind.rpartition(" ")[2], few=narrow[0], narrow=narrow[-1])
     used = names_used(FITS.format(fits=program), str(tmp_path / "x.zarr"))
     assert len(used) > 20
     if not used <= warmed:
         # Where a kernel is not there, one that is may stand in for it; tests that run beside may
         # have compiled it between the two. Then those that warm take it as well.
-        warmed |= names_used(WARMS.format(kind=kind))
+        warmed |= names_used(warms)
     assert used <= warmed
 
 
@@ -137,7 +148,7 @@ lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500
 
 def test_the_last_pass_over_many_clusters_needs_nothing_else() -> None:
     """As the test before: of the files that a fit uses, those of boxes are among the warmed."""
-    warms = WARMS.replace(", narrow=(3, 8)", "").format(kind=warmup_module.MANY[0])
+    warms = WARMS.replace(", narrow={narrow!r}", "").format(kind=warmup_module.MANY[0])
     warmed = names_used(warms)
     program = BOXED.format(d=40, dtype="float32")
     used = names_used(FITS.format(fits=program))

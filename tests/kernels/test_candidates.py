@@ -12,7 +12,7 @@ from largek_dask.kernels.bounds.candidates import search_candidates, search_comp
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 KINDS = ["iso", "isoflex", "diag"]
 TILES = ["avx512", "avx2", "plain"]
@@ -59,19 +59,30 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         assert np.isinf(squares[i, len(found) :]).all()
 
 
+# Kernels are compiled for kind, tile, dtypes, and up to 8 features for their number.
 @pytest.mark.parametrize(
     ("kind", "tile", "dtype", "shape"),
     [
-        *((kind, tile, "f4", shape) for kind, tile, shape in every_two(KINDS, TILES, SHAPES)),
-        *(
-            (kind, tile, dtype, shape)
-            for kind in KINDS
-            for tile, dtype, shape in (
-                ("auto", "f4", (30, 784, 8, 5)),
-                ("avx2", "f8", (9, 2, 3, 5)),
-                ("auto", "f8", (64, 13, 32, 5)),
-                ("auto", "u1", (70, 5, 24, 4)),
-                ("auto", "f2", (50, 16, 31, 3)),
+        *(("iso", "auto", "f4", shape) for shape in SHAPES[2:]),
+        ("isoflex", "auto", "f4", (40, 9, 33, 1)),
+        ("isoflex", "auto", "f8", (64, 13, 32, 5)),
+        ("diag", "auto", "f4", (1, 1, 1, 1)),
+        ("diag", "auto", "f4", (30, 784, 8, 5)),
+        ("diag", "auto", "f2", (50, 16, 31, 3)),
+        ("diag", "plain", "f4", (90, 20, 64, 33)),
+        ("iso", "auto", "u1", (70, 5, 24, 4)),
+        *slow(*((k, tile, "f4", shape) for k, tile, shape in every_two(KINDS, TILES, SHAPES))),
+        *slow(
+            *(
+                (kind, tile, dtype, shape)
+                for kind in KINDS
+                for tile, dtype, shape in (
+                    ("auto", "f4", (30, 784, 8, 5)),
+                    ("avx2", "f8", (9, 2, 3, 5)),
+                    ("auto", "f8", (64, 13, 32, 5)),
+                    ("auto", "u1", (70, 5, 24, 4)),
+                    ("auto", "f2", (50, 16, 31, 3)),
+                )
             )
         ),
     ],
@@ -106,7 +117,13 @@ def test_lists(kind, tile, dtype, shape):
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "tile", "shape"), every_two(KINDS, TILES, [(3, 1, 5), (30, 4, 2), (700, 12, 5)])
+    ("kind", "tile", "shape"),
+    [
+        ("diag", "auto", (3, 1, 5)),
+        ("diag", "plain", (30, 12, 2)),
+        *((kind, "auto", (700, 12, 5)) for kind in KINDS),
+        *slow(*every_two(KINDS, TILES, [(3, 1, 5), (30, 4, 2), (700, 12, 5)])),
+    ],
 )
 def test_all_components(kind, tile, keep, shape):
     n, (k, d, n_best) = 150, shape
@@ -122,12 +139,14 @@ def test_all_components(kind, tile, keep, shape):
     check_rows(x, packed, [range(k)] * n, known, candidates, squares)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_tiles_and_neighbours_change_no_bit(kind):
+@pytest.mark.parametrize(
+    ("kind", "tiles"), [("diag", ["auto", "plain"]), *slow(*((kind, TILES) for kind in KINDS))]
+)
+def test_tiles_and_neighbours_change_no_bit(kind, tiles):
     """A row's result is its own: in any panel, beside any rows, on any tile."""
     x, packed = made(400, 600, 11, kind, spread=0.7)
     before, found = before_of(400, 600, 5), []
-    for tile in TILES:
+    for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
             for some in (np.arange(400), np.arange(399, -1, -1), np.arange(0, 400, 7)):
                 candidates, squares = before[some], np.empty((len(some), 5))
@@ -140,7 +159,7 @@ def test_tiles_and_neighbours_change_no_bit(kind):
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["isoflex", *slow("iso", "diag")])
 def test_rows_far_from_the_origin(kind):
     """Scores have few digits there, and the best ones must not be lost."""
     x, packed = made(300, 60, 12, kind, dtype="f8", origin=1e6, spread=1.0)
@@ -172,15 +191,15 @@ def test_a_tight_group_far_out_is_told_apart(kind):
 
 def test_a_candidate_before_is_not_lost_to_its_equal():
     """All components in one place: whoever was a candidate stays one, then the lowest index."""
-    packed = pack_mixture(np.zeros((6, 3), "f4"), np.ones((1, 1)), np.zeros(6), np.zeros(3, "f4"))
+    packed = pack_mixture(np.zeros((6, 9), "f4"), np.ones((1, 1)), np.zeros(6), np.zeros(9, "f4"))
     candidates = np.array([[5, 3], [4, -1], [-1, -1]], np.int32)
-    search_components(np.ones((3, 3), "f4"), packed, candidates, np.empty((3, 2)))
+    search_components(np.ones((3, 9), "f4"), packed, candidates, np.empty((3, 2)))
     assert candidates.tolist() == [[3, 5], [4, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_retired_components_are_taken_by_nobody(kind):
-    x, packed = made(100, 20, 6, kind)
+    x, packed = made(100, 20, 9, kind)
     weights = packed.log_weights.copy()
     weights[::2] = -np.inf
     packed = pack_mixture(packed.means, packed.variances, weights, packed.shift)
@@ -192,7 +211,7 @@ def test_retired_components_are_taken_by_nobody(kind):
 
 
 def test_an_empty_list_leaves_what_was_there():
-    x, packed = made(40, 6, 4, "iso")
+    x, packed = made(40, 6, 9, "iso")
     lists = Lists(np.array([0, 0, 6]), np.arange(6, dtype=np.int32))
     order, starts = order_by_label((np.arange(40) % 2).astype(np.int32), 2)
     before = before_of(40, 6, 3)
@@ -204,7 +223,7 @@ def test_an_empty_list_leaves_what_was_there():
 
 def test_rows_that_do_not_lie_together():
     """They are converted a few at a time."""
-    x, packed = made(300, 40, 6, "iso")
+    x, packed = made(300, 40, 9, "iso")
     before = before_of(300, 40, 3)
     found = []
     for rows in (x, np.asfortranarray(x)):
@@ -238,7 +257,7 @@ def test_what_does_not_fit_is_refused(change, match):
 
 
 def test_many_components_are_gone_through_in_blocks():
-    x, packed = made(80, 3 * kernel.BLOCK, 5, "iso", spread=0.5)
+    x, packed = made(80, 3 * kernel.BLOCK, 9, "iso", spread=0.5)
     before = np.full((80, 5), -1, np.int32)
     candidates, squares = before.copy(), np.empty((80, 5))
     search_components(x, packed, candidates, squares)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import dask.config
@@ -16,6 +17,7 @@ from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
+from tests.covering import slow
 
 COMPILED = not numba.config.DISABLE_JIT
 
@@ -30,18 +32,29 @@ def cells_of(n, n_cells, rng):
     return order, starts, sizes, np.concatenate([*picks, []]).astype(np.int64)
 
 
+# Kernels are compiled for the dtype, and up to 8 features for their number.
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [("f4", 2), ("f4", 9), ("f4", 19), ("u1", 19), ("f8", 8)],
+        *slow([*itertools.product(["f4", "f8", "u1"], [1, 3, 8, 9, 19])]),
+    ],
+    ids=["few kernels", "all kernels"],
+)
 @settings(max_examples=60 if COMPILED else 20)
 @given(
     st.sampled_from([1, 2, 30, 200]),
-    st.sampled_from([1, 3, 8, 9, 19]),
     st.integers(1, 5),
-    st.sampled_from(["f4", "f8", "u1"]),
     st.integers(1, 4),
     st.booleans(),
     st.integers(0, 10**6),
     st.sampled_from([0.0, 1.0, 10.0]),
+    st.data(),
 )
-def test_cell_means__are_lloyd_steps_in_cells(n, d, n_cells, dtype, steps, weighted, seed, spread):
+def test_cell_means__are_lloyd_steps_in_cells(
+    kernels, n, n_cells, steps, weighted, seed, spread, data
+):
+    dtype, d = data.draw(st.sampled_from(kernels))
     rng = np.random.default_rng(seed)
     x = np.abs(np.round(rng.normal(size=(n, d)) * spread * 8)).astype(dtype)
     order, starts, sizes, picks = cells_of(n, n_cells, rng)
@@ -115,13 +128,15 @@ def test_cell_means__takes_rows_of_any_kind_and_threads(kind):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("d", [3, 18])
-def test_cell_means__have_the_same_bits_with_every_tile(d):
+@pytest.mark.parametrize(
+    ("d", "tiles"), [(18, ["auto", "plain"]), *slow((3, [*TILES]), (18, [*TILES]))]
+)
+def test_cell_means__have_the_same_bits_with_every_tile(d, tiles):
     rng = np.random.default_rng(d)
     x = rng.normal(size=(3000, d)).astype("f4") + 3
     order, starts, sizes, picks = cells_of(3000, 3, rng)
     results = []
-    for tile in sorted(TILES):
+    for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
             results.append(cell_means(x, order, starts, sizes, picks, x.mean(axis=0), 5))
     if COMPILED:

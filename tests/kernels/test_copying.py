@@ -5,13 +5,14 @@ import pytest
 
 from largek_dask.kernels.dense import copying
 from largek_dask.kernels.dense.copying import copy_rows
+from tests.covering import tiers
 
 DTYPES = ["bool", "uint8", "float16", "int16", "float32", "float64", "int64"]
 
 
-@pytest.mark.parametrize("d", [1, 3, 40])
-@pytest.mark.parametrize("layout", ["C", "F", "every second"])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "layout", "d"), tiers(DTYPES, ["C", "F", "every second"], [1, 3, 40])
+)
 def test_rows_are_copied_as_they_are(dtype, layout, d):
     r = np.random.default_rng(d)
     x = (r.normal(size=(400, d)) * 50).astype(dtype)

@@ -18,6 +18,7 @@ from largek_dask.kernels.descent import (
 )
 from largek_dask.kernels.single_moves import move_rows
 from tests import oracles_dcd_search as oracles
+from tests.covering import slow, tiers
 from tests.oracles_dcd import two_nearest
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -261,9 +262,9 @@ def test_of_two_stale_clusters_the_last_keeps_its_mark_under_its_new_number():
     check_settled(rows, q)
 
 
-@pytest.mark.parametrize("kind", ["blobs", "uniform", "heavy"])
-@pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "d", "weighted"), tiers(["blobs", "uniform", "heavy"], [1, 2, 3, 14], [False, True])
+)
 def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
     r = np.random.default_rng(d)
     for k in (1, 2, 7, 30):
@@ -288,7 +289,7 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("seed", range(6 if COMPILED else 1))
+@pytest.mark.parametrize("seed", [0, *(slow(*range(1, 6)) if COMPILED else [])])
 def test_bounds_hold_whatever_happens(kind, d, seed):
     """Centres that come and go, single rows that move, and descents cut anywhere."""
     r = np.random.default_rng([KINDS.index(kind), d, seed])
@@ -336,7 +337,7 @@ def test_bounds_hold_whatever_happens(kind, d, seed):
 
 
 @pytest.mark.parametrize("kind", ["blobs", "uniform", "heavy"])
-@pytest.mark.parametrize("k", [3, 12, 40])
+@pytest.mark.parametrize("k", [3, 40, *slow(12)])
 def test_a_descent_goes_on_where_it_was_cut(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 500, 2, r)

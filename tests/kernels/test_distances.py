@@ -26,7 +26,7 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.tile import BEST, BLOCK, TILES, TWO, Micro, select_tile
 from tests import oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 """Without a compiler the stand-ins add in another order: bits agree only when compiled."""
@@ -53,7 +53,7 @@ def with_tile(name):
     return dask.config.set({"largek.kernels.tile": name})
 
 
-@pytest.fixture(params=TILES)
+@pytest.fixture(params=["auto", "plain", *slow("avx2", "avx512")])
 def tile(request):
     """Run with each tile in turn."""
     with with_tile(request.param):
@@ -63,21 +63,28 @@ def tile(request):
 rows = st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100])
 clusters = st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130])
 FEATURES = [1, 2, 3, 7, 8, 9, 12, 16, 33]
-shapes = st.tuples(rows, clusters, st.sampled_from(FEATURES))
+other_tiles = pytest.mark.parametrize(
+    "names", [["auto"], *slow(["avx2", "avx512"])], ids=["own tile", "all tiles"]
+)
+# Every tile, dtype and number of features up to 8 has kernels of its own, which take seconds each.
+FEW_KERNELS = [
+    *((d, np.float32, name) for d in (2, 9, 33) for name in ("auto", "plain")),
+    (16, np.float64, "auto"),
+]
+ALL_KERNELS = every_two(FEATURES, DTYPES, sorted(TILES))
+kernels_of = pytest.mark.parametrize(
+    "kernels", [FEW_KERNELS, *slow(ALL_KERNELS)], ids=["few kernels", "all kernels"]
+)
 
 
 # --- against the definition -------------------------------------------------------------------
 
 
+@kernels_of
 @settings(max_examples=60, deadline=None)
-@given(
-    rows,
-    clusters,
-    st.sampled_from(every_two(FEATURES, DTYPES, sorted(TILES))),
-    st.integers(0, 2**31),
-)
-def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(n, k, kernel, seed):
-    d, dtype, name = kernel
+@given(rows, clusters, st.integers(0, 2**31), st.data())
+def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(kernels, n, k, seed, data):
+    d, dtype, name = data.draw(st.sampled_from(kernels))
     # quarters of small integers: every distance is exact, so ties are ties
     x, centers = table(n, k, d, dtype=dtype, seed=seed, spread=0.7)
     exact = oracles.squared_distances(x, centers)
@@ -90,30 +97,35 @@ def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(n, k, kernel, seed
     np.testing.assert_array_equal(values, exact.min(axis=1))
 
 
+@kernels_of
 @settings(max_examples=40, deadline=None)
-@given(shapes, st.sampled_from(DTYPES), st.integers(0, 2**31))
-def test_nearest_two_and_scores__agree_with_the_definition(shape, dtype, seed):
-    x, centers = table(*shape, dtype=dtype, seed=seed, spread=0.7)
+@given(rows, clusters, st.integers(0, 2**31), st.data())
+def test_nearest_two_and_scores__agree_with_the_definition(kernels, n, k, seed, data):
+    d, dtype, name = data.draw(st.sampled_from(kernels))
+    x, centers = table(n, k, d, dtype=dtype, seed=seed, spread=0.7)
     exact = oracles.squared_distances(x, centers)
-    packed = pack_centers(centers, np.zeros(shape[2], dtype))
-    labels, first, second_labels, second = nearest_two(x, packed)
+    packed = pack_centers(centers, np.zeros(d, dtype))
+    with with_tile(name):
+        labels, first, second_labels, second = nearest_two(x, packed)
+        found = scores(x, packed)
     every = np.arange(len(x))
     order = exact.argsort(axis=1, kind="stable")
     np.testing.assert_array_equal(labels, order[:, 0])
     np.testing.assert_array_equal(first, exact[every, labels])
-    if shape[1] == 1:
+    if k == 1:
         assert (second_labels == -1).all()
         assert np.isinf(second).all()
     else:
         np.testing.assert_array_equal(second_labels, order[:, 1])
         np.testing.assert_array_equal(second, exact[every, second_labels])
-    np.testing.assert_array_equal(scores(x, packed), exact)
+    np.testing.assert_array_equal(found, exact)
 
 
+@pytest.mark.parametrize("features", [[2, 9, 33], *slow(FEATURES)], ids=["few", "all"])
 @settings(max_examples=25, deadline=None)
-@given(shapes, st.integers(0, 2**31), st.integers(1, 9))
-def test_lists__give_the_best_of_each_segments_list(shape, seed, n_segments):
-    n, k, d = shape
+@given(rows, clusters, st.integers(0, 2**31), st.integers(1, 9), st.data())
+def test_lists__give_the_best_of_each_segments_list(features, n, k, seed, n_segments, data):
+    d = data.draw(st.sampled_from(features))
     rng = np.random.default_rng(seed)
     x, centers = table(n, k, d, seed=seed, spread=0.7)
     bounds = np.sort(rng.integers(0, n + 1, n_segments - 1))
@@ -132,8 +144,10 @@ def test_lists__give_the_best_of_each_segments_list(shape, seed, n_segments):
     np.testing.assert_array_equal(labels, allowed.argmin(axis=1))
 
 
-@pytest.mark.parametrize("d", [2, 11])
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize(
+    ("dtype", "d"),
+    [*((dtype, 11) for dtype in STORED), ("u1", 2), *slow(*((dtype, 2) for dtype in STORED))],
+)
 def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
     monkeypatch.setattr(arguments, "_CONVERTED_VALUES", 1)  # blocks of 64 rows
     rng = np.random.default_rng(1)
@@ -175,9 +189,9 @@ def test_far_from_the_origin__labels_are_right(far, d):
 
 
 def test_duplicate_centres__the_first_wins_and_the_second_follows(tile):
-    x, centers = table(60, 20, 5)
+    x, centers = table(60, 20, 2, spread=30.0)
     twice = np.concatenate([centers, centers])
-    packed = pack_centers(twice, np.zeros(5, np.float32))
+    packed = pack_centers(twice, np.zeros(2, np.float32))
     labels, first, second_labels, second = nearest_two(x, packed)
     assert (labels < 20).all()
     np.testing.assert_array_equal(second_labels, labels + 20)
@@ -212,17 +226,21 @@ def everything(x, packed):
 @pytest.mark.parametrize(
     ("dtype", "k", "d"),
     [
-        *((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (33, 18), (9, 100))),
-        *((np.float64, *shape) for shape in ((77, 3), (33, 18), (9, 100))),
+        (np.float32, 77, 2),
+        (np.float32, 33, 18),
+        (np.float64, 33, 18),
+        *slow(*((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (9, 100)))),
+        *slow(*((np.float64, *shape) for shape in ((77, 3), (9, 100)))),
     ],
 )
-def test_tiles__give_the_same_bits(dtype, k, d):
+@other_tiles
+def test_tiles__give_the_same_bits(dtype, k, d, names):
     rng = np.random.default_rng(4)
     x, centers = rng.normal(size=(131, d)).astype(dtype), rng.normal(size=(k, d)).astype(dtype)
     packed = pack_centers(centers, x.mean(axis=0))
     with with_tile("plain"):
         expected = everything(x, packed)
-    for name in ("avx2", "avx512"):
+    for name in names:
         with with_tile(name):
             for got, want in zip(everything(x, packed), expected, strict=True):
                 assert same(got, want)
@@ -253,7 +271,7 @@ def nearest_with_distances(x, packed):
     return nearest(x, packed, None, distances_).astype(packed.dtype), distances_
 
 
-@pytest.mark.parametrize(("d", "k"), [(6, 61), (70, 61), (70, 50), (70, 3)])
+@pytest.mark.parametrize(("d", "k"), [(2, 61), (70, 61), (70, 50), (70, 3), *slow((6, 61))])
 @pytest.mark.parametrize("mode", [nearest, nearest_with_distances, nearest_two])
 def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     rng = np.random.default_rng(6)
@@ -271,37 +289,38 @@ def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     distances._method.cache_clear()  # other tests are to meet the real blocks
 
 
-@pytest.mark.parametrize("k", range(1, 20))
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_few_centres__that_fill_no_tile(k, dtype, tile):
-    x, centers = table(60, k, 20, dtype=dtype, seed=k)
-    exact = oracles.squared_distances(x, centers)
-    packed = pack_centers(centers, np.zeros(20, dtype))
-    labels, values = nearest_with_distances(x, packed)
-    np.testing.assert_array_equal(labels, exact.argmin(axis=1))
-    np.testing.assert_array_equal(values, exact.min(axis=1))
-    np.testing.assert_array_equal(nearest(x, packed), labels)
-    order = exact.argsort(axis=1, kind="stable")
-    if k > 1:
-        np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
+def test_few_centres__that_fill_no_tile(dtype, tile):
+    for k in range(1, 20):
+        x, centers = table(60, k, 20, dtype=dtype, seed=k)
+        exact = oracles.squared_distances(x, centers)
+        packed = pack_centers(centers, np.zeros(20, dtype))
+        labels, values = nearest_with_distances(x, packed)
+        np.testing.assert_array_equal(labels, exact.argmin(axis=1))
+        np.testing.assert_array_equal(values, exact.min(axis=1))
+        np.testing.assert_array_equal(nearest(x, packed), labels)
+        order = exact.argsort(axis=1, kind="stable")
+        if k > 1:
+            np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
 
 
+@other_tiles
 @pytest.mark.parametrize("k", [1, 50, 130])
-def test_long_rows__have_the_bits_of_every_tile(k):
+def test_long_rows__have_the_bits_of_every_tile(k, names):
     """Of more features than a block, and a last block of one."""
     rng = np.random.default_rng(k)
     x, centers = rng.normal(size=(101, 1025)).astype("f4"), rng.normal(size=(k, 1025)).astype("f4")
     packed, found = pack_centers(centers, x.mean(axis=0)), {}
-    for name, shape in TILES.items():
-        blocks = panels.blocking(shape, 4, 1025, k)
+    for name in ("plain", *names):
+        blocks = panels.blocking(select_tile(name), 4, 1025, k)
         assert 1025 % blocks.features == 1
         with with_tile(name):
             found[name] = (*nearest_with_distances(x, packed), *nearest_two(x, packed))
     exact = oracles.squared_distances(x, centers)
     np.testing.assert_array_equal(found["plain"][0], exact.argmin(axis=1))
     np.testing.assert_allclose(found["plain"][1], exact.min(axis=1), rtol=1e-5)
-    for name in ("avx2", "avx512"):
-        assert all(same(a, b) for a, b in zip(found[name], found["plain"], strict=True))
+    for got in found.values():
+        assert all(same(a, b) for a, b in zip(got, found["plain"], strict=True))
 
 
 def test_blocking__fits_any_size():
@@ -319,7 +338,7 @@ def test_blocking__fits_any_size():
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_read_only_rows_of_any_layout(order):
-    x, centers = table(70, 5, 6)
+    x, centers = table(70, 5, 2)
     packed = pack_centers(centers, x.mean(axis=0))
     expected = nearest(x, packed)
     given_rows = np.asfortranarray(x) if order == "F" else x.copy()
@@ -333,8 +352,8 @@ def test_read_only_rows_of_any_layout(order):
 
 
 def test_outputs__are_written_and_returned():
-    x, centers = table(30, 4, 3)
-    packed = pack_centers(centers, np.zeros(3, np.float32))
+    x, centers = table(30, 4, 2)
+    packed = pack_centers(centers, np.zeros(2, np.float32))
     labels = np.empty(30, np.int32)
     assert nearest(x, packed, labels) is labels
     out = np.empty((30, 4), np.float32)
@@ -408,8 +427,8 @@ def test_wrong_lists__are_named(rows, offsets, lists, message):
 
 
 def test_lists__descend_only_from_one_segment_to_the_next():
-    x, centers = table(10, 4, 3)
-    packed = pack_centers(centers, np.zeros(3))
+    x, centers = table(10, 4, 2)
+    packed = pack_centers(centers, np.zeros(2))
     labels = nearest_in_lists(x, packed, np.array([0, 5, 10]), np.array([0, 2, 4]), [2, 3, 0, 1])
     assert set(labels[:5]) <= {2, 3}
     assert set(labels[5:]) <= {0, 1}
@@ -451,7 +470,7 @@ def test_micro__travels_as_one_integer():
         assert Micro.decode(micro.code) == micro
 
 
-@pytest.mark.parametrize("d", [2, 7])
+@pytest.mark.parametrize("d", [2, *slow(7)])
 def test_many_centres_of_few_features__all_and_within_lists(d):
     """Where a row's winner is settled once for all tiles of centres."""
     n, k = 1100, 320
@@ -470,7 +489,15 @@ def test_many_centres_of_few_features__all_and_within_lists(d):
     np.testing.assert_allclose(d2[np.arange(n), within], best, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "d", "k"), every_two(DTYPES, [1, 2, 8], [1, 5, 300]))
+@pytest.mark.parametrize(
+    ("dtype", "d", "k"),
+    [
+        (np.float32, 2, 1),
+        (np.float32, 2, 5),
+        (np.float32, 2, 300),
+        *slow(*every_two(DTYPES, [1, 2, 8], [1, 5, 300])),
+    ],
+)
 def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeypatch):
     """With the bits of each, for rows that tie, are far, infinite or no numbers, and in lists."""
     n = 2_000 if COMPILED else 600

@@ -27,7 +27,7 @@ from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -134,11 +134,12 @@ def test_equal_centres__the_lowest_wins(dtype):
 
 
 @pytest.mark.skipif(not COMPILED, reason="stand-ins add in another order")
-def test_tiles_and_places__give_the_same_bits():
+@pytest.mark.parametrize("names", [["auto", "plain"], *slow([*TILES])], ids="-".join)
+def test_tiles_and_places__give_the_same_bits(names):
     x, centers = tight_groups(150, 18, 33, 1e-3, "f4")
     packed = pack_centers(centers, x.mean(axis=0))
     expected = None
-    for name in sorted(TILES):
+    for name in names:
         with dask.config.set({"largek.kernels.tile": name}):
             found = [part.tobytes() for part in nearest_two(x, packed)]
             expected = expected or found
@@ -234,7 +235,7 @@ KINDS = ["apart", "twice", "one digit apart", "near", "moved", "far", "tiny"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", ["f4", *slow("f8")])
 def test_sparse_rows__that_share_no_column_with_a_centre_are_at_their_nearest(dtype, kind):
     """Nearly all centres are equally far from them but for the rounding of their lengths."""
     n, d, k = 120, 4_000, 24
@@ -312,7 +313,13 @@ def test_scores__are_right_to_their_own_size(d, dtype, kind):
 
 
 @pytest.mark.parametrize(
-    ("d", "dtype", "name"), every_two([9, 33, 1100], ["f4", "f8"], list(TILES))
+    ("d", "dtype", "name"),
+    [
+        (9, "f4", "auto"),
+        (33, "f8", "plain"),
+        (1100, "f4", "auto"),
+        *slow(*every_two([9, 33, 1100], ["f4", "f8"], list(TILES))),
+    ],
 )
 def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
     """Distances are wanted of whole scores; labels alone come from numbered ones."""
@@ -380,8 +387,10 @@ def test_limits_of_numbered_scores__allow_for_the_numbers(monkeypatch):
 
 
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("name", TILES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("avx512", "f8"), ("plain", "f4"), *slow(*every_two(list(TILES), ["f4", "f8"]))],
+)
 def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     tile, kind = TILES[name], np.dtype(dtype)
     width, centres = tile.vectors * tile.lanes_of(kind.itemsize), tile.centres

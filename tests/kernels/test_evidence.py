@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dask.config
-import numba
 import numpy as np
 import pytest
 
@@ -12,9 +11,8 @@ from largek_dask.kernels import evidence as module
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
-COMPILED = not numba.config.DISABLE_JIT
 TILES = ["avx512", "avx2", "plain"]
 KINDS = ["iso", "isoflex", "diag"]
 
@@ -51,11 +49,18 @@ def check(x, packed, tolerance=1e-9):
 
 
 SHAPES = [(1, 1), (1, 9), (7, 2), (8, 8), (50, 3), (50, 16), (129, 9)]
+# Kernels are compiled for the tile, the dtype, and up to 8 features for their number.
+FEW_KERNELS = [
+    *(("diag", "auto", "f4", shape) for shape in ((1, 3), (50, 3), (129, 9))),
+    *(("isoflex", "auto", "f4", shape) for shape in ((7, 3), (1, 9), (50, 16))),
+    *((kind, "auto", "f8", (50, 16)) for kind in ("iso", "diag")),
+    ("iso", "plain", "f4", (50, 16)),
+]
 
 
 @pytest.mark.parametrize(
     ("kind", "tile", "dtype", "shape"),
-    every_two(KINDS, TILES, ["f4", "f8"], SHAPES if COMPILED else SHAPES[1::2]),
+    [*FEW_KERNELS, *slow(*every_two(KINDS, TILES, ["f4", "f8"], SHAPES))],
 )
 def test_random(kind, tile, dtype, shape):
     k, d = shape
@@ -73,8 +78,7 @@ def test_all_components_count(kind, spread):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [3, 12])
+@pytest.mark.parametrize(("dtype", "d"), [("f4", 3), ("f4", 12), ("f8", 12), *slow(("f8", 3))])
 def test_far_from_the_origin(kind, dtype, d):
     """Rows at 1e6 ± 1; in single precision they lie on a lattice of sixteenths."""
     x, packed = mixture(kind, 20, d, dtype, at=1e6, spread=1.0, width=0.3)
@@ -112,21 +116,26 @@ def test_ties_go_to_the_lowest(kind):
     check(x, twice)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_a_row_has_its_own_result(kind, dtype):
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tiles"),
+    [
+        *((kind, "f4", ["auto", "plain"]) for kind in ("iso", "diag")),
+        *slow(*((kind, dtype, TILES) for kind in KINDS for dtype in ("f4", "f8"))),
+    ],
+)
+def test_a_row_has_its_own_result(kind, dtype, tiles):
     """Whatever the tile is, and wherever the row stands."""
     x, packed = mixture(kind, 33, 13, dtype, spread=0.8, retired=2)
     found = {}
-    for tile in TILES:
+    for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
             found[tile] = (*evidence(x, packed), *posteriors(x, packed))
             for begin in (1, 2, 50):
                 labels, likelihood = evidence(x[begin:], packed)
                 assert labels.tobytes() == found[tile][0][begin:].tobytes()
                 assert likelihood.tobytes() == found[tile][1][begin:].tobytes()
-    for tile in TILES[1:]:
-        for mine, other in zip(found[tile], found[TILES[0]], strict=True):
+    for tile in tiles[1:]:
+        for mine, other in zip(found[tile], found[tiles[0]], strict=True):
             assert mine.tobytes() == other.tobytes()
 
 
@@ -162,7 +171,7 @@ def test_centres_far_away_leave_nothing_to_scores():
 
 @pytest.mark.parametrize("least", [0.0, 2.0**-40, 1e-3, 0.4, 1.0])
 def test_posteriors_above_a_limit(least):
-    x, packed = mixture("diag", 40, 5, "f8", spread=1.0)
+    x, packed = mixture("diag", 40, 9, "f8", spread=1.0)
     indptr, indices, shares = posteriors(x, packed, least)
     table = np.zeros((len(x), 40))
     table[np.repeat(np.arange(len(x)), np.diff(indptr)), indices] = shares
@@ -176,7 +185,7 @@ def test_posteriors_above_a_limit(least):
 
 
 def test_posteriors_go_on_where_there_was_no_more_room(monkeypatch):
-    x, packed = mixture("iso", 70, 5, "f4", spread=0.2)
+    x, packed = mixture("iso", 70, 3, "f4", spread=0.2)
     expected = posteriors(x, packed)
     assert len(expected[1]) > 50 * len(x)
     monkeypatch.setattr(module, "_KEPT", 400)
@@ -185,15 +194,15 @@ def test_posteriors_go_on_where_there_was_no_more_room(monkeypatch):
 
 
 def test_rows_of_other_types_and_none():
-    x, packed = mixture("isoflex", 9, 6, "f4")
+    x, packed = mixture("isoflex", 9, 3, "f4")
     whole = np.round(x * 3).astype(np.int16)
     for given in (whole, np.asfortranarray(whole.astype("f8")), whole[::2]):
         check(given, packed)
     labels, found = evidence(x[:0], packed)
     assert (len(labels), len(found)) == (0, 0)
     assert [len(part) for part in posteriors(x[:0], packed)] == [1, 0, 0]
-    with pytest.raises(ParameterError, match="6 features"):
-        evidence(x[:, :5], packed)
+    with pytest.raises(ParameterError, match="3 features"):
+        evidence(x[:, :2], packed)
 
 
 def test_all_components_retired():

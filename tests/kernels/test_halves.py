@@ -11,6 +11,7 @@ from largek_dask.kernels.halves import MOST_ROWS, shares_of, split_components
 from largek_dask.kernels.mixtures import pack_mixture
 from largek_dask.kernels.threads import Threads
 from tests import oracles_mixtures as oracles
+from tests.covering import tiers
 
 COMPILED = not numba.config.DISABLE_JIT
 KINDS = ["isoflex", "diag"]
@@ -74,10 +75,9 @@ def test_shares(kind, d, weighted):
     np.testing.assert_allclose(found[known].sum(1), 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("d", [1, 2, 9, 16])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("kind", "d", "weighted", "dtype"), tiers(KINDS, [1, 2, 9, 16], [False, True], ["f4", "f8"])
+)
 def test_as_numpy_finds_them(kind, d, weighted, dtype):
     """Rows that several components share, more of some than are looked at."""
     r, k = np.random.default_rng(d), 5

@@ -12,7 +12,7 @@ from largek_dask.kernels.bounds.near_components import nearest_components
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
-from tests.covering import every_two
+from tests.covering import every_two, slow
 
 
 def mixture(k, d, kind, seed=0, dtype="f4"):
@@ -28,9 +28,19 @@ SHAPES = [(1, 2, 1), (2, 1, 2), (70, 9, 1), (150, 4, 17), (150, 4, 140), (9, 3, 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "where", "dtype"),
-    every_two(
-        ["isoflex", "diag"], SHAPES, [("avx512", 1), ("avx2", 3), ("plain", 1)], ["f4", "f8"]
-    ),
+    [
+        *(("diag", shape, ("auto", 1), "f4") for shape in SHAPES),
+        ("isoflex", (150, 4, 17), ("auto", 3), "f4"),
+        ("isoflex", (9, 3, 9), ("plain", 1), "f8"),
+        *slow(
+            *every_two(
+                ["isoflex", "diag"],
+                SHAPES,
+                [("avx512", 1), ("avx2", 3), ("plain", 1)],
+                ["f4", "f8"],
+            )
+        ),
+    ],
 )
 def test_by_expected_log_joint(kind, shape, where, dtype):
     (k, d, m), (tile, n_threads) = shape, where

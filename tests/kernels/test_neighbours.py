@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import dask.config
 import numba
 import numpy as np
@@ -16,23 +18,31 @@ from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
+from tests.covering import slow
 
 COMPILED = not numba.config.DISABLE_JIT
 
 
+# Kernels are compiled for the tile, the dtype, and up to 8 features for their number.
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [*((d, "f4", "auto") for d in (2, 9, 20)), (9, "f8", "plain")],
+        *slow([*itertools.product([1, 2, 7, 8, 9, 20], ["f4", "f8"], TILES)]),
+    ],
+    ids=["few kernels", "all kernels"],
+)
 @settings(max_examples=100 if COMPILED else 20)
 @given(
     st.sampled_from([1, 2, 5, 24, 25, 100, *([300] if COMPILED else [])]),
-    st.sampled_from([1, 2, 7, 8, 9, 20]),
     st.integers(1, 300),
-    st.sampled_from(["f4", "f8"]),
     st.integers(0, 10**6),
-    st.sampled_from(sorted(TILES)),
     st.sampled_from([0.0, 0.3, 1.5]),
     st.integers(1, 3),
+    st.data(),
 )
-def test_nearest_centers__are_sorted_by_distance(k, d, m, dtype, seed, tile, spread, threads):
-    m = min(m, k)
+def test_nearest_centers__are_sorted_by_distance(kernels, k, m, seed, spread, threads, data):
+    m, (d, dtype, tile) = min(m, k), data.draw(st.sampled_from(kernels))
     # quarters of small integers: exact distances, and ties, at spread 0 nothing else
     rng = np.random.default_rng(seed)
     centers = (np.round(rng.normal(size=(k, d)) * spread * 4) / 4).astype(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 
 import dask.config
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.projection import Directions, orthonormal, project
 from largek_dask.kernels.tile import TILES
+from tests.covering import slow
 
 
 def rows(n, d, dtype, seed=0):
@@ -27,8 +29,14 @@ def plain(x, directions):
     return away.astype(np.float64) @ directions.vectors.T.astype(np.float64)
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i2"])
+@pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        *(("auto", dtype) for dtype in ("f4", "f8", "u1", "i2")),
+        ("plain", "f4"),
+        *slow(*itertools.product(TILES, ["f4", "f8", "u1", "i2"])),
+    ],
+)
 @pytest.mark.parametrize(("n", "d", "m"), [(1, 1, 1), (7, 3, 2), (50, 17, 9), (130, 70, 300)])
 def test_project(tile, dtype, n, d, m):
     x = rows(n, d, dtype)
@@ -44,13 +52,14 @@ def test_project(tile, dtype, n, d, m):
     assert (np.abs(out - plain(x, directions)) <= bound).all()
 
 
+@pytest.mark.parametrize("tiles", [["auto", "plain"], *slow([*TILES])], ids="-".join)
 @given(st.integers(1, 40), st.integers(1, 30), st.integers(1, 40), st.integers(0, 9))
-def test_no_bit_depends_on_tile_or_place(n, d, m, seed):
+def test_no_bit_depends_on_tile_or_place(tiles, n, d, m, seed):
     x = rows(n, d, "f4", seed)
     vectors = np.random.default_rng(seed).normal(size=(m, d)).astype("f4")
     directions = Directions.of(vectors, x[0])
     found = []
-    for tile in TILES:
+    for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
             found.append(project(x, directions))
             backwards = project(x[::-1], directions)[::-1]

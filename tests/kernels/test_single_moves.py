@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from largek_dask.kernels.descent import Rows, add_center, label_rows, settle
 from largek_dask.kernels.single_moves import count_moves, move_rows
 from tests import oracles_dcd_search as oracles
+from tests.covering import tiers
 from tests.kernels.test_descent import (
     KINDS,
     check_bounds,
@@ -35,9 +36,9 @@ def check_means(rows, p):
     np.testing.assert_allclose(p.counts, counts, rtol=1e-9, atol=1e-12 * rows.weight.max())
 
 
-@pytest.mark.parametrize("kind", FREE)
-@pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("weight", ["none", "whole", "wide"])
+@pytest.mark.parametrize(
+    ("kind", "d", "weight"), tiers(FREE, [1, 2, 3, 14], ["none", "whole", "wide"])
+)
 def test_moves_are_those_of_brute_force(kind, d, weight):
     r = np.random.default_rng(d)
     total = 0
@@ -123,9 +124,9 @@ def test_moves_of_few_rows_from_anywhere(weight):
     assert empty > 10
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("weight", ["none", "whole", "wide"])
-@pytest.mark.parametrize("k", [2, 7, 25])
+@pytest.mark.parametrize(
+    ("kind", "weight", "k"), tiers(KINDS, ["none", "whole", "wide"], [2, 7, 25])
+)
 def test_no_move_is_left(kind, weight, k):
     r = np.random.default_rng(k)
     n = 300 if COMPILED else 80

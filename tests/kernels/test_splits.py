@@ -13,6 +13,7 @@ from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
+from tests.covering import slow
 
 COMPILED = not numba.config.DISABLE_JIT
 
@@ -97,14 +98,15 @@ def test_split_clusters__takes_rows_of_any_kind(kind):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("tiles", [["auto", "plain"], *slow([*TILES])], ids="-".join)
 @pytest.mark.parametrize("d", [3, 18])
-def test_split_clusters__have_the_same_bits_with_every_tile(d):
+def test_split_clusters__have_the_same_bits_with_every_tile(d, tiles):
     rng = np.random.default_rng(d)
     x = rng.normal(size=(900, d)).astype("f4") + 3
     order, starts = order_by_label(rng.integers(0, 4, 900).astype(np.int32), 4)
     centers = np.full((4, d), 3, np.float32)
     results = []
-    for tile in sorted(TILES):
+    for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
             results.append(split_clusters(x, order, starts, np.arange(4), centers))
     if COMPILED:

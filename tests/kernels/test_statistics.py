@@ -14,6 +14,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.exact import scan as scans
 from largek_dask.kernels.exact import statistics
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
+from tests.covering import tiers
 from tests.oracles import exact_sums
 
 
@@ -240,9 +241,10 @@ def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
     assert found.max_abs == np.abs(x - found.shift.astype(np.float64)).max()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("row", [0, 40, 89])
-@pytest.mark.parametrize("others", [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40])
+@pytest.mark.parametrize(
+    ("value", "row", "others"),
+    tiers([np.nan, np.inf, -np.inf], [0, 40, 89], [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40]),
+)
 def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, monkeypatch):
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
     x = np.random.default_rng(3).standard_normal((90, 23)).astype(np.float32)

@@ -19,6 +19,7 @@ from largek_dask.kernels.emit import sums as emitted
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import njit
+from tests.covering import tiers
 from tests.kernels.test_statistics import scan, tables
 from tests.oracles import fixed_point_sums, row_square
 
@@ -157,9 +158,10 @@ def test_moving_reads_only_rows_that_change(dtype):
     assert same(moved, sums_of(x, new, None, grid))
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided"])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i2"])
-@pytest.mark.parametrize("d", [1, 7, 8, 9, 21])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "d"),
+    tiers(["C", "F", "strided"], ["f4", "f8", "u1", "i2"], [1, 7, 8, 9, 21]),
+)
 def test_rows_of_any_type_and_layout_are_added_and_moved(d, dtype, layout):
     rng = np.random.default_rng(d)
     x = (rng.normal(size=(200, d)) * 40 + 90).astype(dtype)
@@ -227,24 +229,26 @@ def largest_total(values, weight, integer, real_weights=False):
     return out, sums[0][0], totals[0], grid
 
 
-@pytest.mark.parametrize("extent", [1.5, 1 - 2.0**-53, 1e150, 5e-324, 2.0**50, 2.0**62])
-@pytest.mark.parametrize("sign", [1, -1])
+WEIGHTS = [
+    None,
+    [1.0, 2.0**20, 2.0**35],
+    [2.0**35 - 1, 2.0**34, 2.0**34],
+    [0.5, 1e-3, 3.7],
+    [1e-30, 1e-29, 1e-28],
+    [1e-15, 1.0, 0.7],
+    [2.0**-49, 1.0, 1.0],
+    [1e140, 3e140, 1e139],
+    [2.0**60, 2.0**62, 3.0],
+]
+"""The first three are whole numbers."""
+
+
 @pytest.mark.parametrize(
-    ("weights", "real"),
-    [
-        (None, False),
-        ([1.0, 2.0**20, 2.0**35], False),
-        ([2.0**35 - 1, 2.0**34, 2.0**34], False),
-        ([0.5, 1e-3, 3.7], True),
-        ([1e-30, 1e-29, 1e-28], True),
-        ([1e-15, 1.0, 0.7], True),
-        ([2.0**-49, 1.0, 1.0], True),
-        ([1e140, 3e140, 1e139], True),
-        ([2.0**60, 2.0**62, 3.0], True),
-    ],
+    ("extent", "sign", "weights", "integer"),
+    tiers([1.5, 1 - 2.0**-53, 1e150, 5e-324, 2.0**50, 2.0**62], [1, -1], WEIGHTS, [False, True]),
 )
-@pytest.mark.parametrize("integer", [False, True])
-def test_largest_totals_do_not_overflow(extent, sign, weights, real, integer):
+def test_largest_totals_do_not_overflow(extent, sign, weights, integer):
+    real = weights not in WEIGHTS[:3]
     if integer and extent != round(extent):
         extent = float(round(extent))
     values = np.full(3, sign * extent)
@@ -567,9 +571,10 @@ WIDE_FROM = {"float32": 1e12, "float64": 1e12, "int64": 1e17}
 """With 3,000 rows; integers have no rounding as long as their sums fit."""
 
 
-@pytest.mark.parametrize("dtype", WIDE_FROM)
-@pytest.mark.parametrize("far", [10.0, 1e8, 1e9, 1e12, 1e15, 1e17])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "far", "weighted"),
+    tiers(list(WIDE_FROM), [10.0, 1e8, 1e9, 1e12, 1e15, 1e17], [False, True]),
+)
 def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
     x, labels = many_and_one("float64", far, n=3_000)
     spread = 1_000.0 if dtype == "int64" else 1.0
@@ -622,8 +627,9 @@ assert (REALS.wide, WIDE.wide) == (False, True)
     + [(REALS, w) for w in (1e-20, 2.0**20, -0.5, np.nan, np.inf)]
     + [(WIDE, w) for w in (1e-35, 2.0**20, -0.5, np.nan, np.inf)],
 )
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "sparse"), [("float32", True), ("float32", False), ("float16", False)]
+)
 def test_a_weight_that_the_grid_cannot_represent_is_refused(
     grid, wrong, dtype, sparse, monkeypatch
 ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from itertools import pairwise
 from unittest import mock
@@ -27,14 +28,24 @@ from largek_dask.kernels.bounds.lists import (
 )
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from largek_dask.kernels.threads import on_threads
-from largek_dask.kernels.tile import TILES
 from tests import oracles_truncated as oracles
+from tests.covering import slow
 
 COMPILED = not numba.config.DISABLE_JIT
-STORED = ("f4", "f8", "u1", "i2", "f2", "i8", "?")
-# a kernel takes seconds to compile: other types meet one tile only
-KERNELS = [("f4", tile) for tile in sorted(TILES)]
-KERNELS += [("f8", "avx2"), ("u1", "avx2"), ("f2", "avx2"), ("i8", "avx2"), ("?", "avx2")]
+FEATURES = (1, 2, 3, 7, 8, 9, 12, 16, 33)
+# Every tile, compute dtype and number of features up to 8 has kernels of its own, which take
+# seconds each; rows of other dtypes are converted.
+FEW_KERNELS = [
+    *(("f4", d, "auto") for d in (2, 12, 33)),
+    *((dtype, 12, "auto") for dtype in ("f2", "u1", "?")),
+    *((dtype, 8, "auto") for dtype in ("f8", "i8")),
+    ("u1", 2, "auto"),
+    ("f4", 9, "plain"),
+]
+ALL_KERNELS = [
+    *itertools.product(["f4", "f8", "u1", "f2", "i8", "?"], FEATURES, ["avx2"]),
+    *itertools.product(["f4"], FEATURES, ["avx512", "plain"]),
+]
 
 
 def table(n, k, d, dtype, rng, spread=0.7):
@@ -61,16 +72,17 @@ def start_state(n, k, dtype, rng):
 
 
 shapes = st.tuples(
-    st.sampled_from([0, 1, 2, 7, 24, 25, 49, 160]),
-    st.sampled_from([1, 2, 3, 8, 9, 31, 70]),
-    st.sampled_from([1, 2, 3, 7, 8, 9, 12, 16, 33]),
+    st.sampled_from([0, 1, 2, 7, 24, 25, 49, 160]), st.sampled_from([1, 2, 3, 8, 9, 31, 70])
+)
+kernels_of = pytest.mark.parametrize(
+    "kernels", [FEW_KERNELS, *slow(ALL_KERNELS)], ids=["few kernels", "all kernels"]
 )
 
 
 @settings(max_examples=60 if COMPILED else 20)
-@given(shapes, st.integers(0, 10**6), st.data())
-def test_order_by_label__is_a_stable_counting_sort(shape, seed, data):
-    n, k, _ = shape
+@given(shapes, st.integers(0, 10**6))
+def test_order_by_label__is_a_stable_counting_sort(shape, seed):
+    n, k = shape
     labels = np.random.default_rng(seed).integers(-1, k, n).astype(np.int32)
     order, starts = order_by_label(labels, k)
     assert (order.dtype, starts.dtype) == (np.int32, np.int64)
@@ -108,16 +120,11 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
             np.testing.assert_array_equal(got, want)
 
 
+@kernels_of
 @settings(max_examples=150 if COMPILED else 25)
-@given(
-    shapes,
-    st.sampled_from(KERNELS),
-    st.integers(0, 10**6),
-    st.integers(1, 9),
-    st.booleans(),
-)
-def test_search_lists__is_the_search_row_by_row(shape, kernel, seed, n_groups, keep):
-    (n, k, d), (dtype, tile) = shape, kernel
+@given(shapes, st.integers(0, 10**6), st.integers(1, 9), st.booleans(), st.data())
+def test_search_lists__is_the_search_row_by_row(kernels, shape, seed, n_groups, keep, data):
+    (n, k), (dtype, d, tile) = shape, data.draw(st.sampled_from(kernels))
     rng = np.random.default_rng(seed)
     x, centers = table(n, k, d, dtype, rng)
     packed = pack_centers(centers, np.zeros(d))
@@ -165,9 +172,17 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
 
 @pytest.mark.parametrize(
     ("dtype", "d"),
-    [*(("f4", d) for d in (1, 3, 8, 9, 18, 70)), ("f8", 3), ("f8", 18), ("u1", 3), ("u1", 18)],
+    [
+        ("f4", 2),
+        ("f4", 18),
+        ("f8", 18),
+        *slow(*(("f4", d) for d in (1, 3, 8, 9, 70)), ("f8", 3), ("u1", 3), ("u1", 18)),
+    ],
 )
-def test_search_lists__any_cut_and_any_tile_give_the_same_bits(d, dtype):
+@pytest.mark.parametrize(
+    "tiles", [("auto", "plain"), *slow((("avx2", "avx512", "plain"),))], ids="-".join
+)
+def test_search_lists__any_cut_and_any_tile_give_the_same_bits(d, dtype, tiles):
     rng = np.random.default_rng(d)
     n, k = 700, 20
     x = rng.normal(size=(n, d)) * 20 + 100
@@ -177,7 +192,7 @@ def test_search_lists__any_cut_and_any_tile_give_the_same_bits(d, dtype):
     first = rng.integers(0, k, n).astype(np.int32)
     order, starts = order_by_label(first, k)
     results = []
-    for tile in sorted(TILES):
+    for tile in tiles:
         for cuts in ([0, k], [0, 3, 4, 17, k]):
             state = first.copy(), np.zeros(n, packed.dtype), np.zeros(n, packed.dtype)
             total = np.zeros(2, int)
@@ -230,19 +245,21 @@ def test_search_lists__with_all_centres_has_the_bits_of_the_dense_search():
         np.testing.assert_allclose(got, want_, **loosely)
 
 
+@kernels_of
 @settings(max_examples=40 if COMPILED else 15)
-@given(shapes, st.sampled_from(STORED), st.integers(0, 10**6))
-def test_search_all__is_the_search_among_all_centres(shape, dtype, seed):
-    n, k, d = shape
+@given(shapes, st.integers(0, 10**6), st.data())
+def test_search_all__is_the_search_among_all_centres(kernels, shape, seed, data):
+    (n, k), (dtype, d, tile) = shape, data.draw(st.sampled_from(kernels))
     rng = np.random.default_rng(seed)
     x, centers = table(n, k, d, dtype, rng)
     packed = pack_centers(centers, np.zeros(d))
     labels, upper, lower = start_state(n, k, packed.dtype, rng)
     groups = np.zeros(n, int)
     want = oracles.search_lists(x, groups, [range(k)], centers, labels, upper, lower, keep=True)
-    assert search_all(x, packed, labels, upper, lower) == want[3:]
+    with dask.config.set({"largek.kernels.tile": tile}):
+        assert search_all(x, packed, labels, upper, lower) == want[3:]
+        np.testing.assert_array_equal(labels, nearest(x, packed))
     np.testing.assert_array_equal(labels, want[0])
-    np.testing.assert_array_equal(labels, nearest(x, packed))
     np.testing.assert_array_equal(upper, want[1].astype(packed.dtype))
     np.testing.assert_array_equal(lower, want[2].astype(packed.dtype))
 

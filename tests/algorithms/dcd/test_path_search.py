@@ -23,6 +23,7 @@ from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import Rows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
+from tests.covering import slow
 
 EFFORTS = ("fast", "balanced", "best")
 
@@ -64,7 +65,7 @@ def fit(x: Any, k: int, effort: str = "balanced", *, weight: Any = None, **optio
 @pytest.mark.parametrize(
     "x",
     [
-        pytest.param(blobs(700, 4, 6, spread=2.0), id="groups"),
+        pytest.param(blobs(700, 6, 6, spread=2.0), id="groups"),
         pytest.param(grid(300, 2, 3), id="grid"),
         pytest.param(
             np.repeat(np.random.default_rng(1).normal(size=(30, 3)), 20, 0), id="repeated"
@@ -84,7 +85,7 @@ def test_rules(x: np.ndarray, effort: str) -> None:
 @pytest.mark.parametrize(
     "x",
     [
-        pytest.param(blobs(3_000, 4, 6, spread=2.0), id="groups"),
+        pytest.param(blobs(3_000, 6, 6, spread=2.0), id="groups"),
         pytest.param(grid(3_000, 3, 3), id="grid"),
         pytest.param(np.random.default_rng(2).standard_t(1.5, size=(3_000, 3)), id="tails"),
     ],
@@ -111,10 +112,11 @@ def test_a_sample_holds_a_group_that_few_rows_belong_to() -> None:
 # --- optima ---------------------------------------------------------------------------------------
 
 
-def test_optima_of_few_rows_are_reached_by_best_and_never_undercut() -> None:
-    """200 tables, 1 to 3 clusters; bounds are below the optimum, every effort above it."""
+@pytest.mark.parametrize("n_sets", [50, *slow(200)])
+def test_optima_of_few_rows_are_reached_by_best_and_never_undercut(n_sets: int) -> None:
+    """Of 1 to 3 clusters; bounds are below the optimum, every effort above it."""
     missed = dict.fromkeys(EFFORTS, 0)
-    for (x, weight), effort in itertools.product(small_sets(200), EFFORTS):
+    for (x, weight), effort in itertools.product(small_sets(n_sets), EFFORTS):
         k = min(3, len(np.unique(x, axis=0)))
         path = fit(x, k, effort, weight=weight, n_threads=1).path_
         for size in range(1, k + 1):
@@ -129,7 +131,7 @@ def test_optima_of_few_rows_are_reached_by_best_and_never_undercut() -> None:
 
 def test_more_effort_is_never_worse_and_sometimes_better() -> None:
     # Fits of the same partitions up to rounding: those of single precision are not looked at.
-    x = blobs(600, 3, 25, seed=3, spread=1.0).astype(np.float64)
+    x = blobs(600, 6, 25, seed=3, spread=1.0).astype(np.float64)
     fast, balanced, best = (fit(x, 20, effort).path_.inertia for effort in EFFORTS)
     assert (balanced <= fast * (1 + 1e-12)).all()
     assert (best <= balanced * (1 + 1e-12)).all()
@@ -139,7 +141,7 @@ def test_more_effort_is_never_worse_and_sometimes_better() -> None:
 
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_stages_only_lower_partitions(effort: str) -> None:
-    x = blobs(400, 3, 15, seed=8, spread=1.0).astype(np.float64)
+    x = blobs(400, 6, 15, seed=8, spread=1.0).astype(np.float64)
     plan, search = PLANS[effort], Search(Rows.of(x - x.mean(axis=0)))  # type: ignore[index]
     book, rng, stages = Book.begin(plan, search), Rng(3, 0), set()
     for step, piece in enumerate(pieces(plan, 12, 10, 400)):
@@ -164,7 +166,7 @@ def test_stages_only_lower_partitions(effort: str) -> None:
 
 # --- cut short ------------------------------------------------------------------------------------
 
-X = blobs(900, 4, 12, seed=4, spread=2.0)
+X = blobs(900, 6, 12, seed=4, spread=2.0)
 
 
 def cut(x: Any, k: int, **options: Any) -> Any:
@@ -197,7 +199,7 @@ def test_max_iter(steps: int) -> None:
 @pytest.mark.usefixtures("sampled")
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_max_iter_of_large_tables(steps: int) -> None:
-    x = blobs(4_000, 4, 12, seed=4, spread=2.0)
+    x = blobs(4_000, 6, 12, seed=4, spread=2.0)
     km = cut(x, 40, max_iter=steps)
     for size in range(1, len(km.path_) + 1):
         # Objectives of the sample are no more than estimates.
@@ -207,7 +209,7 @@ def test_max_iter_of_large_tables(steps: int) -> None:
 
 @pytest.mark.usefixtures("sampled")
 def test_stopped_between_passes() -> None:
-    x = blobs(4_000, 4, 12, seed=4, spread=2.0)
+    x = blobs(4_000, 6, 12, seed=4, spread=2.0)
     whole = fit(x, 6)
     passes = [s["step"] for s in whole.history_ if s["extra"]["path_passes"]]
     assert len(passes) > 3
@@ -280,7 +282,7 @@ def test_interrupted_inside_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 <= len(km.path_) <= 9
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
+@pytest.mark.parametrize("effort", ["best", *slow("fast", "balanced")])
 def test_resume_inside_any_stage(effort: str, tmp_path: Path) -> None:
     """Killed in the middle of a piece, the next run begins that piece again.
 

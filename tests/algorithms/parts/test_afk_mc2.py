@@ -16,6 +16,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs
+from tests.covering import tiers
 from tests.oracles_mixtures import coreset_probabilities, metropolis_matrix, mh_centers
 from tests.passes.toys import rows_of
 
@@ -70,9 +71,7 @@ def test_law_of_the_second_centre(chain):
     assert (np.diag(expected) > 0).all(), "a row on the centre was never proposed"
 
 
-@pytest.mark.parametrize("chain", [1, 4, 20])
-@pytest.mark.parametrize("k", [1, 2, 3, 17, 150])
-@pytest.mark.parametrize("d", [2, 20])
+@pytest.mark.parametrize(("chain", "k", "d"), tiers([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
 def test_as_centre_by_centre(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
     x = blobs(400, d, 8, spread=2.0)
@@ -111,7 +110,7 @@ def test_same_centres_whatever_the_chunks_and_threads(weighted, monkeypatch):
 def test_same_centres_on_two_workers(cluster2, tmp_path):
     import zarr
 
-    x = blobs(2000, 5, 20, spread=2.0)
+    x = blobs(2000, 6, 20, spread=2.0)
     array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(128, 5), dtype="f4")
     array[:] = x
     with ClusterPasses(open_rows(tmp_path / "x.zarr"), cluster2) as passes:
@@ -131,7 +130,7 @@ def test_sparse_rows_are_like_dense_ones():
 
 
 def test_on_a_coreset():
-    x = blobs(5000, 4, 12, seed=3, spread=500.0)
+    x = blobs(5000, 6, 12, seed=3, spread=500.0)
     with LocalPasses(rows_of(x, [5000]), n_threads=1) as passes:
         coreset = draw_coreset(passes, Rng(0), 500)
         subset = passes.subset(coreset.rows, coreset.factors, own_weights=True)

@@ -57,7 +57,7 @@ def test_lost_distances_are_found_again(init, weighted, rows_20k):
 
 @pytest.mark.parametrize("init", ["k-means++", "greedy-k-means++", "k-means||"])
 def test_far_blobs_get_a_centre_each(init):
-    x = blobs(6000, 5, 12, seed=3, spread=500.0)
+    x = blobs(6000, 6, 12, seed=3, spread=500.0)
     centers = seeds(x, 12, init, seed=1)
     _, inertia = oracles.assign(x.astype(np.float64), centers.astype(np.float64))
     assert inertia / len(x) < 4 * x.shape[1], "some blob has no centre of its own"

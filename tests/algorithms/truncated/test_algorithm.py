@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
-from itertools import pairwise
 
 import dask
 import numpy as np
@@ -17,6 +17,7 @@ from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterErr
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import watched_passes
+from tests.covering import slow
 
 N, D, K = 4_000, 10, 30
 
@@ -93,7 +94,7 @@ def test_passes_without_moves_never_raise_the_cost(x):
     km = fit(x, algorithm=lk.Truncated(moves=False))
     # Of the centres that rows were labelled by: steps go beyond the means, so theirs may rise.
     costs = [h["cost"] + h["extra"]["by_means"] for h in km.history_ if h["extra"]["everywhere"]]
-    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(costs))
+    assert all(b <= a * (1 + 1e-9) for a, b in itertools.pairwise(costs))
     assert km.stop_reason_ == "converged"
 
 
@@ -178,7 +179,7 @@ def stored(x, folder, chunk_rows, n_chunks) -> str:
     return url
 
 
-@pytest.mark.parametrize("n_threads", [2, 5])
+@pytest.mark.parametrize("n_threads", [5, *slow(2)])
 def test_threads(n_threads, x, clean, monkeypatch):
     # So few rows would not be shared.
     monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_ROWS", 64)
@@ -192,7 +193,7 @@ def test_threads(n_threads, x, clean, monkeypatch):
     assert [h["n_changed"] for h in km.history_] == changed
 
 
-@pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 42), (1_500, 3), (N, 1)])
+@pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 42), *slow((1_500, 3), (N, 1))])
 def test_chunks_or_one_piece(chunk_rows, n_chunks, x, clean, tmp_path):
     out = stored(x, tmp_path, chunk_rows, n_chunks)
     assert bits(fit(out, n_threads=2)) == bits(clean)
@@ -205,7 +206,7 @@ def test_row_state_that_does_not_fit_is_rebuilt(x, clean, tmp_path):
     assert seen[0].total.rebuilt > 0, "it did fit"
 
 
-@pytest.mark.parametrize("from_store", [False, True])
+@pytest.mark.parametrize("from_store", [True, *slow(False)])
 def test_resume(from_store, x, clean, tmp_path):
     """Also inside rounds, and between a round that was undone and what follows it."""
     data = stored(x, tmp_path, 700, 6) if from_store else x
@@ -274,8 +275,13 @@ def test_weights_are_repetitions_in_the_end(x, tmp_path):
 # --- degenerate rows ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 5, 8, 9])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+@pytest.mark.parametrize(
+    ("d", "dtype"),
+    [
+        *((1, np.uint8), (6, np.float32), (9, np.float64)),
+        *slow(*itertools.product([1, 2, 3, 5, 8, 9], [np.float32, np.float64, np.uint8])),
+    ],
+)
 def test_few_features(d, dtype):
     x = (blobs(1_500, d, 30, seed=d, spread=4.0) * 9 + 120).clip(0, 255).astype(dtype)
     k = min(20, len(np.unique(x, axis=0)))
@@ -330,7 +336,7 @@ def test_heavy_tails():
 
 
 def test_sorted_by_class():
-    rows = blobs(4_000, 8, 60, seed=1)
+    rows = blobs(4_000, 6, 60, seed=1)
     rows = rows[np.lexsort(rows.T)]
     km = fit(rows, 60)
     assert_exact(km, rows)

@@ -28,6 +28,7 @@ from largek_dask.algorithms.truncated.schedule import (
     first_schedule,
     next_step,
 )
+from tests.covering import slow
 
 STEPS_TO_END = 400
 """In which a search ends that gains nothing any more."""
@@ -256,12 +257,13 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert self.schedule.task == Task("all", True)
 
 
-def test_no_way_that_hypothesis_finds_breaks_it() -> None:
+@pytest.mark.parametrize("examples", [150, *slow(600)])
+def test_no_way_that_hypothesis_finds_breaks_it(examples: int) -> None:
     """No exception, and what the machine asserts."""
     run_state_machine_as_test(
         ScheduleMachine,
         settings=settings(
-            max_examples=600, stateful_step_count=30, derandomize=True, deadline=None
+            max_examples=examples, stateful_step_count=30, derandomize=True, deadline=None
         ),
     )
 

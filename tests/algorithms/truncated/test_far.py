@@ -19,6 +19,7 @@ from largek_dask.algorithms.truncated.far import Drawn, draw_rows, numbers_of
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.checks import computing_workers, watched_passes
+from tests.covering import slow
 
 MOST = 1.05
 """Times the lowest value known that a fit may end at."""
@@ -130,7 +131,7 @@ def test_memory_or_store(url, clean):
     assert bits(fit(url, n_threads=2)) == bits(clean)
 
 
-@pytest.mark.parametrize("n_workers", [1, 2])
+@pytest.mark.parametrize("n_workers", [2, *slow(1)])
 def test_workers(n_workers, url, clean, worker_clients):
     with watched_passes() as seen:
         km = fit(url, client=worker_clients(n_workers))
@@ -138,7 +139,7 @@ def test_workers(n_workers, url, clean, worker_clients):
     assert bits(km) == bits(clean)
 
 
-@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512")])
 def test_vector_widths(tile, x, clean):
     with dask.config.set({"largek.kernels.tile": tile}):
         assert bits(fit(x)) == bits(clean)

@@ -19,10 +19,11 @@ from largek_dask.kernels.projection import Directions, project
 from largek_dask.passes import collected
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
+from tests.covering import slow
 
 N, D, K = 3_000, 40, 60
 RANK = 8
-FEW = 5
+FEW = 6
 """Directions to begin with; twice as many hold all that there is but noise."""
 
 
@@ -374,7 +375,7 @@ def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeyp
     assert ahead.inertia_ < behind.inertia_
 
 
-@pytest.mark.parametrize("n_threads", [2, 5])
+@pytest.mark.parametrize("n_threads", [5, *slow(2)])
 def test_first_models_on_threads(many, begun, n_threads):
     assert bits(first_steps(many, n_threads=n_threads)) == bits(begun)
 
@@ -407,12 +408,12 @@ def test_first_models_of_weighted_rows(many):
 # --- no bit depends on where ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [2, 5])
+@pytest.mark.parametrize("n_threads", [5, *slow(2)])
 def test_threads(x, clean, n_threads):
     assert bits(fit(x, n_threads=n_threads)) == bits(clean)
 
 
-@pytest.mark.parametrize("chunk_rows", [97, 1000])
+@pytest.mark.parametrize("chunk_rows", [97, *slow(1000)])
 def test_chunks(x, clean, tmp_path, chunk_rows):
     url = str(tmp_path / "rows.zarr")
     lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)

@@ -15,6 +15,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
+from tests.covering import slow
 
 N = 12_000
 DENSE, LISTS = 60, 140
@@ -114,7 +115,7 @@ def test_too_few_rows_a_cluster(x, monkeypatch):
     assert widths(fit(x, DENSE + 1, max_iter=2)) == [0]
 
 
-@pytest.mark.parametrize("steps", [1, 4, 25])
+@pytest.mark.parametrize("steps", [1, 25, *slow(4)])
 def test_stopped_among_them(x, k, steps):
     weight = np.random.default_rng(2).integers(0, 4, N).astype(float)
     km = fit(x, k, weight=weight, max_iter=steps)
@@ -126,12 +127,12 @@ def test_stopped_among_them(x, k, steps):
     assert 0.9 < km.history_[-1]["cost"] / cost < 1.6
 
 
-@pytest.mark.parametrize("n_threads", [2, 5])
+@pytest.mark.parametrize("n_threads", [5, *slow(2)])
 def test_threads(x, k, clean, n_threads):
     assert bits(fit(x, k, n_threads=n_threads)) == bits(clean)
 
 
-@pytest.mark.parametrize("chunk_rows", [97, 5_000])
+@pytest.mark.parametrize("chunk_rows", [97, *slow(5_000)])
 def test_chunks(x, k, clean, tmp_path, chunk_rows):
     url = str(tmp_path / "rows.zarr")
     lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)

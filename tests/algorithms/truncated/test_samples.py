@@ -20,6 +20,7 @@ from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import computing_workers, dense, watched_passes
+from tests.covering import slow
 
 N, D, K = 12_000, 10, 24
 
@@ -97,14 +98,14 @@ def test_memory_or_store(kind, x, clean):
 
 
 @every_kind
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
+@pytest.mark.parametrize("n_workers", [3, *slow(1, 2)])
 def test_workers(kind, n_workers, url, clean, worker_clients):
     km = fit(url, kind, client=worker_clients(n_workers), n_workers=n_workers)
     assert bits(km) == bits(clean[kind])
 
 
 @every_kind
-@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512")])
 def test_vector_widths(kind, tile, url, clean):
     with dask.config.set({"largek.kernels.tile": tile}):
         assert bits(fit(url, kind, n_threads=2)) == bits(clean[kind])

@@ -14,6 +14,7 @@ from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import DataError, DegenerateDataWarning
 from tests.checks import recorded_warnings
+from tests.covering import tiers
 from tests.fuzz import Case, faults_of
 from tests.fuzz.mixtures import faults_of_mixture
 
@@ -36,9 +37,9 @@ def bounds_of(mixture):
 # --- units
 
 
-@pytest.mark.parametrize("weights", ["none", "whole", "real"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize(
+    ("weights", "dtype", "units"), tiers(["none", "whole", "real"], ["float32", "float64"], UNITS)
+)
 def test_one_component_has_the_variances_of_the_columns(units, dtype, weights):
     r = np.random.default_rng(0)
     x = (r.normal(size=(2_000, len(units))) * units).astype(dtype)

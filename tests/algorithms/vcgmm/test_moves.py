@@ -23,6 +23,7 @@ from largek_dask.kernels.mixtures import pack_mixture
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
 from tests.checks import fit_asked
+from tests.covering import tiers
 from tests.fuzz import Case
 
 KINDS = ["isoflex", "diag"]
@@ -208,10 +209,9 @@ def test_a_constant_feature_collapses_nothing(kind):
 # --- F --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize(
+    ("seed", "kind", "dtype", "moved"), tiers(range(4), KINDS, ["f4", "f8"], [True, False])
+)
 def test_f_never_falls(kind, dtype, seed, moved):
     """But for where components are retired, which nothing else does than moves."""
     r = np.random.default_rng(seed)

@@ -36,7 +36,7 @@ def fitted(x, n, *, kind="diag", events=(), client=None, **asked):
 
 @pytest.fixture(scope="module")
 def x():
-    return blobs(12_000, 5, K, seed=4, spread=1.5)
+    return blobs(12_000, 6, K, seed=4, spread=1.5)
 
 
 def drawn(rows, n, seed=0):
@@ -167,7 +167,7 @@ def test_nothing_is_told_without_a_coreset_or_where_somebody_waits(x):
 
 
 def test_nothing_is_told_where_all_rows_were_drawn():
-    x = blobs(200, 3, K, seed=1)
+    x = blobs(200, 6, K, seed=1)
     everything = fitted(x, 40_000)
     assert everything.report == {}
     assert "report" not in everything.provenance

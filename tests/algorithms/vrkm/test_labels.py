@@ -36,6 +36,7 @@ from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits, blobs
 from tests.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
+from tests.covering import slow
 from tests.passes.toys import rows_of
 
 RNG = Rng(5)
@@ -196,7 +197,7 @@ def weights_of(kind, n, r):
 @pytest.mark.parametrize(("n_rounds", "smoothing"), [(1, 0.5), (3, 0.5), (10, 0.5), (10, 1.0)])
 def test_epochs_are_those_of_the_formulas(weights, n_rounds, smoothing, small_samples):
     """Bit for bit: two samples, then all rows, in chunks smaller than the rounds and large ones."""
-    x = blobs(1_600, 5, 12, seed=3, spread=1.0).astype(np.float64)
+    x = blobs(1_600, 6, 12, seed=3, spread=1.0).astype(np.float64)
     weight = weights_of(weights, len(x), np.random.default_rng(0))
     sizes = [700, 4, 396, 1, 499]
     centers = x[:K].copy()
@@ -241,7 +242,7 @@ def test_ends_where_lloyds_algorithm_stands_still():
 
 
 def test_fewer_passes_than_lloyd():
-    x = blobs(20_000, 8, 300, seed=2, spread=1.0)
+    x = blobs(20_000, 6, 300, seed=2, spread=1.0)
     init = x[:50]
     km = fit(x, 50, init=init, max_iter=300)
     lloyd = lk.KMeans(50, algorithm=lk.Lloyd(), init=init, tol=0, max_iter=300).fit(x)
@@ -283,7 +284,7 @@ def test_the_objective_never_rises_where_nothing_is_expected(
 
 
 def test_what_does_not_pay_is_halved_and_given_up():
-    x = blobs(6_000, 4, 60, seed=4, spread=0.8).astype(np.float64)
+    x = blobs(6_000, 6, 60, seed=4, spread=0.8).astype(np.float64)
     centers = x[:30].copy()
     with LocalPasses(rows_of(x, [3000, 3000]), n_threads=1) as passes:
         algorithm = LabelTable(10, problem=KMeansProblem(30, centers, "keep"))
@@ -325,7 +326,7 @@ def in_place(monkeypatch):
 
 def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
     """All rows are gathered, or stay where they are; one piece of memory, or chunks."""
-    x = blobs(1_600, 5, 12, seed=3, spread=1.0)
+    x = blobs(1_600, 6, 12, seed=3, spread=1.0)
     sizes = [700, 4, 396, 1, 499]
     expected, held = states_of(x, sizes)
     assert held.total.passes < 10, "the passes of rounds are those of the rows that are held"
@@ -349,7 +350,7 @@ def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
 
 def test_lost_labels_are_found_again(small_samples, monkeypatch):
     in_place(monkeypatch)
-    x = blobs(1_600, 5, 12, seed=3, spread=1.0)
+    x = blobs(1_600, 6, 12, seed=3, spread=1.0)
     sizes = [700, 4, 396, 1, 499]
     expected, kept = states_of(x, sizes)
     found, passes = states_of(x, sizes, memory_limit=1_500)
@@ -358,11 +359,11 @@ def test_lost_labels_are_found_again(small_samples, monkeypatch):
 
 
 @pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
 def test_an_array_in_memory(n_threads, held, monkeypatch):
     if not held:
         in_place(monkeypatch)
-    x = blobs(30_000, 5, 12, seed=3, spread=1.0)
+    x = blobs(30_000, 6, 12, seed=3, spread=1.0)
     weight = np.random.default_rng(0).uniform(0, 1, len(x))
     weight[::7] = 0
     x[::7][:5] = np.nan
@@ -481,7 +482,7 @@ def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
         assert len(spared(kept)) > 3
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 5])
+@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
 @pytest.mark.parametrize("held", [False, True])
 def test_bounds_of_rows_that_weigh_nothing(n_threads, held, early_bounds, monkeypatch):
     """Such rows may hold anything, in an array that is shown as one chunk too."""
@@ -601,7 +602,7 @@ def test_groups_are_fewer_where_there_is_little_to_look_through(k, d, expected):
 
 
 def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
-    x = blobs(1_600, 5, 12, seed=3, spread=1.0)
+    x = blobs(1_600, 6, 12, seed=3, spread=1.0)
     with LocalPasses(rows_of(x, [800, 800]), n_threads=1) as passes:
         out = epochs(passes, K)
     known = [state.known for state, _ in out]
@@ -667,20 +668,20 @@ def test_rounds_of_sparse_rows():
 
 AWKWARD = {
     "one row": (np.ones((1, 3)), None, 1),
-    "a row a cluster": (blobs(40, 3, 5, seed=1), None, 40),
-    "fewer distinct rows": (np.repeat(blobs(5, 3, 5, seed=1), 30, axis=0), None, 9),
+    "a row a cluster": (blobs(40, 6, 5, seed=1), None, 40),
+    "fewer distinct rows": (np.repeat(blobs(5, 6, 5, seed=1), 30, axis=0), None, 9),
     "equal rows": (np.ones((200, 2)), None, 3),
-    "duplicates": (np.repeat(blobs(60, 3, 5, seed=1), 4, axis=0), None, 6),
-    "an outlier": (np.concatenate([blobs(900, 3, 5, seed=1), [[1e6] * 3]]), None, 5),
+    "duplicates": (np.repeat(blobs(60, 6, 5, seed=1), 4, axis=0), None, 6),
+    "an outlier": (np.concatenate([blobs(900, 6, 5, seed=1), [[1e6] * 6]]), None, 5),
     "most weigh nothing": (
-        blobs(900, 3, 5, seed=1), (np.arange(900) % 9 == 0).astype(float), 5
+        blobs(900, 6, 5, seed=1), (np.arange(900) % 9 == 0).astype(float), 5
     ),
-    "sorted": (np.sort(blobs(900, 3, 5, seed=1), axis=0), None, 5),
+    "sorted": (np.sort(blobs(900, 6, 5, seed=1), axis=0), None, 5),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-@pytest.mark.parametrize("rounds", [1, 2, 10])
+@pytest.mark.parametrize("rounds", [1, 10, *slow(2)])
 def test_awkward_rows(name, rounds):
     x, weight, k = AWKWARD[name]
     x = x.astype(np.float32)
