@@ -27,6 +27,7 @@ import largek_dask.config  # noqa: F401
 import tests.memory_files  # noqa: F401  (what memory:// is from here on)
 from largek_dask.driver import compile_watch
 from largek_dask.driver import fit as fit_module
+from tests.object_store import ObjectStore
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)
@@ -119,6 +120,15 @@ def fresh_cluster() -> Iterator[ClusterMaker]:
             return make_client(stack, n_workers, processes, **options)
 
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory) -> Iterator[ObjectStore]:
+    """A server of S3 that the whole session shares: tests take buckets of their own."""
+    store = ObjectStore(tmp_path_factory.mktemp("objects"))
+    store.start()
+    yield store
+    store.close()
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,12 @@ from tests.deploy.running import (
     ROOT,
     events,
     process,
-    program,
     quick_environment,
     slowing,
     steps,
 )
 from tests.deploy.slurm import PATIENCE, site
+from tests.needs import program
 
 FILES = DEPLOY / "slurm"
 MINE = "  # yours"
@@ -86,7 +86,7 @@ class Launched:
         These are in the environment of the extra ``deploy``; what the package needs is that of
         the tests, and comes first.
         """
-        tools = str(Path(program("dask-mpi", "the extra `deploy`")).parent)
+        tools = str(Path(program("dask-mpi", "the extra deploy")).parent)
         paths = [self.slow.parent, ROOT, *python_site.getsitepackages()]
         env = quick_environment(
             PATH=os.pathsep.join([tools, os.environ["PATH"]]),
