@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
 
 import dask
 import pytest
@@ -47,6 +48,14 @@ dask.config.set(
         "distributed.admin.system-monitor.disk": False,
     }
 )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of slow tests for the default tier, which may lack what it needs."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+
 
 ClusterMaker = Callable[..., Client]
 

@@ -26,8 +26,6 @@ KUBERNETES = DEPLOY / "kubernetes" / "base"
 OURS = ("bucket", "scheduler", "worker", "jupyter")
 OVERLAY = composed.OVERLAY.read_text()
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 def faults(document):
     """What does not fit together, in words."""
@@ -198,6 +196,7 @@ SCHEMA_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 def test_schema_of_compose(tmp_path):
     check = program("check-jsonschema", "the extra deploy")
     command = [check, "--builtin-schema", "vendor.compose-spec"]
@@ -213,6 +212,7 @@ def test_schema_of_compose(tmp_path):
     assert passed == []
 
 
+@pytest.mark.slow
 def test_yamllint(tmp_path):
     """Of all files of settings, those for Kubernetes too."""
     lint = program("yamllint", "the extra deploy")

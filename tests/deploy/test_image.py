@@ -22,10 +22,12 @@ def refused(text, path):
     return subprocess.run(command, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_hadolint_finds_nothing(tmp_path):
     assert refused(TEXT, tmp_path / "Dockerfile") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [

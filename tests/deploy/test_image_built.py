@@ -16,7 +16,7 @@ from tests.deploy.running import DEPLOY
 from tests.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LARGEST = 900e6
 """Bytes of all files of an image with its kernels."""

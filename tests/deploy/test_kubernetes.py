@@ -33,7 +33,7 @@ PORTS = {"dask": 8786, "dashboard": 8787}
 ANY = 40_123
 """Some port that Dask has drawn."""
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ from tests.deploy.running import (
 from tests.deploy.slurm import PATIENCE, site
 from tests.needs import program
 
+pytestmark = pytest.mark.slow
+
 FILES = DEPLOY / "slurm"
 MINE = "  # yours"
 CLUSTERS = 50

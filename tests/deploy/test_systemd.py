@@ -16,6 +16,8 @@ from tests.checks import eventually
 from tests.deploy.running import DEPLOY, end, free_port, process, quick_environment
 from tests.needs import program
 
+pytestmark = pytest.mark.slow
+
 FOLDER = DEPLOY / "systemd"
 SCHEDULER, WORKER = "largek-scheduler.service", "largek-worker@.service"
 EXPOSURE = 30
