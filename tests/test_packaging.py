@@ -18,11 +18,11 @@ from hatch_build import links, standalone
 from largek_dask.cli.slurm import FILES
 from largek_dask.version import __version__
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent
 HOST = "https://host.example/owner/largek_dask"
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+
+pytestmark = pytest.mark.slow
 
 
 def build(folder: Path, repository: str) -> ZipFile:
