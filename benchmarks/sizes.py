@@ -24,7 +24,7 @@ from benchmarks.tables import write_tables
 OWN = "largek_dask"
 NAMED = 5
 """Number of largest packages that the table names."""
-DEVELOPERS = ("dev", "bench", "docs", "browser", "deploy")
+DEVELOPERS = ("test", "docs", "deploy", "bench", "dev")
 """Extras for whoever works on the package."""
 
 LIST = """

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
 
 import dask
 import pytest
@@ -27,6 +28,7 @@ import largek_dask.config  # noqa: F401
 import tests.memory_files  # noqa: F401  (what memory:// is from here on)
 from largek_dask.driver import compile_watch
 from largek_dask.driver import fit as fit_module
+from tests.object_store import ObjectStore
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)
@@ -46,6 +48,14 @@ dask.config.set(
         "distributed.admin.system-monitor.disk": False,
     }
 )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of slow tests for the default tier, which may lack what it needs."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+
 
 ClusterMaker = Callable[..., Client]
 
@@ -119,6 +129,15 @@ def fresh_cluster() -> Iterator[ClusterMaker]:
             return make_client(stack, n_workers, processes, **options)
 
         yield fresh
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory) -> Iterator[ObjectStore]:
+    """A server of S3 that the whole session shares: tests take buckets of their own."""
+    store = ObjectStore(tmp_path_factory.mktemp("objects"))
+    store.start()
+    yield store
+    store.close()
 
 
 @pytest.fixture(autouse=True)

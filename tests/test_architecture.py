@@ -15,6 +15,7 @@ PACKAGE = Path(largek_dask.__file__).parent
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_layers_hold():
     """Every contract of pyproject.toml's import-linter section is kept."""
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"

@@ -74,7 +74,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def run_tests_of_naive(folder: Path, *words: str) -> tuple[set[str], set[str]]:
     """The names of the tests that have passed for the new algorithm, and of those that have not."""
-    done = run(folder, "pytest", "-v", "-p", "no:cacheprovider", *words)
+    done = run(folder, "pytest", "-n", "0", "-v", "-p", "no:cacheprovider", *words)
     found = re.findall(r"^tests/\S+::(\w+)\[\S*naive\S*\] (\w+)", done.stdout, re.MULTILINE)
     assert found, done.stdout + done.stderr
     failed = {name for name, outcome in found if outcome != "PASSED"}

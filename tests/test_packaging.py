@@ -22,6 +22,8 @@ ROOT = Path(__file__).parent.parent
 HOST = "https://host.example/owner/largek_dask"
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 
+pytestmark = pytest.mark.slow
+
 
 def build(folder: Path, repository: str) -> ZipFile:
     """The wheel of a copy of the project that says where its repository is."""

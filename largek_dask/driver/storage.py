@@ -439,7 +439,9 @@ class Folder:
                 return True
             with self._unfinished(target, partial(_pour, data)) as unfinished:
                 _become(unfinished, target)
-        except FileExistsError:
+        except OSError as error:
+            if not _exists_already(error):
+                raise
             if self.is_local:
                 # Whoever made it may not have come so far; it may be this writer's first try.
                 sync_folder(os.path.dirname(target))
@@ -682,6 +684,12 @@ def _intact(where: str, ask: Callable[[], T]) -> T:
         if unanswered(error):
             raise
         raise DamagedError(f"{where} cannot be read: {error!r}") from error
+
+
+def _exists_already(error: OSError) -> bool:
+    """Tell whether a file that was to be created exists; s3fs knows this from AWS only."""
+    answer = getattr(error.__cause__, "response", {}).get("Error", {})
+    return isinstance(error, FileExistsError) or answer.get("Code") == "PreconditionFailed"
 
 
 def _pour(data: bytes, file: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""s3:// against a server of moto on this machine."""
+"""s3:// against an object store on this machine."""
 
 from __future__ import annotations
 
@@ -16,29 +16,11 @@ from largek_dask.errors import DataError, MissingChunksWarning, OutputError
 from tests.data.helpers import read_all
 
 
-@pytest.fixture(scope="module")
-def server():
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def options(server, monkeypatch):
-    """Storage options for a bucket ``data`` on the server."""
-
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    options = {"endpoint_url": server, "key": "testing", "secret": "testing"}
-    fs = s3fs.S3FileSystem(**options)
-    if not fs.exists("data"):
-        fs.mkdir("data")
-    return options
+def options(object_store):
+    """Storage options for a bucket ``data``."""
+    object_store.bucket("data")
+    return object_store.options
 
 
 def test_s3__zarr_round_trip(x, options, small_chunks):

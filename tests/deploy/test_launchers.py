@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import site as python_site
 from pathlib import Path
 
 import dask
@@ -18,12 +17,14 @@ from tests.deploy.running import (
     ROOT,
     events,
     process,
-    program,
     quick_environment,
     slowing,
     steps,
 )
 from tests.deploy.slurm import PATIENCE, site
+from tests.needs import program
+
+pytestmark = pytest.mark.slow
 
 FILES = DEPLOY / "slurm"
 MINE = "  # yours"
@@ -81,13 +82,9 @@ class Launched:
 
     @contextlib.contextmanager
     def started(self, command, **more):
-        """The process of a command, in an environment with the package and with launchers.
-
-        These are in the environment of the extra ``deploy``; what the package needs is that of
-        the tests, and comes first.
-        """
-        tools = str(Path(program("dask-mpi", "the extra `deploy`")).parent)
-        paths = [self.slow.parent, ROOT, *python_site.getsitepackages()]
+        """The process of a command, in an environment with the package and with launchers."""
+        tools = str(Path(program("dask-mpi", "the extra deploy")).parent)
+        paths = [self.slow.parent, ROOT]
         env = quick_environment(
             PATH=os.pathsep.join([tools, os.environ["PATH"]]),
             PYTHONPATH=os.pathsep.join(map(str, paths)),

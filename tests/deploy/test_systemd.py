@@ -13,7 +13,10 @@ import pytest
 
 import largek_dask as lk
 from tests.checks import eventually
-from tests.deploy.running import DEPLOY, end, free_port, process, program, quick_environment
+from tests.deploy.running import DEPLOY, end, free_port, process, quick_environment
+from tests.needs import program
+
+pytestmark = pytest.mark.slow
 
 FOLDER = DEPLOY / "systemd"
 SCHEDULER, WORKER = "largek-scheduler.service", "largek-worker@.service"

@@ -29,7 +29,8 @@ from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.encryption import Certificate, certificates_in, look_at, why_no_answer
 from largek_dask.service.scheduler_file import Finder
 from tests.checks import eventually
-from tests.deploy.running import DEPLOY, end, free_port, process, program, quick_environment
+from tests.deploy.running import DEPLOY, end, free_port, process, quick_environment
+from tests.needs import program
 
 DASK = [sys.executable, "-m", "dask"]
 
@@ -47,7 +48,11 @@ def make(*arguments, check=True):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Certificates of one authority for this machine: a scheduler's for three weeks only."""
-    out = tmp_path_factory.mktemp("tls")
+    return certificates(tmp_path_factory.mktemp("tls"))
+
+
+def certificates(out):
+    """Make those of one authority, for a scheduler and for a client."""
     make("--out", out, "--at", out / "here", "--days", "20", "here,10.0.0.1")
     make("--out", out, "--at", out / "mine", "mine")
     return out
@@ -169,7 +174,8 @@ def server(folder):
 # --- make.sh --------------------------------------------------------------------------------------
 
 
-def test_make__files_names_and_dates(folder):
+def test_make__files_names_and_dates(tmp_path):
+    folder = certificates(tmp_path)
     [authority] = certificates_in(str(folder / "ca.pem"))
     [here] = certificates_in(str(folder / "here" / "node.pem"))
     [mine] = certificates_in(str(folder / "mine" / "node.pem"))
@@ -239,6 +245,7 @@ def test_make__bad_arguments(arguments, says, tmp_path):
 
 
 @pytest.mark.usefixtures("chunks_as_stored")
+@pytest.mark.slow
 def test_cluster__a_job_outlives_the_renewal_of_all_certificates(cluster, folder, tmp_path):
     address, restart = cluster
     with settings(folder / "mine"):
@@ -298,6 +305,7 @@ def listening(*begun):
                     yield connection.laddr.port, connection.laddr.ip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("insecure", [False, True])
 def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
     """The scheduler's and a worker's, by hand: what they ask SLURM is made up."""

@@ -1,8 +1,7 @@
-"""Checkpoints, labels and models on ``s3://``, against a server of moto on this machine."""
+"""Checkpoints, labels and models on ``s3://``, against an object store on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,13 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.model import Model, load_model
 from tests.driver.test_fit import X, assert_equal, cluster, stop_after
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+from tests.object_store import ObjectStore
 
 
 @pytest.fixture
-def options(server: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    options = {"endpoint_url": server, "key": "testing", "secret": "testing"}
-    fs = Folder("s3://jobs", options).fs
-    if not fs.exists("jobs"):
-        fs.mkdir("jobs")
-    return options
+def options(object_store: ObjectStore) -> dict[str, Any]:
+    object_store.bucket("jobs")
+    return object_store.options
 
 
 def test_of_two_who_create_one_object_one_succeeds(options: dict[str, Any]) -> None:

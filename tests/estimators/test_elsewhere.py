@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
 from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
+from tests import needs
 
 CUML = [
     "handle", "n_clusters", "max_iter", "tol", "verbose", "random_state", "init", "n_init",
@@ -88,8 +89,9 @@ def test_no_name_that_is_answered_is_a_parameter():
     assert not set(OF_MIXTURES) & set(parameters_of(lk.Mixture))
 
 
+@pytest.mark.slow
 def test_the_list_of_faiss_is_that_of_faiss():
-    faiss = pytest.importorskip("faiss")
+    faiss = needs.module("faiss", "bench")
     its = {name for name in dir(faiss.ClusteringParameters()) if not name.startswith(("_", "this"))}
     assert its - {"thisown"} <= {
         *FAISS,

@@ -522,23 +522,16 @@ def test_a_web_server_that_is_stopped_says_nothing_of_its_files(tmp_path):
         folder.exists("there.txt")
 
 
-def test_an_object_store_is_stopped_and_started(monkeypatch, clean):
-    moto = pytest.importorskip("moto.server")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"endpoint_url": f"http://{host}:{port}", "key": "testing", "secret": "testing"}
-    Folder("s3://away", options).fs.mkdir("away")
+def test_an_object_store_is_stopped_and_started(object_store, clean):
+    object_store.bucket("away")
+    options = object_store.options
     data = ingest("s3://away/x.zarr", storage_options=options)
     given = {name: {"memory": True} for name in options}
-    strike = Strike(lambda: server.stop())
+    strike = Strike(object_store.stop)
     with scheduler() as jobs:
         spec = document(data, "s3://away/out", storage_options=given)
         job_id = jobs.submit(spec, options, "somebody")
         assert strike.done.wait(SECONDS)
         seen_waiting(jobs, job_id)
-        server = moto.ThreadedMotoServer(ip_address=host, port=port)
-        server.start()
+        object_store.start()
         assert_clean(ended(jobs, job_id, 120.0), clean)
-    server.stop()

@@ -200,21 +200,16 @@ def keys(host):
 
 
 @pytest.fixture
-def falls_deaf(monkeypatch):
+def falls_deaf(monkeypatch, object_store):
     """An object store that does answer at first, however slowly: it is asked again."""
-    moto = pytest.importorskip("moto.server")
-    behind = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    behind.start()
-    server = FallsDeaf(behind.get_host_and_port())
+    server = FallsDeaf(object_store.address)
     # It takes every connection; only a busy machine is late.
     with limits(monkeypatch, 5.0, 1.5):
-        # What such servers of one process hold, they hold together.
         bucket = f"shop-{uuid.uuid4().hex}"
         Folder(f"s3://{bucket}", {**keys(server.host), **PATIENT}).fs.mkdir(bucket)
         server.url = f"s3://{bucket}"
         yield server
     server.stop()
-    behind.stop()
 
 
 # --- nothing is answered --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from tests.deploy.running import cannot, needs_root, program
+from tests import needs
 from tests.faults.power import COMMITS, CRASHES, drill
 from tests.faults.promises import (
     PROGRAMS,
@@ -82,10 +82,10 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def strace():
-    path = program("strace", "Debian's package strace")
+    path = needs.program("strace", "Debian's package strace")
     tried = subprocess.run([path, "-o", "/dev/null", "true"], capture_output=True, text=True)
     if tried.returncode != 0:
-        cannot(f"strace may not trace here: {tried.stderr.strip()}", "and CI has to allow it")
+        needs.missing(f"strace may not trace here: {tried.stderr.strip()}")
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +183,10 @@ def test_power_is_lost_at_any_moment__many_times(recorded, name, data):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("commit", COMMITS)
 def test_a_disk_is_copied_while_jobs_run(tmp_path, commit):
-    needs_root("file systems are mounted")
-    program("mkfs.ext4", "Debian's package e2fsprogs")
+    # Containers of CI may have no such devices either.
+    if subprocess.run(["losetup", "--find"], capture_output=True).returncode != 0:
+        pytest.skip("file systems are mounted by root only, on loop devices")
+    needs.program("mkfs.ext4", "Debian's package e2fsprogs")
     losses = list(drill(tmp_path, commit))
     assert [loss.kind for loss in losses] == list(CRASHES)
     assert [loss.n_unfinished for loss in losses] == [1, 1, 0]

@@ -13,6 +13,8 @@ import nbformat
 import nbstripout
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]

@@ -3,58 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
+from tests.browser import browser
 
-__all__ = ["Tab", "browser", "is_missing", "no_serious_finding"]
+__all__ = ["Tab", "browser", "no_serious_finding"]
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 PATIENCE = 120_000
 """Milliseconds that a test waits for what the page is to show."""
 SERIOUS = ("serious", "critical")
-
-
-def is_missing() -> str:
-    """Why there is no browser; empty where there is one."""
-    try:
-        import axe_playwright_python
-        import playwright
-    except ImportError as error:
-        return f"{error.name} is not installed: pip install 'largek_dask[browser]'"
-    del axe_playwright_python, playwright
-    if _path() is None:
-        return f"none of {', '.join(NAMES)} is installed"
-    return ""
-
-
-def _path() -> str | None:
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
-
-
-@contextmanager
-def browser() -> Iterator[Any]:
-    """Chromium; the test is skipped where there is none, but under ``CI=true``, where it fails."""
-    if reason := is_missing():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"no browser: {reason}")
-        pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=_path(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        try:
-            yield found
-        finally:
-            found.close()
 
 
 class Tab:

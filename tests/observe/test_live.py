@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 
-import nbclient
-import nbformat
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ import largek_dask as lk
 from largek_dask.driver.words import human_count
 from largek_dask.errors import BadRowsError, DegenerateDataWarning
 from largek_dask.observe import live
+from tests import needs
 
 RNG = np.random.default_rng(3)
 X = np.concatenate([RNG.normal(c, 1, size=(400, 4)) for c in (0, 20, 40)])
@@ -132,8 +131,10 @@ def test_rows_tell_what_they_are(tmp_path):
     assert cells(shown)["order"] == "shuffled"
 
 
+@pytest.mark.slow
 def test_a_real_kernel_shows_one_card():
     """With IPython itself: one display, updated in its place."""
+    nbclient, nbformat = needs.module("nbclient"), needs.module("nbformat")
     code = """
     import numpy as np, largek_dask as lk
     x = np.random.default_rng(0).normal(size=(2_000, 3))

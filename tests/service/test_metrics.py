@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +14,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
+import prometheus_client
 import pytest
 import yaml
 from distributed import Client, LocalCluster
@@ -30,9 +29,8 @@ from largek_dask.service import running
 from largek_dask.service.metering import metered
 from largek_dask.service.plugin import JobsPlugin
 from tests.checks import eventually
+from tests.needs import program
 from tests.service.conftest import wait_until
-
-prometheus_client = pytest.importorskip("prometheus_client")
 
 ROOT = Path(__file__).parent.parent.parent
 DASHBOARD = json.loads((ROOT / "deploy/grafana/largek.json").read_text())
@@ -182,15 +180,6 @@ def test_without_prometheus_nothing_is_registered(monkeypatch):
 # --- a real Prometheus ----------------------------------------------------------------------------
 
 
-def found_or_skipped(program):
-    path = shutil.which(program)
-    if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{program} is not there: CI installs it (.ci/run)")
-        pytest.skip(f"{program} is not installed: Debian has it in the package prometheus")
-    return path
-
-
 def checked(promtool, *arguments, given=None):
     """What promtool has to say."""
     done = subprocess.run(
@@ -221,7 +210,7 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert():
 
 def test_every_alert_fires_and_does_not_fire_too_early():
     """By Prometheus itself, on series that are made up."""
-    promtool = found_or_skipped("promtool")
+    promtool = program("promtool", "Debian's prometheus")
     done = subprocess.run(
         [promtool, "test", "rules", str(ALERT_TESTS)], capture_output=True, text=True, check=False
     )
@@ -305,7 +294,8 @@ def read(url):
 def test_prometheus_scrapes_scheduler_and_worker_and_every_expression_has_a_result(
     watched, tmp_path
 ):
-    prometheus, promtool = map(found_or_skipped, ("prometheus", "promtool"))
+    prometheus = program("prometheus", "Debian's prometheus")
+    promtool = program("promtool", "Debian's prometheus")
     client, targets = watched
     x = np.random.default_rng(0).standard_normal((40_000, 8)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=5_000, progress=False)

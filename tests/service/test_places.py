@@ -226,41 +226,35 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
 
 
 @pytest.fixture(scope="module")
-def object_store():
-    """Storage options of a server of moto on this machine, with a bucket ``places``."""
-    server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"endpoint_url": f"http://{host}:{port}", "key": "testing", "secret": "testing"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        for bucket in ("places", "rows"):
-            Folder(f"s3://{bucket}", options).fs.mkdir(bucket)
-        x = np.random.default_rng(1).standard_normal((600, 4)).astype(np.float32)
-        lk.ingest(x, "s3://rows/x.zarr", chunk_rows=200, progress=False, storage_options=options)
-        yield options
-    server.stop()
+def options(object_store):
+    """Storage options of an object store with buckets ``places`` and ``rows``."""
+    for bucket in ("places", "rows"):
+        object_store.bucket(bucket)
+    options = object_store.options
+    x = np.random.default_rng(1).standard_normal((600, 4)).astype(np.float32)
+    lk.ingest(x, "s3://rows/x.zarr", chunk_rows=200, progress=False, storage_options=options)
+    return options
 
 
 @pytest.fixture
-def submit(object_store, document):
+def submit(options, document):
     """``submit(jobs, "s3://places/a")``: the id of a job that writes there."""
 
     def make(jobs, output, **changes):
-        given = {name: {"memory": True} for name in object_store}
+        given = {name: {"memory": True} for name in options}
         spec = document(output, data="s3://rows/x.zarr", storage_options=given, **changes)
-        return jobs.submit(spec, object_store, "me")
+        return jobs.submit(spec, options, "me")
 
     return make
 
 
 @pytest.mark.parametrize("name", ["s3://places/names", "s3a://places/names/", "s3://places//names"])
 def test_object_store__an_output_is_taken_under_all_its_names(
-    open_jobs, submit, object_store, waiting, name
+    open_jobs, submit, options, waiting, name
 ):
     jobs = open_jobs()
     first = submit(jobs, f"s3://places/names-{len(name)}")
-    assert claimed_for(Folder(f"s3://places/names-{len(name)}", object_store)) == first
+    assert claimed_for(Folder(f"s3://places/names-{len(name)}", options)) == first
     with pytest.raises(OutputError, match=first):
         submit(jobs, name.replace("names", f"names-{len(name)}"))
     with pytest.raises(OutputError, match=first):
@@ -268,18 +262,18 @@ def test_object_store__an_output_is_taken_under_all_its_names(
 
 
 def test_object_store__the_folder_is_reserved_for_other_schedulers_too(
-    open_jobs, submit, object_store, waiting, tmp_path
+    open_jobs, submit, options, waiting, tmp_path
 ):
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
     first = submit(one, "s3://places/reserved")
     with pytest.raises(OutputError, match=first):
         submit(other, "s3://places/reserved")
-    assert claimed_for(Folder("s3://places/reserved", object_store)) == first
+    assert claimed_for(Folder("s3://places/reserved", options)) == first
     assert other.all() == []
 
 
 def test_object_store__of_two_at_the_same_moment_one_has_the_folder(
-    open_jobs, submit, object_store, waiting, tmp_path, monkeypatch
+    open_jobs, submit, options, waiting, tmp_path, monkeypatch
 ):
     """Both have found it empty before either has reserved it: the server says who is first."""
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
@@ -294,13 +288,13 @@ def test_object_store__of_two_at_the_same_moment_one_has_the_folder(
     monkeypatch.setattr(other._tenure.records, "create", late)
     with pytest.raises(OutputError, match="lk-"):
         submit(other, "s3://places/both")
-    assert taken == [claimed_for(Folder("s3://places/both", object_store))]
+    assert taken == [claimed_for(Folder("s3://places/both", options))]
     assert other.all() == []
 
 
-def test_object_store__who_has_lost_a_claim_writes_nothing_more(object_store):
+def test_object_store__who_has_lost_a_claim_writes_nothing_more(options):
     """Of two that claim the same number one gets it; the claim before is superseded."""
-    folder = Folder("s3://places/claims", object_store)
+    folder = Folder("s3://places/claims", options)
     first = Contender(folder, "lk-1", "one", 3600.0).claim()
     assert first is not None
     assert Contender(folder, "lk-1", "other", 3600.0).claim() is None, "the first one lives"
@@ -318,12 +312,12 @@ def test_object_store__who_has_lost_a_claim_writes_nothing_more(object_store):
         Contender(folder, "lk-2", "one", 0.0).claim()
 
 
-def test_object_store__a_job_and_its_result(open_jobs, submit, object_store):
+def test_object_store__a_job_and_its_result(open_jobs, submit, options):
     jobs = open_jobs()
     mine = submit(jobs, "s3://places/whole", n_clusters=5)
     status = wait_until(jobs, mine, *ENDED)
     assert status["state"] == "finished", str(status)
-    folder = Folder("s3://places/whole", object_store)
+    folder = Folder("s3://places/whole", options)
     assert read_result(folder, mine, 1).digest == jobs.model(mine).digest()
     with pytest.raises(ParameterError, match=mine):
         read_result(folder, OTHER, 1)
