@@ -255,6 +255,7 @@ def test_it_is_saved_as_page_and_picture(plot, tmp_path):
         plot.save(tmp_path / "no" / "fit.html")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_a_saved_page_is_drawn_by_a_browser_from_itself_alone(width, scheme, tmp_path):
     """Every panel, in the reader's colours, without a request or a word on the console."""

@@ -132,6 +132,7 @@ def test_rows_tell_what_they_are(tmp_path):
     assert cells(shown)["order"] == "shuffled"
 
 
+@pytest.mark.slow
 def test_a_real_kernel_shows_one_card():
     """With IPython itself: one display, updated in its place."""
     code = """

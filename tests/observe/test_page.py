@@ -39,6 +39,8 @@ from tests.faults.rig import Rig, free_port
 from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
 from tests.observe.sources import MadeUp, at, started, step
 
+pytestmark = pytest.mark.slow
+
 QUICK = {
     "largek.service.beat-seconds": 0.1,
     "largek.service.patience-seconds": 1.0,

@@ -291,7 +291,7 @@ def test_delete__removes_what_the_job_has_written_and_nothing_else(open_jobs, do
     (tmp_path / "out" / "notes.txt").write_text("mine")
     jobs.delete(job_id)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
-    assert list((tmp_path / "store" / "jobs").iterdir()) == []
+    assert Folder(str(tmp_path / "store" / "jobs")).names() == []
     with pytest.raises(JobNotFoundError):
         jobs.status(job_id)
 

@@ -177,6 +177,7 @@ def say(job_id, message):
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_has_told_before(tmp_path):
     x = np.random.default_rng(0).standard_normal((600, 4)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=100, progress=False)

@@ -861,7 +861,7 @@ def test_delete__a_job_of_which_something_is_to_be_told(open_jobs, document, lab
     jobs.delete(job_id)
     lab.let_go.set()
     eventually(lambda: not jobs.notices._in_flight, "the end of it")
-    assert list((tmp_path / "store" / "jobs").iterdir()) == []
+    assert Folder(str(tmp_path / "store" / "jobs")).names() == []
 
 
 def test_try_out__says_what_came_back(open_jobs, lab):

@@ -37,6 +37,14 @@ def blank(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
 
 
+DAMAGES = [
+    blank,
+    # (The tests of each file have these two by turns.)
+    pytest.param(empty, marks=pytest.mark.slow),
+    pytest.param(cut, marks=pytest.mark.slow),
+]
+
+
 def files_in(*folders: Path) -> list[Path]:
     found = (path for folder in folders for path in folder.rglob("*"))
     return sorted(path for path in found if path.is_file() and path.stat().st_size)
@@ -161,7 +169,7 @@ def test_each_file_of_a_job_that_has_finished(finished, restart, logged):
     assert failed == {"model.zarr", "labels.zarr"}
 
 
-@pytest.mark.parametrize("damage", [empty, cut, blank])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_all_files_of_a_job_that_has_finished(finished, restart, damage):
     """But those by which its scheduler knows of it."""
     places, digest, labels = finished
@@ -201,7 +209,7 @@ def test_each_file_of_a_job_that_has_not_ended(unfinished, restart, finished_dig
         jobs.close(20.0)
 
 
-@pytest.mark.parametrize("damage", [empty, cut, blank])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_all_files_of_a_job_that_has_not_ended(unfinished, restart, finished_digest, damage):
     for path in files_in(unfinished.root / "out"):
         damage(path)
