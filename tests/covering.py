@@ -1,4 +1,4 @@
-"""Cases that are fewer than all combinations of some parameters, and leave no two values unmet."""
+"""Cases that are fewer than all combinations of some parameters, and leave no value out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["every_two"]
+import pytest
+
+__all__ = ["every_two", "in_turns"]
 
 Pair = tuple[tuple[int, int], tuple[int, int]]
 
@@ -43,4 +45,20 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
         unmet -= pairs_of(best)
     return [
         tuple(some[at] for some, at in zip(values, case, strict=True)) for case in sorted(chosen)
+    ]
+
+
+def in_turns(*values: Sequence[Any]) -> list[Any]:
+    """Return all combinations for ``parametrize``: each value once in the default tier, then slow.
+
+    For values that take code paths of their own, whichever other values they meet.
+    """
+    most = max(map(len, values))
+    usual = {tuple(n % len(some) for some in values) for n in range(most)}
+    return [
+        pytest.param(
+            *(some[at] for some, at in zip(values, places, strict=True)),
+            marks=() if places in usual else pytest.mark.slow,
+        )
+        for places in itertools.product(*(range(len(some)) for some in values))
     ]

@@ -207,10 +207,10 @@ def stored(tmp_path_factory):
 @pytest.mark.parametrize(
     ("algorithm", "threads", "least", "most"),
     [
-        (lk.NMBatch(), 1, 1.0, 30),
-        (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
+        (lk.NMBatch(), 1, 1.0, 12),
+        pytest.param(lk.NMBatch.paper(rho=1.0), 1, 1.0, 30, marks=pytest.mark.slow),
         (lk.NMBatch(gather=20_000), 2, 0.25, 12),
-        (lk.VRKM(), 2, 1.0, 12),
+        pytest.param(lk.VRKM(), 2, 1.0, 12, marks=pytest.mark.slow),
         (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
         (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
         (lk.Truncated(), 2, 0.2, 30),
@@ -236,7 +236,9 @@ def planned_and_held(url, algorithm, threads, most):
     # as many totals as the moment has threads take.
     collected.BLOCK_BYTES = 1 << 13
     mixture = "iso" if isinstance(algorithm, lk.VCGMM) else None
-    options = FitOptions(n_clusters=40, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
+    # Every number of clusters up to k is searched for by DCDBundle.
+    k = 10 if isinstance(algorithm, lk.DCDBundle) else 40
+    options = FitOptions(n_clusters=k, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
     with dask.config.set(SMALL_CHUNKS):
         rows = lk.open_rows(url)
         # What is loaded and compiled once is no part of it.
