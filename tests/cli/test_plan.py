@@ -214,7 +214,7 @@ def stored(tmp_path_factory):
         (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
         (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
         (lk.Truncated(), 2, 0.2, 30),
-        (lk.DCDBundle(effort="fast"), 2, 1.0, 60),
+        pytest.param(lk.DCDBundle(effort="fast"), 2, 1.0, 60, marks=pytest.mark.slow),
         (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
@@ -236,9 +236,7 @@ def planned_and_held(url, algorithm, threads, most):
     # as many totals as the moment has threads take.
     collected.BLOCK_BYTES = 1 << 13
     mixture = "iso" if isinstance(algorithm, lk.VCGMM) else None
-    # Every number of clusters up to k is searched for by DCDBundle.
-    k = 10 if isinstance(algorithm, lk.DCDBundle) else 40
-    options = FitOptions(n_clusters=k, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
+    options = FitOptions(n_clusters=40, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
     with dask.config.set(SMALL_CHUNKS):
         rows = lk.open_rows(url)
         # What is loaded and compiled once is no part of it.
