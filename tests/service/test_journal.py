@@ -108,7 +108,7 @@ def test_lines__outlive_the_scheduler_and_the_run(running, open_jobs, slow_steps
     jobs, job_id = running
     jobs.journal.take("worker", A, entry(job_id, "before"))
     # The last thing before the end.
-    assert jobs.close(20.0) == []
+    assert jobs.close(120.0) == []
     assert "before" in (tmp_path / "out" / "logs.jsonl").read_text()
     slow_steps.set()
     later = open_jobs()

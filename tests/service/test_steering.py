@@ -184,7 +184,7 @@ def test_pause__outlives_the_scheduler(open_jobs, document, rows_url, slow_steps
     begun(first, job_id, 2)
     first.steering.pause(job_id)
     wait_until(first, job_id, "paused")
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     slow_steps.set()
     second = open_jobs()
     assert second.status(job_id)["state"] == "paused"

@@ -82,7 +82,7 @@ def finished(open_jobs, document, tmp_path):
         jobs = open_jobs()
         job_id = jobs.submit(document(labels=True, algorithm=lk.Lloyd(), max_iter=4), {}, "me")
         digest = wait_until(jobs, job_id, *ENDED)["result"]["digest"]
-        jobs.close(20.0)
+        jobs.close(120.0)
     places = Places(tmp_path)
     places.save(job_id)
     return places, digest, places.labels()
@@ -95,7 +95,7 @@ def unfinished(open_jobs, document, tmp_path, slow_steps):
         jobs = open_jobs()
         job_id = jobs.submit(document(labels=True, algorithm=lk.Lloyd(), max_iter=4), {}, "me")
         begun(jobs, job_id, 2)
-        jobs.close(20.0)
+        jobs.close(120.0)
         slow_steps.set()
         places = Places(tmp_path)
         places.save(job_id)
@@ -165,7 +165,7 @@ def test_each_file_of_a_job_that_has_finished(finished, restart, logged):
             assert status["state"] == "finished", where
             assert jobs.model(places.job_id).digest() == digest, where
             assert np.array_equal(places.labels(), labels), where
-        jobs.close(20.0)
+        jobs.close(120.0)
     assert failed == {"model.zarr", "labels.zarr"}
 
 
@@ -206,7 +206,7 @@ def test_each_file_of_a_job_that_has_not_ended(unfinished, restart, finished_dig
             status = wait_until(jobs, places.job_id, *ENDED)
             assert status["state"] == "finished", f"{path}: {status}"
             assert status["result"]["digest"] == finished_digest, path
-        jobs.close(20.0)
+        jobs.close(120.0)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
