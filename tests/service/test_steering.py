@@ -22,6 +22,8 @@ from largek_dask.service.store import Records
 from tests.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
+pytestmark = pytest.mark.slow
+
 STEP = 2
 """The step after which jobs here are paused."""
 
