@@ -1,14 +1,14 @@
-"""Cases that are fewer than all combinations of some parameters, and leave no two values unmet."""
+"""Cases of tests: few of all combinations of values in the default tier, the others slow."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
-__all__ = ["every_two", "slow", "tiers"]
+__all__ = ["covering", "every_two", "in_turns", "slow", "tiers"]
 
 
 def slow(*cases: Any) -> list[Any]:
@@ -17,45 +17,64 @@ def slow(*cases: Any) -> list[Any]:
     return [pytest.param(*values, marks=pytest.mark.slow) for values in every]
 
 
-Pair = tuple[tuple[int, int], tuple[int, int]]
-
-
-def pairs_of(places: Sequence[int]) -> set[Pair]:
-    """Every two values of a case: (parameter, place of its value), twice."""
-    return set(itertools.combinations(enumerate(places), 2))
-
-
-def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Combinations of values, one for each parameter, in which every two of them meet.
-
-    A kernel is compiled for every combination that a test asks for, which takes seconds each. Most
-    faults need one value or two; what three and more of them do together is tried for other cases
-    than the ones that are left out.
+def covering(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the first few of some cases in which all pairs of values meet that meet in any.
 
     Parameters
     ----------
-    *values : sequence
-        The values of each parameter, two parameters or more.
+    cases : iterable of tuple
+        One hashable value for each parameter.
 
     Returns
     -------
     list of tuple
-        In the order of ``itertools.product``, the same in every process.
+        In their order, the same in every process.
     """
-    every = list(itertools.product(*(range(len(some)) for some in values)))
-    unmet = set().union(*map(pairs_of, every))
-    chosen = []
+    pairs = {case: set(itertools.combinations(enumerate(case), 2)) for case in cases}
+    unmet = set().union(*pairs.values())
+    chosen = set()
     while unmet:
         # (the first of those that bring most together)
-        best = max(every, key=lambda places: len(pairs_of(places) & unmet))
-        chosen.append(best)
-        unmet -= pairs_of(best)
-    return [
-        tuple(some[at] for some, at in zip(values, case, strict=True)) for case in sorted(chosen)
-    ]
+        best = max(pairs, key=lambda case: len(pairs[case] & unmet))
+        chosen.add(best)
+        unmet -= pairs[best]
+    return [case for case in pairs if case in chosen]
+
+
+def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return combinations of values in which every two values of two parameters meet, and few more.
+
+    An error in how two parameters act together is met like in all combinations
+    (``itertools.product``); one that needs three of them may be missed.
+    """
+    return _chosen(values, covering(_places(values)))
 
 
 def tiers(*values: Sequence[Any]) -> list[Any]:
-    """All combinations of values: those of :func:`every_two`, and the others as slow cases."""
-    chosen = every_two(*values)
-    return [*chosen, *slow(*(case for case in itertools.product(*values) if case not in chosen))]
+    """Return all combinations for ``parametrize``: those of :func:`every_two`, then slow ones."""
+    return _tiered(values, covering(_places(values)))
+
+
+def in_turns(*values: Sequence[Any]) -> list[Any]:
+    """Return all combinations for ``parametrize``: each value once in the default tier, then slow.
+
+    For values that take code paths of their own, whichever other values they meet.
+    """
+    most = max(map(len, values))
+    return _tiered(values, [tuple(n % len(some) for some in values) for n in range(most)])
+
+
+Places = list[tuple[int, ...]]
+
+
+def _places(values: Sequence[Sequence[Any]]) -> Places:
+    return list(itertools.product(*(range(len(some)) for some in values)))
+
+
+def _chosen(values: Sequence[Sequence[Any]], places: Places) -> list[tuple[Any, ...]]:
+    return [tuple(some[at] for some, at in zip(values, case, strict=True)) for case in places]
+
+
+def _tiered(values: Sequence[Sequence[Any]], usual: Places) -> list[Any]:
+    others = [case for case in _places(values) if case not in usual]
+    return [*_chosen(values, usual), *slow(*_chosen(values, others))]

@@ -207,14 +207,14 @@ def stored(tmp_path_factory):
 @pytest.mark.parametrize(
     ("algorithm", "threads", "least", "most"),
     [
-        (lk.NMBatch(), 1, 1.0, 30),
-        (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
+        (lk.NMBatch(), 1, 1.0, 12),
+        pytest.param(lk.NMBatch.paper(rho=1.0), 1, 1.0, 30, marks=pytest.mark.slow),
         (lk.NMBatch(gather=20_000), 2, 0.25, 12),
-        (lk.VRKM(), 2, 1.0, 12),
+        pytest.param(lk.VRKM(), 2, 1.0, 12, marks=pytest.mark.slow),
         (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
         (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
         (lk.Truncated(), 2, 0.2, 30),
-        (lk.DCDBundle(effort="fast"), 2, 1.0, 60),
+        pytest.param(lk.DCDBundle(effort="fast"), 2, 1.0, 60, marks=pytest.mark.slow),
         (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",

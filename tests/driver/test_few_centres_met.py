@@ -13,8 +13,10 @@ from largek_dask.algorithms.parts import labels as parts_labels
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import boxes
 from largek_dask.passes.local import LocalPasses
+from tests.covering import in_turns
 
 KINDS = ["plain", "weighted", "integer", "away", "far rows", "twice", "not finite"]
+WIDTHS = [(12, np.float32), (5, np.float64)]
 
 
 STEPS = {
@@ -62,9 +64,9 @@ def share(calls):
     return evaluated / pairs
 
 
-@pytest.mark.parametrize(("d", "dtype"), [(12, np.float32), (5, np.float64)])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fit_ends_and_a_model_predicts_as_with_all_centres(monkeypatch, met, d, dtype, kind):
+@pytest.mark.parametrize(("kind", "width"), in_turns(KINDS, WIDTHS))
+def test_a_fit_ends_and_a_model_predicts_as_with_all_centres(monkeypatch, met, kind, width):
+    d, dtype = width
     r = np.random.default_rng(7)
     k, n = 240, 3_000
     places = 100 * r.normal(size=(k, d))
@@ -111,14 +113,13 @@ def test_a_fit_ends_and_a_model_predicts_as_with_all_centres(monkeypatch, met, d
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize(("d", "weighted"), [(12, False), (5, True)])
-def test_steps_are_those_with_all_centres(monkeypatch, name, d, weighted):
+@pytest.mark.parametrize(("name", "d"), in_turns(list(STEPS), [12, 5]))
+def test_steps_are_those_with_all_centres(monkeypatch, name, d):
     r = np.random.default_rng(11)
     k, n = 240, 6_000
     places = 100 * r.normal(size=(k, d))
     x = (places[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
-    weight = r.integers(0, 4, n).astype(float) if weighted else None
+    weight = r.integers(0, 4, n).astype(float) if d == 5 else None
     met = counted_in(monkeypatch, parts_labels)
     found = []
     for is_on, n_threads in ((False, 1), (True, 1), (True, 3)):

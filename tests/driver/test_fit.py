@@ -341,12 +341,12 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
     ("algorithm", "in_chunks"),
     [
         (Lloyd(), True),
-        (Lloyd("hamerly"), True),
+        pytest.param(Lloyd("hamerly"), True, marks=pytest.mark.slow),
         (NMBatch(b0=50, gather=0), True),
-        (VRKM(rounds=3), True),
+        pytest.param(VRKM(rounds=3), True, marks=pytest.mark.slow),
         (VRKM(rounds=3), False),
         (Truncated(), True),
-        (Truncated(), False),
+        pytest.param(Truncated(), False, marks=pytest.mark.slow),
     ],
     ids=[
         "lloyd",

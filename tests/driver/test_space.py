@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from contextlib import suppress
@@ -17,6 +18,7 @@ from scipy.sparse import random
 import largek_dask as lk
 from largek_dask.data.patience import trouble
 from largek_dask.driver import space
+from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import FILES, check_output_fits, space_needed
 from largek_dask.driver.space import check_space
@@ -53,6 +55,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
+@pytest.fixture(params=[6])
+def few_checkpoints(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is due at few steps only: those of a search consist of very many files."""
+    steps = itertools.count(1)
+    monkeypatch.setattr(Checkpoints, "due", lambda self: next(steps) % request.param == 0)
+
+
 def most_written(path: Path) -> int:
     """Bytes of all files; what is written beside may remove some that were just seen."""
     total = 0
@@ -63,6 +72,7 @@ def most_written(path: Path) -> int:
     return total
 
 
+@pytest.mark.usefixtures("few_checkpoints")
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -77,25 +87,21 @@ def most_written(path: Path) -> int:
 def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algorithm: Any) -> None:
     needed = space_needed(rows, K, algorithm, n_init=N_INIT, labels=True)
     # Models are kept of up to 53 passes of the search.
-    steps, most = 60 if isinstance(algorithm, lk.Truncated) else 12, 0
+    steps, most = 60 if isinstance(algorithm, lk.Truncated) else 18, 0
 
     def look(snapshot: Any) -> None:
         nonlocal most
         most = max(most, most_written(tmp_path))
 
-    with dask.config.set({"largek.checkpoints.seconds": 0}):
-        fit_into(
-            Folder(str(tmp_path)),
-            rows,
-            FitOptions(algorithm=algorithm, n_clusters=K, n_init=N_INIT, max_iter=steps, tol=0.0),
-            labels=True,
-            callbacks=[look],
-        )
+    options = FitOptions(algorithm=algorithm, n_clusters=K, n_init=N_INIT, max_iter=steps, tol=0.0)
+    fit_into(Folder(str(tmp_path)), rows, options, labels=True, callbacks=[look])
     most = max(most, most_written(tmp_path))
     assert len(list((tmp_path / "starts/01/checkpoints").glob("*.json"))) == 3
     assert most <= needed <= 3 * most + FILES
 
 
+@pytest.mark.usefixtures("few_checkpoints")
+@pytest.mark.parametrize("few_checkpoints", [2], indirect=True)
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_space_needed__is_less_where_rows_meet_all_centres(
     tmp_path: Path, rows: Any, kind: str
@@ -112,8 +118,7 @@ def test_space_needed__is_less_where_rows_meet_all_centres(
         most = max(most, most_written(tmp_path))
 
     options = FitOptions(algorithm=algorithm, n_clusters=k, max_iter=60, tol=0.0)
-    with dask.config.set({"largek.checkpoints.seconds": 0}):
-        fit_into(Folder(str(tmp_path)), rows, options, labels=True, callbacks=[look])
+    fit_into(Folder(str(tmp_path)), rows, options, labels=True, callbacks=[look])
     assert most <= needed < 4 * most + FILES
     lists = replace(algorithm, neighbours=32)
     if kind == "dense":

@@ -225,6 +225,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_first_fit_without_time_compiles_for_its_scan_alone(tmp_path: Path) -> None:
     import json

@@ -111,7 +111,7 @@ def scheduler(
     try:
         yield jobs
     finally:
-        assert jobs.close(20.0) == [], "a job does not stop"
+        assert jobs.close(120.0) == [], "a job does not stop"
 
 
 def at_work() -> str:

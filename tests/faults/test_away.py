@@ -24,6 +24,7 @@ from largek_dask.model import Model, load_model
 from largek_dask.service.fitting import model_in
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from tests.checks import eventually, fit_asked
+from tests.covering import in_turns
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
 from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 X = np.random.default_rng(4).standard_normal((600, 3)).astype(np.float32)
 MAX_ITER = 5
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +130,10 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("moment", [("after", "step"), ("before", "labels"), ("before", "publish")])
+MOMENTS = [("after", "step"), ("before", "labels"), ("before", "publish")]
+
+
+@pytest.mark.parametrize(("error", "moment"), in_turns(list(ERRORS), MOMENTS))
 def test_a_job_waits_for_its_output_and_goes_on(tmp_path, error, moment, clean):
     FaultyFileSystem.follow(plan := Away(ERRORS[error]))
     data = ingest(str(tmp_path / "x.zarr"))
@@ -522,6 +525,7 @@ def test_a_web_server_that_is_stopped_says_nothing_of_its_files(tmp_path):
         folder.exists("there.txt")
 
 
+@pytest.mark.slow
 def test_an_object_store_is_stopped_and_started(object_store, clean):
     object_store.bucket("away")
     options = object_store.options

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.faults.moved import FATES, drill
 
 
+@pytest.mark.slow
 def test_schedulers_that_die_are_followed_by_others_and_nothing_is_lost(tmp_path):
     """One of each kind; ``python -m tests.faults.moved`` has 30."""
     # Processes to start are most of what it takes.

@@ -34,8 +34,8 @@ from tests.faults.rig import ROOT
 from tests.faults.system_calls import calls, record
 from tests.faults.unsynced import CUT, FATES, HOLE, NOTHING, WHOLE, ZEROS, History, Names, Tree, lay
 
-# Whoever has no kernels yet compiles them in the child, and all its system calls are looked at.
-pytestmark = pytest.mark.timeout(600)
+# It needs strace. A child without cached kernels compiles them, and all its calls are recorded.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclasses.dataclass
@@ -167,7 +167,6 @@ def test_power_is_lost_at_any_moment(recorded, name, data):
     lose_power(data, recorded[name])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(UNSHRUNK, max_examples=300)
@@ -179,7 +178,6 @@ def test_power_is_lost_at_any_moment__many_times(recorded, name, data):
 # --- a real file system ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("commit", COMMITS)
 def test_a_disk_is_copied_while_jobs_run(tmp_path, commit):

@@ -1,6 +1,6 @@
-"""Real schedulers and workers, each struck once by each fault: the model is that of a clean run.
+"""Real schedulers and workers, struck by each kind of fault: the model is that of a clean run.
 
-``python -m tests.faults`` does all faults to all algorithms, at all moments.
+``python -m tests.faults`` injects all faults into all algorithms, at all moments.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from tests.faults.rig import Rig
 from tests.faults.strikes import strike
 
 ALL = ("KillWorker",)
-"""Done to every algorithm here; of the others the algorithms take turns: what a job does again does
-not depend on how its worker has ended."""
+"""Faults injected into every algorithm; each other fault gets one algorithm, in turn."""
+LONG = ("KillAllWorkers", "TermScheduler", "ChangingWorkers", *ALL)
+"""Left to the slow tier: ``test_every_point_is_there`` kills a worker, and the rest of these take
+paths of ``NoWorkers``, ``KillScheduler`` and of ``tests/passes/test_cluster.py``."""
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +41,13 @@ def rig(tmp_path_factory):
 
 
 def chosen():
-    """Every fault with its algorithms."""
+    """Return every fault with its algorithms."""
     names = ["lloyd", "nmbatch", "nmbatch-sparse", "truncated", "vrkm"]
     for number, fault in enumerate(FAULTS):
         few = names if fault.__name__ in ALL else [names[number % len(names)]]
-        yield from (pytest.param(fault, name, id=f"{fault.__name__}-{name}") for name in few)
+        marks = pytest.mark.slow if fault.__name__ in LONG else ()
+        for name in few:
+            yield pytest.param(fault, name, id=f"{fault.__name__}-{name}", marks=marks)
 
 
 @pytest.mark.parametrize(("fault_class", "name"), list(chosen()))
@@ -57,6 +61,7 @@ def test_a_struck_job_gives_the_model_of_a_clean_one(rig, cases, tmp_path, fault
         raise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -77,6 +82,7 @@ def patient(tmp_path_factory):
         yield rig
 
 
+@pytest.mark.slow
 def test_nothing_waits_for_dasks_own_timeouts(patient, cases, tmp_path):
     # Large enough to be sent to the workers on its own.
     case = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
@@ -89,11 +95,13 @@ def test_nothing_waits_for_dasks_own_timeouts(patient, cases, tmp_path):
     assert patient.visits("receive") > received, "there was a broadcast"
 
 
+@pytest.mark.slow
 def test_a_death_inside_a_broadcast_keeps_nobody_waiting(patient, tmp_path):
     """Here of the first one to have it and of others; ``python -m tests.faults`` kills 50."""
     assert len(killed_in_broadcasts(patient, tmp_path / "rows", 4, most=STALL_SECONDS)) == 4
 
 
+@pytest.mark.slow
 def test_a_cluster_that_adapts_grows_under_jobs_and_shrinks_after_them(cases, tmp_path):
     assert "up to 3 workers" in adaptive(tmp_path / "adaptive", {"lloyd": cases["lloyd"]})
 

@@ -49,6 +49,7 @@ def test_every_panel_with_lines_is_drawn():
     assert [item(panel) for panel in ANSWER["panels"] if not panel["series"]] == [None] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("kind", DRAWN)
 def test_items_can_be_read_and_hold_no_data(kind, theme):
@@ -67,6 +68,7 @@ def test_items_can_be_read_and_hold_no_data(kind, theme):
     assert tools >= {"Pan", "WheelZoom", "BoxZoom", "Save", "Hover", "Reset"}
 
 
+@pytest.mark.slow
 def test_items_depend_on_kind_names_and_theme_alone():
     """Whatever the data, and however many figures have been made before."""
     other = {panel["kind"]: panel for panel in board(40).answer()["panels"]}
@@ -123,6 +125,7 @@ def test_the_usual_charts_are_made_beforehand(tmp_path):
     assert figures._item.cache_info().misses == made, "each is there already"
 
 
+@pytest.mark.slow
 def test_items_use_no_code_and_only_the_core_of_bokeh_js():
     """Widgets, tables, WebGL and mathjax are scripts of their own, and pages may forbid code."""
     names = set()

@@ -4,7 +4,6 @@ import gc
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -160,22 +159,21 @@ def test_setting_up(as_before, capsys):
     assert "and warned of" in second["message"]
 
 
+@pytest.mark.slow
 def test_processes_of_dask_write_nothing_but_json(tmp_path):
     """Scheduler and worker as they are started by hand, with a job that says too much."""
     x = np.random.default_rng(0).standard_normal((600, 3))
     lk.ingest(x, tmp_path / "x.zarr", chunk_rows=50, progress=False)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    host, port = address.split(":")
+    found_at = str(tmp_path / "scheduler.json")
     logs = {name: tmp_path / f"{name}.log" for name in ("scheduler", "worker")}
     commands = {
         "scheduler": [
-            "--host", host, "--port", port, "--preload", "tests.observe.shouting",
+            "--host", "127.0.0.1", "--port", "0", "--scheduler-file", found_at,
+            "--preload", "tests.observe.shouting",
             "--preload", "largek_dask.service.preload",
             "--largek-store", str(tmp_path / "store"), "--largek-log", "json",
         ],
-        "worker": [address, "--no-nanny", "--nthreads", "2",
+        "worker": ["--scheduler-file", found_at, "--no-nanny", "--nthreads", "2",
                    "--preload", "tests.observe.shouting"],
     }  # fmt: skip
     with ExitStack() as stack:
@@ -189,8 +187,10 @@ def test_processes_of_dask_write_nothing_but_json(tmp_path):
             )  # fmt: skip
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
-        client = stack.enter_context(Client(f"tcp://{address}", timeout=60, set_as_default=False))
-        client.wait_for_workers(1, timeout=60)
+        client = stack.enter_context(
+            Client(scheduler_file=found_at, timeout=120, set_as_default=False)
+        )
+        client.wait_for_workers(1, timeout=120)
         job = lk.connect(client).submit(
             str(tmp_path / "x.zarr"), n_clusters=5, output=str(tmp_path / "out"), max_iter=3,
             storage_options={"token": SECRET},

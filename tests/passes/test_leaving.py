@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 
+import dask
 import psutil
-import pytest
 
 from largek_dask.data.sources import open_rows
 from largek_dask.passes import leaving
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.leaving import ConnectionEnder, Leavers, end_connections
 from tests.passes.toys import combine, count_chunk, integers, start
-
-SOON = 5.0
-"""Dask would take 30 s."""
 
 
 class Connections:
@@ -54,35 +50,32 @@ def test_leavers__are_connected_to_no_longer_for_some_moments(monkeypatch):
 
 
 async def gathered_while_it_leaves(key, address, pid, dask_scheduler=None):
-    """Seconds that a scheduler takes for a value whose worker leaves between question and call."""
+    """Whether a scheduler gives up a value whose worker leaves between question and call."""
     asked = asyncio.ensure_future(dask_scheduler.gather([key]))
     # Now it knows who has it, and has asked nobody yet.
     await asyncio.sleep(0)
     os.kill(pid, signal.SIGKILL)
-    assert not psutil.wait_procs([psutil.Process(pid)], timeout=20)[1]
+    assert not psutil.wait_procs([psutil.Process(pid)], timeout=120)[1]
     await dask_scheduler.remove_worker(address, stimulus_id="test", close=False)
-    begin = time.monotonic()
-    done, _ = await asyncio.wait([asked], timeout=SOON)
+    done, _ = await asyncio.wait([asked], timeout=120)
     asked.cancel()
-    return time.monotonic() - begin, bool(done)
+    return bool(done)
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-def test_a_scheduler_gives_up_what_it_asks_of_one_that_has_just_left(prepared, fresh_cluster):
+def test_a_scheduler_gives_up_what_it_asks_of_one_that_has_just_left(fresh_cluster):
     client = fresh_cluster(2)
-    if prepared:
-        with ClusterPasses(open_rows(integers(100)), client) as passes:
-            passes.reduce(count_chunk, start=start, combine=combine)
-        client.run_on_scheduler(end_connections)
-        ours = [name for name in client.run_on_scheduler(plugins) if ConnectionEnder.name in name]
-        assert ours == [ConnectionEnder.name], "once"
+    with ClusterPasses(open_rows(integers(100)), client) as passes:
+        passes.reduce(count_chunk, start=start, combine=combine)
+    client.run_on_scheduler(end_connections)
+    ours = [name for name in client.run_on_scheduler(plugins) if ConnectionEnder.name in name]
+    assert ours == [ConnectionEnder.name], "once"
     value = client.submit(abs, -3, pure=False)
     assert value.result() == 3
     [address] = client.who_has([value])[value.key]
     pid = client.run(os.getpid)[address]
-    seconds, done = client.run_on_scheduler(gathered_while_it_leaves, value.key, address, pid)
-    assert done == prepared
-    assert (seconds < SOON) == prepared
+    # Without us Dask keeps trying to connect for that time.
+    with dask.config.set({"distributed.comm.timeouts.connect": "1h"}):
+        assert client.run_on_scheduler(gathered_while_it_leaves, value.key, address, pid)
 
 
 def plugins(dask_scheduler=None):

@@ -513,7 +513,7 @@ def test_no_more_than_a_few_chunks_are_read_ahead():
         if chunk.index == 0:
             source = passes._engine
             assert source is not None
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 120
             while len(rows.reads) < 1 + 2 and time.monotonic() < deadline:
                 full.wait(0.001)
             ahead.append(len(rows.reads))

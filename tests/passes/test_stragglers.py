@@ -136,5 +136,7 @@ def test_a_worker_that_stands_still_loses_its_chunks(
         half = passes.n_chunks // 2
         assert told == [{"address": slow[0], "change": "slow", "chunks": half}]
         passes._stragglers._until.clear()
-        assert passes.reduce(count_chunk, start=start, combine=combine)[0] == N
+        # On a busy machine either one may be slow.
+        with dask.config.set({"largek.passes.straggler-seconds": 3600.0}):
+            assert passes.reduce(count_chunk, start=start, combine=combine)[0] == N
         assert told[1:] == [{"address": slow[0], "change": "back", "chunks": half}]

@@ -106,7 +106,7 @@ def open_jobs(tmp_path, quick_leases):
 
     yield make
     for jobs in opened:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
 
 
 @pytest.fixture

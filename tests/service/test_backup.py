@@ -39,7 +39,7 @@ def test_restored__store_and_outputs_are_all_there_is(
     with dask.config.set({"largek.service.concurrent-jobs": 1}):
         queued = jobs.submit(document("queued"), {}, "me")
         assert jobs.status(queued)["state"] == "queued"
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
     names = ("store", "ended", "ran", "queued")
     for name in names:
         shutil.copytree(tmp_path / name, tmp_path / "backup" / name)
@@ -94,7 +94,7 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
         second = open_jobs()
         with pytest.raises(OtherSchedulerError, match="those of scheduler-0"):
             second.wait_until_ready()
-        assert first.close(20.0) == []
+        assert first.close(120.0) == []
         slow_steps.set()
         with second._changed:
             assert second._changed.wait_for(second._register.loaded.is_set, 60.0)

@@ -11,6 +11,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import ClusterError
+from largek_dask.service import client as client_module
 from tests.conftest import make_client
 
 CLOSED = r"^the Dask client is closed, .*: make a new one, such as Client\('tcp://host:8786'\)\.$"
@@ -126,8 +127,9 @@ def test_a_service_that_was_closed(what, service_of_closed, monkeypatch):
         ASKED[what](*service_of_closed)
 
 
-def test_a_scheduler_that_is_gone(data, model, tmp_path):
+def test_a_scheduler_that_is_gone(data, model, tmp_path, monkeypatch):
     """Its clients: that of a service of its own, which tries to connect, and another one."""
+    monkeypatch.setattr(client_module, "RECONNECT_SECONDS", 0.2)
     quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
     with ExitStack() as stack, dask.config.set(quick):
         client = make_client(stack, 1, processes=False, protocol="tcp://")

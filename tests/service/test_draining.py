@@ -50,7 +50,7 @@ def test_drain__holds_what_runs_and_begins_nothing(
         ids.append(first.submit(document("3"), {}, "me"))
         with first._changed:
             assert first._queue.due() == []
-        assert first.close(20.0) == []
+        assert first.close(120.0) == []
         slow_steps.set()
         second = open_jobs()
         assert all(second.status(job_id)["draining"] for job_id in ids)

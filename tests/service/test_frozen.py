@@ -19,7 +19,7 @@ from largek_dask.service import client as client_module
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
 from tests.checks import eventually, join
-from tests.deploy.running import free_port, process, quick_environment
+from tests.deploy.running import process, quick_environment
 
 
 def answer_late(dask_scheduler, longer):
@@ -41,13 +41,14 @@ def scheduler(tmp_path_factory):
 
     Within the block it has a second for each answer, and for a sign of life.
     """
-    folder, port = tmp_path_factory.mktemp("frozen"), free_port()
-    command = [sys.executable, "-m", "dask", "scheduler", "--port", str(port), "--no-dashboard",
+    folder = tmp_path_factory.mktemp("frozen")
+    command = [sys.executable, "-m", "dask", "scheduler", "--port", "0", "--no-dashboard",
                "--host", "127.0.0.1", "--preload", "largek_dask.service.preload",
                "--largek-store", str(folder / "store")]  # fmt: skip
     log = folder / "log"
     with process(command, log, quick_environment()) as begun:
-        eventually(lambda: "Scheduler at:" in log.read_text(), "a scheduler")
+        at = re.compile(r"Scheduler at: +(tcp://\S+)\n")
+        address = eventually(lambda: at.search(log.read_text()), "a scheduler")[1]
 
         def is_stopped():
             return psutil.Process(begun.pid).status() == psutil.STATUS_STOPPED
@@ -65,7 +66,7 @@ def scheduler(tmp_path_factory):
             finally:
                 os.kill(begun.pid, signal.SIGCONT)
 
-        yield f"tcp://127.0.0.1:{port}", frozen
+        yield address, frozen
 
 
 @pytest.fixture
@@ -127,10 +128,7 @@ YET = r" It may yet do what it was asked \((\w+)\): see jobs\(\) before you repe
 ONCE = {
     "overview": (lambda service, job: service.overview(), None),
     "card": (lambda service, job: job._repr_html_(), None),
-    "priority": (lambda service, job: job.set_priority(3), "priority"),
-    "pause": (lambda service, job: job.pause(), "pause"),
     "submit": (lambda service, job: service.submit("/x", n_clusters=3, output="/y"), "submit"),
-    "gc": (lambda service, job: service.gc("30d"), "sweep"),
 }  # fmt: skip
 
 

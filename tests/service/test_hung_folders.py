@@ -122,7 +122,7 @@ def test_sweeper__jobs_after_one_that_hangs_are_removed(
     well = first.submit(document("well", max_iter=1), {}, "me")
     wait_until(first, well, "finished")
     monkeypatch.setattr(sweeping, "TICK_SECONDS", 0.01)
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     storage.opened.clear()
     with dask.config.set({"largek.service.retention.jobs": "0.001s"}):
         jobs = open_jobs()
@@ -140,7 +140,7 @@ def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, 
     ids = [first.submit(document(name, max_iter=1), {}, "me") for name in ("hung", "well")]
     for job_id in ids:
         wait_until(first, job_id, "finished")
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     go_on, asked, real = threading.Event(), threading.Event(), os.path.realpath
 
     def realpath(path, **options):
@@ -167,7 +167,7 @@ def test_serve__shows_what_is_new_of_others(storage, open_jobs, document, tmp_pa
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         hung = first.submit(document("hang:///hung/out"), {}, "me")
         well = first.submit(document("well"), {}, "me")
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     storage.opened.clear()
     monkeypatch.setattr("largek_dask.service.folders.LOCAL_SECONDS", 0.02)
     shown = Folders([str(tmp_path / "store")])

@@ -108,7 +108,7 @@ def test_lines__outlive_the_scheduler_and_the_run(running, open_jobs, slow_steps
     jobs, job_id = running
     jobs.journal.take("worker", A, entry(job_id, "before"))
     # The last thing before the end.
-    assert jobs.close(20.0) == []
+    assert jobs.close(120.0) == []
     assert "before" in (tmp_path / "out" / "logs.jsonl").read_text()
     slow_steps.set()
     later = open_jobs()
@@ -177,6 +177,7 @@ def say(job_id, message):
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_has_told_before(tmp_path):
     x = np.random.default_rng(0).standard_normal((600, 4)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=100, progress=False)

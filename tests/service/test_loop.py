@@ -5,6 +5,7 @@ import time
 
 import dask
 import numpy as np
+import pytest
 import zarr
 from distributed import LocalCluster
 
@@ -14,6 +15,7 @@ MOST_SECONDS = 0.05
 K, D = 1_000, 25_000
 
 
+@pytest.mark.slow
 def test_no_callback_of_the_loop_takes_long(tmp_path, monkeypatch, old_objects_aside):
     """A model of 100 MB is fitted, and asked for; CPU seconds, so that a busy machine is no excuse.
 

@@ -291,6 +291,7 @@ def read(url):
         return answer.read().decode()
 
 
+@pytest.mark.slow
 def test_prometheus_scrapes_scheduler_and_worker_and_every_expression_has_a_result(
     watched, tmp_path
 ):

@@ -215,4 +215,4 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
         assert takes.data == 3_000 * 4 * 4
         wait_until(jobs, job_id, "finished")
     finally:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []

@@ -22,6 +22,8 @@ from largek_dask.service.store import Records
 from tests.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
+pytestmark = pytest.mark.slow
+
 STEP = 2
 """The step after which jobs here are paused."""
 
@@ -184,7 +186,7 @@ def test_pause__outlives_the_scheduler(open_jobs, document, rows_url, slow_steps
     begun(first, job_id, 2)
     first.steering.pause(job_id)
     wait_until(first, job_id, "paused")
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     slow_steps.set()
     second = open_jobs()
     assert second.status(job_id)["state"] == "paused"

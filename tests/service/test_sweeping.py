@@ -119,7 +119,7 @@ def test_delete__that_is_cut_off_is_finished_by_the_next(
             first.resume(job_id, {}, {})
         with pytest.raises(ParameterError, match="is being removed"):
             first.sweeper.keep(job_id, True)
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     assert records_in(tmp_path) == {*jobs_of.values(), other}
     second = open_jobs()
     # A job leaves the list when all of its files have gone.
@@ -137,7 +137,7 @@ def test_keep__outlives_the_scheduler_and_whoever_removes(open_jobs, finished, t
     job_id = finished(first)
     first.sweeper.keep(job_id, True)
     assert first.events(job_id, 0, 1000)[-1]["kept"] is True
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     second = open_jobs()
     assert second.status(job_id)["kept"]
     with pytest.raises(ParameterError, match=r"is kept: let it go by keep\(False\)"):
@@ -371,5 +371,5 @@ def test_sweep__while_jobs_run_keeps_nobody_waiting(open_jobs, document, slow_st
 def test_stop__ends_between_two_jobs(open_jobs):
     jobs: Jobs = open_jobs()
     jobs.wait_until_ready()
-    assert jobs.close(20.0) == []
+    assert jobs.close(120.0) == []
     assert not jobs.sweeper.is_alive()

@@ -59,7 +59,14 @@ def rows_by_worker(service):
     return dict(service.client.run(ask).values())
 
 
-@pytest.mark.parametrize("kind", ["sparse", "weighted", "integers"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "weighted",
+        pytest.param("sparse", marks=pytest.mark.slow),
+        pytest.param("integers", marks=pytest.mark.slow),
+    ],
+)
 def test_only_tagged_workers_compute_and_the_bits_are_the_same(service, tmp_path, kind):
     url, weight = rows_of_kind(kind, tmp_path)
     rows = lk.open_rows(url, sample_weight=weight)

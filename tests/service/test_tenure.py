@@ -67,9 +67,9 @@ def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, s
     slow_steps.set()
     wait_until(first, job_id, "finished")
     # As soon as it ends, the other one has everything.
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     with second._changed:
-        assert second._changed.wait_for(second._register.loaded.is_set, 30.0)
+        assert second._changed.wait_for(second._register.loaded.is_set, 120.0)
     assert second.status(job_id)["result"] == first.status(job_id)["result"]
     second.delete(job_id)
     assert second.epoch != first.epoch
@@ -117,7 +117,7 @@ def test_second__takes_over_from_one_that_is_silent(
     with patient():
         awake.set()
         with first._changed:
-            assert first._changed.wait_for(lambda: first._tenure.holder, 30.0)
+            assert first._changed.wait_for(lambda: first._tenure.holder, 120.0)
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             first.status(job_id)
         slow_steps.set()
@@ -186,7 +186,7 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
         def waiting(self, *arguments):
             if threading.current_thread().name.startswith("held"):
                 inside.set()
-                assert go_on.wait(30.0)
+                assert go_on.wait(120.0)
             return original(self, *arguments)
 
         return waiting
@@ -196,13 +196,13 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
     monkeypatch.setattr(Folder, "publish", wait(Folder.publish))
     with ThreadPoolExecutor(1, "held") as pool:
         asked = pool.submit(ask[held])
-        assert inside.wait(30.0)
+        assert inside.wait(120.0)
         with pytest.raises(ParameterError, match=f"just being {held.rstrip('e')}ed"):
             ask[other]()
         # Meanwhile all others are answered.
         assert jobs.status(job_id)["state"] == "finished"
         go_on.set()
-        asked.result(30.0)
+        asked.result(120.0)
     if held == "delete":
         with pytest.raises(JobNotFoundError):
             jobs.status(job_id)
@@ -333,7 +333,7 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
         eventually(lambda: not late.exists(), "it to be put away")
         assert [path.name for path in (tmp_path / "store" / "late").iterdir()] == [late.name]
         assert wait_until(second, again, "finished", "failed")["state"] == "finished"
-        assert second.close(20.0) == []
+        assert second.close(120.0) == []
         third = open_jobs()
         assert [status["id"] for status in third.all()] == [again]
         assert record_of(tmp_path, again).exists()
@@ -355,7 +355,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
         assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
         look(second._register)
         assert not record_of(tmp_path, job_id).exists()
-        assert second.close(20.0) == []
+        assert second.close(120.0) == []
         assert open_jobs().all() == []
 
 
@@ -377,7 +377,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
         look(second._register)
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
-        assert second.close(20.0) == []
+        assert second.close(120.0) == []
         assert open_jobs().status(job_id)["result"] == ended["result"]
 
 

@@ -1,11 +1,7 @@
-"""A cluster that speaks TLS only, of real processes with certificates made here."""
+"""A cluster that accepts only TLS connections, with certificates made here."""
 
 import datetime
 import ipaddress
-import os
-import socket
-import subprocess
-import sys
 from contextlib import ExitStack
 
 import numpy as np
@@ -14,12 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from distributed import Client
 from distributed.security import Security
 
 import largek_dask as lk
 from largek_dask.errors import ClusterError
 from largek_dask.passes.cluster import EMBED_BYTES
+from tests.conftest import make_client
 
 
 def certificates(folder):
@@ -58,29 +54,7 @@ def certificates(folder):
     return paths
 
 
-@pytest.fixture
-def start(tmp_path):
-    """``start("scheduler", ...)``: a process of Dask's command line; stopped at the end."""
-    with ExitStack() as stack:
-
-        def begin(*arguments):
-            log = stack.enter_context(open(tmp_path / f"{arguments[0]}.log", "ab"))
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dask", *arguments, "--dashboard-address", ":0"],
-                stdout=log, stderr=log, env={
-                    **os.environ,
-                    "DASK_LARGEK__STORE": "",
-                    "DASK_LARGEK__DATA__READ_CHUNK_BYTES": "1",
-                },
-            )  # fmt: skip
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
-            return process
-
-        yield begin
-
-
-def test_tls__a_job_from_beginning_to_end(start, tmp_path):
+def test_tls__a_job_from_beginning_to_end(tmp_path):
     pem = certificates(tmp_path)
     k, d = 50, 400
     # Such a model is sent on its own, from one worker to the other.
@@ -88,30 +62,19 @@ def test_tls__a_job_from_beginning_to_end(start, tmp_path):
     rows_url = str(tmp_path / "x.zarr")
     x = np.random.default_rng(0).standard_normal((600, d)).astype(np.float32)
     lk.ingest(x, rows_url, chunk_rows=100, progress=False)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tls://127.0.0.1:{free.getsockname()[1]}"
-    flags = ["--tls-ca-file", pem["ca"], "--tls-cert", pem["cert"], "--tls-key", pem["key"]]
-    start(
-        "scheduler", "--host", address, "--protocol", "tls", *flags,
-        "--preload", "largek_dask.service.preload", "--largek-store", str(tmp_path / "store"),
-    )  # fmt: skip
-    for _ in range(2):
-        start("worker", address, "--nthreads", "1", "--no-nanny", *flags)
-    mine = Security(
-        tls_ca_file=pem["ca"],
-        tls_client_cert=pem["cert"],
-        tls_client_key=pem["key"],
-        require_encryption=True,
-    )
-    with Client(address, security=mine, set_as_default=False, timeout=60) as client:
-        client.wait_for_workers(2, timeout=60)
-        service = lk.connect(client)
+    options = {f"tls_{role}_cert": pem["cert"] for role in ("client", "scheduler", "worker")}
+    options |= {f"tls_{role}_key": pem["key"] for role in ("client", "scheduler", "worker")}
+    security = Security(tls_ca_file=pem["ca"], require_encryption=True, **options)
+    with ExitStack() as stack:
+        client = make_client(stack, 2, processes=False, protocol="tls://", security=security)
+        service = lk.connect(client, store=str(tmp_path / "store"))
         job = service.submit(
             rows_url, n_clusters=k, algorithm=lk.Lloyd(), output=str(tmp_path / "out")
         )
         model = job.result("120s")
+        address = client.scheduler.address
+        with pytest.raises(ClusterError, match="no Dask scheduler answers"):
+            lk.connect(address.replace("tls", "tcp"), timeout="2s")
+    assert address.startswith("tls://")
     km = lk.KMeans(k, algorithm=lk.Lloyd(), random_state=0).fit(lk.open_rows(rows_url))
     assert model.digest() == km.model_.digest()
-    with pytest.raises(ClusterError, match="no Dask scheduler answers"):
-        lk.connect(address.replace("tls", "tcp"), timeout="2s")

@@ -37,6 +37,14 @@ def blank(path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
 
 
+DAMAGES = [
+    blank,
+    # (The tests of each file have these two by turns.)
+    pytest.param(empty, marks=pytest.mark.slow),
+    pytest.param(cut, marks=pytest.mark.slow),
+]
+
+
 def files_in(*folders: Path) -> list[Path]:
     found = (path for folder in folders for path in folder.rglob("*"))
     return sorted(path for path in found if path.is_file() and path.stat().st_size)
@@ -74,7 +82,7 @@ def finished(open_jobs, document, tmp_path):
         jobs = open_jobs()
         job_id = jobs.submit(document(labels=True, algorithm=lk.Lloyd(), max_iter=4), {}, "me")
         digest = wait_until(jobs, job_id, *ENDED)["result"]["digest"]
-        jobs.close(20.0)
+        jobs.close(120.0)
     places = Places(tmp_path)
     places.save(job_id)
     return places, digest, places.labels()
@@ -87,7 +95,7 @@ def unfinished(open_jobs, document, tmp_path, slow_steps):
         jobs = open_jobs()
         job_id = jobs.submit(document(labels=True, algorithm=lk.Lloyd(), max_iter=4), {}, "me")
         begun(jobs, job_id, 2)
-        jobs.close(20.0)
+        jobs.close(120.0)
         slow_steps.set()
         places = Places(tmp_path)
         places.save(job_id)
@@ -157,11 +165,11 @@ def test_each_file_of_a_job_that_has_finished(finished, restart, logged):
             assert status["state"] == "finished", where
             assert jobs.model(places.job_id).digest() == digest, where
             assert np.array_equal(places.labels(), labels), where
-        jobs.close(20.0)
+        jobs.close(120.0)
     assert failed == {"model.zarr", "labels.zarr"}
 
 
-@pytest.mark.parametrize("damage", [empty, cut, blank])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_all_files_of_a_job_that_has_finished(finished, restart, damage):
     """But those by which its scheduler knows of it."""
     places, digest, labels = finished
@@ -198,10 +206,10 @@ def test_each_file_of_a_job_that_has_not_ended(unfinished, restart, finished_dig
             status = wait_until(jobs, places.job_id, *ENDED)
             assert status["state"] == "finished", f"{path}: {status}"
             assert status["result"]["digest"] == finished_digest, path
-        jobs.close(20.0)
+        jobs.close(120.0)
 
 
-@pytest.mark.parametrize("damage", [empty, cut, blank])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_all_files_of_a_job_that_has_not_ended(unfinished, restart, finished_digest, damage):
     for path in files_in(unfinished.root / "out"):
         damage(path)

@@ -103,12 +103,12 @@ def test_acceptance_outlives_the_scheduler_and_is_of_one_version(left, be, open_
     jobs, _, job_id = left()
     jobs.steering.resume(job_id, accept_version=True)
     assert jobs.status(job_id)["state"] == "queued"
-    assert jobs.close(20.0) == []
+    assert jobs.close(120.0) == []
     be("8.0.0")
     later, _, _ = left()
     assert later.status(job_id)["reason"] == "version"
     assert f"by largek_dask {NEW}" in later.status(job_id)["note"]
-    assert later.close(20.0) == []
+    assert later.close(120.0) == []
     be(NEW)
     same, _, _ = left()
     assert same.status(job_id)["state"] == "queued"

@@ -40,7 +40,7 @@ def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
         assert not status["note"]
         assert status["result"]["digest"] == expected(rows_url)
     finally:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
 
 
 def test_workers__a_job_that_waits_for_them_can_be_cancelled(
@@ -55,7 +55,7 @@ def test_workers__a_job_that_waits_for_them_can_be_cancelled(
         jobs.cancel(job_id)
         assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
     finally:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
 
 
 def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_model(
@@ -64,7 +64,7 @@ def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_mode
     first = open_jobs()
     job_id = first.submit(document(max_time=1e6), {}, "me")
     begun(first, job_id, 2)
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     assert (tmp_path / "out" / "checkpoints" / "000002.json").exists()
     after_two = fit_asked(
         lk.open_rows(rows_url), algorithm=lk.Lloyd(), n_clusters=7, seed=0, max_iter=2, tol=0.0
@@ -77,7 +77,7 @@ def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_mode
         status = wait_until(jobs, job_id, *ENDED)
         result, model = status["result"], jobs.model(job_id)
     finally:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
     assert [e["event"] for e in jobs.events(job_id, 0, 1000)].count("started") == 1, "only before"
     found = status["state"], result["stop_reason"], result["n_iter"]
     assert found == ("finished", "max_time", 2)
@@ -99,7 +99,7 @@ def test_workers__a_time_limit_without_any_model_is_an_error(
         assert status["state"] == "failed"
         assert "before there was a model" in status["result"]["message"]
     finally:
-        assert jobs.close(20.0) == []
+        assert jobs.close(120.0) == []
 
 
 MISFITS = {
@@ -116,7 +116,7 @@ def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
     first = open_jobs()
     job_id = first.submit(document(), {}, "me")
     begun(first, job_id, 2)
-    assert first.close(20.0) == []
+    assert first.close(120.0) == []
     slow_steps.set()
     name, answer, text = MISFITS[reason]
     real = getattr(admission, name)
@@ -145,7 +145,7 @@ def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
             assert [e["n_iter"] for e in events if e["event"] == "started"] == [0, 2]
             assert [e["reason"] for e in events if e["event"] == "waiting"] == [reason]
         finally:
-            assert later.close(20.0) == []
+            assert later.close(120.0) == []
 
 
 @pytest.mark.parametrize("has_run", [True, False])
