@@ -74,7 +74,7 @@ def test_code_of_a_page_runs(folder, page, monkeypatch):
     if page == "start/hpc.md":
         pretend_slurm(folder, monkeypatch)
     for language, code in blocks(page):
-        (run_python if language == "python" else run_shell)(code, folder)
+        run_python([code], folder) if language == "python" else run_shell(code, folder)
     if page == "start/hpc.md":
         assert "nworkers 1" in (folder / "srun.log").read_text()
         assert lk.load_model(str(folder / "run3" / "model.zarr")).n_clusters == 60
