@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["every_two"]
-
-Pair = tuple[tuple[int, int], tuple[int, int]]
+__all__ = ["covering", "every_two"]
 
 
-def pairs_of(places: Sequence[int]) -> set[Pair]:
-    """Every two values of a case: (parameter, place of its value), twice."""
-    return set(itertools.combinations(enumerate(places), 2))
+def covering(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the first few of some cases in which all pairs of values meet that meet in any.
+
+    Parameters
+    ----------
+    cases : iterable of tuple
+        One hashable value for each parameter.
+
+    Returns
+    -------
+    list of tuple
+        In their order, the same in every process.
+    """
+    pairs = {case: set(itertools.combinations(enumerate(case), 2)) for case in cases}
+    unmet = set().union(*pairs.values())
+    chosen = set()
+    while unmet:
+        # (the first of those that bring most together)
+        best = max(pairs, key=lambda case: len(pairs[case] & unmet))
+        chosen.add(best)
+        unmet -= pairs[best]
+    return [case for case in pairs if case in chosen]
 
 
 def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -33,14 +50,5 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     list of tuple
         In the order of ``itertools.product``, the same in every process.
     """
-    every = list(itertools.product(*(range(len(some)) for some in values)))
-    unmet = set().union(*map(pairs_of, every))
-    chosen = []
-    while unmet:
-        # (the first of those that bring most together)
-        best = max(every, key=lambda places: len(pairs_of(places) & unmet))
-        chosen.append(best)
-        unmet -= pairs_of(best)
-    return [
-        tuple(some[at] for some, at in zip(values, case, strict=True)) for case in sorted(chosen)
-    ]
+    places = covering(itertools.product(*(range(len(some)) for some in values)))
+    return [tuple(some[at] for some, at in zip(values, case, strict=True)) for case in places]
