@@ -95,6 +95,7 @@ def test_python_blocks_run(tmp_path):
     assert (tmp_path / "density.zarr").exists()
 
 
+@pytest.mark.slow
 def test_cluster_section(tmp_path):
     """Scheduler and workers as they are typed, a job submitted, come back to, and from a shell."""
     lk = largek_dask
@@ -151,6 +152,7 @@ def test_the_readme_says_which_python():
     assert f"Python {asked.removeprefix('>=')} or later" in README
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_shell_block_runs(tmp_path):
     """But for its end, which takes minutes: tests of warmup run that command, and its processes."""

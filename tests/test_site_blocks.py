@@ -6,15 +6,15 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
 
 import largek_dask as lk
 from tests.test_documents import README, run_python, run_shell
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -38,6 +38,7 @@ def blocks(page):
 @pytest.fixture
 def folder(tmp_path):
     """What pages suppose to be there: rows as files of all kinds."""
+    h5py, pd = pytest.importorskip("h5py"), pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     x = 4 * rng.normal(size=(7, 6))[rng.integers(7, size=1_500)] + rng.normal(size=(1_500, 6))
     x = x.astype(np.float32)
