@@ -27,7 +27,7 @@ OTHERS = [
     "tests/driver/test_options.py",
 ]
 
-pytestmark = pytest.mark.timeout(1_200)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 def blocks() -> dict[str, str]:

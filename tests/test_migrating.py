@@ -57,6 +57,7 @@ def run(code, folder, ending=""):
 SAVED = "\nnp.save('labels.npy', labels), np.save('centers.npy', km.cluster_centers_)\n"
 
 
+@pytest.mark.slow
 def test_after_scikit_learn(folder):
     before, after = scripts("scikit-learn")
     assert before.replace("from sklearn.cluster", "from largek_dask") == after
@@ -64,6 +65,7 @@ def test_after_scikit_learn(folder):
     assert told[1] == pytest.approx(told[0], rel=0.2)
 
 
+@pytest.mark.slow
 def test_after_dask_ml(folder):
     code = scripts("dask-ml")[1].replace('"rows.zarr"', f'"{folder}/rows.zarr"')
     run(code.replace('"labels.zarr"', f'"{folder}/labels.zarr"'), folder)
@@ -72,11 +74,13 @@ def test_after_dask_ml(folder):
     assert len(np.unique(found)) == 20
 
 
+@pytest.mark.slow
 def test_after_cuml(folder):
     run(scripts("cuML")[1], folder, SAVED)
     assert len(np.unique(np.load(folder / "labels.npy"))) == 20
 
 
+@pytest.mark.slow
 def test_after_faiss(folder):
     run(scripts("faiss")[1], folder, SAVED)
     centers = np.load(folder / "centers.npy")

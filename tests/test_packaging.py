@@ -14,9 +14,12 @@ from zipfile import ZipFile
 
 import pytest
 
-from hatch_build import links, standalone
 from largek_dask.cli.slurm import FILES
 from largek_dask.version import __version__
+
+pytest.importorskip("hatchling")
+pytest.importorskip("build")
+from hatch_build import links, standalone
 
 ROOT = Path(__file__).parent.parent
 HOST = "https://host.example/owner/largek_dask"

@@ -20,6 +20,7 @@ from largek_dask.errors import BadRowsError, DataError, ParameterError, Paramete
 from largek_dask.model import CentersModel
 from largek_dask.model import separation as module
 from largek_dask.model.separation import NAMES, Score, Separation
+from tests.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -68,9 +69,9 @@ LABELS = KM.predict(X)
 # --- peers ----------------------------------------------------------------------------------------
 
 
-@every_peer
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
-@pytest.mark.parametrize("k", [2, 9, 300])
+@pytest.mark.parametrize(
+    ("name", "dtype", "k"), every_two(list(PEERS), ["float32", "float64", "int16"], [2, 9, 300])
+)
 def test_scikit_learn_gives_the_same(name: str, dtype: str, k: int) -> None:
     x = (X * 10).astype(dtype)
     # Stopped early: the model's centres are not the means of their rows.

@@ -13,13 +13,15 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from sphinx.util.inventory import InventoryFile
 
 import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
 from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
 from tests import browser
+
+pytest.importorskip("sphinx")
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -104,6 +106,8 @@ def test_every_page_is_in_the_navigation(site):
 
 
 def test_every_public_name_has_a_place(site):
+    from sphinx.util.inventory import InventoryFile
+
     with (site / "objects.inv").open("rb") as file:
         found = InventoryFile.load(file, "", lambda base, uri: uri)
     named = {name for kind, entries in found.items() if kind.startswith("py:") for name in entries}

@@ -6,15 +6,15 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
 
 import largek_dask as lk
 from tests.test_documents import README, run_python, run_shell
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -38,6 +38,7 @@ def blocks(page):
 @pytest.fixture
 def folder(tmp_path):
     """What pages suppose to be there: rows as files of all kinds."""
+    h5py, pd = pytest.importorskip("h5py"), pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     x = 4 * rng.normal(size=(7, 6))[rng.integers(7, size=1_500)] + rng.normal(size=(1_500, 6))
     x = x.astype(np.float32)
@@ -74,7 +75,7 @@ def test_code_of_a_page_runs(folder, page, monkeypatch):
     if page == "start/hpc.md":
         pretend_slurm(folder, monkeypatch)
     for language, code in blocks(page):
-        (run_python if language == "python" else run_shell)(code, folder)
+        run_python([code], folder) if language == "python" else run_shell(code, folder)
     if page == "start/hpc.md":
         assert "nworkers 1" in (folder / "srun.log").read_text()
         assert lk.load_model(str(folder / "run3" / "model.zarr")).n_clusters == 60

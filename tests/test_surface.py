@@ -6,7 +6,6 @@ clusters as the rows allow, labels that can be predicted, and no warning.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client
 from numpy.typing import NDArray
 
 import largek_dask as lk
@@ -27,6 +25,7 @@ from tests.checks import (
     recorded_warnings,
     watched_passes,
 )
+from tests.covering import covering
 
 N_ROWS, N_FEATURES, CHUNK_ROWS = 1_100, 10, 300
 """More rows than "auto" takes for few, in four chunks."""
@@ -48,9 +47,10 @@ CASES = [
 KINDS = ["float32", "float64", "uint8", "bool", "csr"]
 
 
-def alike(k: int, algorithm: str, kind: str) -> bool:
-    """Whether rows in a store are all alike in this case: they have weights in every second one."""
-    return (CLUSTERS.index(k) + NAMES.index(algorithm) + KINDS.index(kind)) % 2 == 0
+def is_weighted(k: int, algorithm: str, kind: str, source: str) -> bool:
+    """Weights are in the array of every second case, and in the store of the others."""
+    at = CLUSTERS.index(k) + NAMES.index(algorithm) + KINDS.index(kind)
+    return at % 2 == (source == "array")
 
 
 def meets_workers(k: int, algorithm: str, kind: str) -> bool:
@@ -59,8 +59,15 @@ def meets_workers(k: int, algorithm: str, kind: str) -> bool:
     return at % len(KINDS) < (3 if algorithm in PATHS else 2)
 
 
-ON_WORKERS = [(kind, *case) for kind in KINDS for case in CASES if meets_workers(*case, kind)]
-"""Where rows are computed does not know of what kind they are: every two values meet."""
+SURFACE = [
+    (kind, k, algorithm, source, is_weighted(k, algorithm, kind, source))
+    for kind in KINDS
+    for k, algorithm in CASES
+    for source in ("array", "store", "workers")
+    if source != "workers" or meets_workers(k, algorithm, kind)
+]
+FEW = set(covering(SURFACE))
+"""Every two values meet: the rest is slow."""
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -78,7 +85,7 @@ def make_rows(kind: str) -> Any:
     return x.astype(kind)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module")
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -91,10 +98,8 @@ def rows(kind: str) -> Any:
     return x
 
 
-def make_weights(are_alike: bool) -> NDArray[np.float64] | None:
-    """Whole ones and fractions, and some rows that do not count; None: all rows are alike."""
-    if are_alike:
-        return None
+def make_weights() -> NDArray[np.float64]:
+    """Whole ones and fractions, and some rows that do not count."""
     return np.random.default_rng(3).choice([0.0, 0.5, 1.0, 3.0], N_ROWS, p=[0.1, 0.2, 0.5, 0.2])
 
 
@@ -107,38 +112,23 @@ def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(out)
 
 
-@pytest.mark.parametrize("source", ["array", "store"])
-@pytest.mark.parametrize(("k", "algorithm"), CASES)
-def test_surface(k: int, algorithm: str, source: str, kind: str, rows: Any, url: str) -> None:
-    """Each kind of rows, number of clusters and algorithm from both sources, once with weights.
-
-    Which of the two has them takes turns: what is done with weights does not know where rows lie.
-    """
-    are_alike = alike(k, algorithm, kind) == (source == "store")
-    check(k, algorithm, rows, rows if source == "array" else url, make_weights(are_alike))
-
-
-@pytest.mark.parametrize(("kind", "k", "algorithm"), ON_WORKERS, indirect=["kind"])
-def test_workers(k: int, algorithm: str, kind: str, rows: Any, url: str, cluster2: Client) -> None:
-    check(k, algorithm, rows, url, make_weights(alike(k, algorithm, kind)), cluster2)
-
-
-def test_every_two_values_meet_on_workers() -> None:
-    """And every two are there with weights, and without."""
-    cases = [(*case, alike(*case[1:], case[0])) for case in ON_WORKERS]
-    whole = [(kind, *case, weights) for kind in KINDS for case in CASES for weights in (0, 1)]
-    for a, b in itertools.combinations(range(4), 2):
-        assert {(case[a], case[b]) for case in cases} == {(case[a], case[b]) for case in whole}
-
-
-def check(
+@pytest.mark.parametrize(
+    ("kind", "k", "algorithm", "source", "weighted"),
+    [pytest.param(*case, marks=() if case in FEW else pytest.mark.slow) for case in SURFACE],
+    indirect=["kind"],
+)
+def test_surface(
     k: int,
     algorithm: str,
+    source: str,
+    weighted: bool,
     rows: Any,
-    data: Any,
-    weight: NDArray[np.float64] | None,
-    client: Client | None = None,
+    url: str,
+    request: pytest.FixtureRequest,
 ) -> None:
+    data = rows if source == "array" else url
+    client = request.getfixturevalue("cluster2") if source == "workers" else None
+    weight = make_weights() if weighted else None
     most = 300 if algorithm in PATHS else 5
     km = lk.KMeans(k, algorithm=algorithm, random_state=k, max_iter=most, client=client)
     if algorithm in ("vc-gmm", *PATHS) and sp.issparse(rows):

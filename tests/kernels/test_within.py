@@ -225,7 +225,11 @@ def test_a_function_that_calls_itself(folder):
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     """What a newcomer waits for. More of them is a cost that ``benchmarks.start`` should show."""
-    environment = os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path)}
+    # One tile on every processor: each of them has other functions.
+    environment = os.environ | {
+        "DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path),
+        "DASK_LARGEK__KERNELS__TILE": "plain",
+    }
     done = subprocess.run(
         [sys.executable, "-c", FIT], env=environment, check=True, capture_output=True, text=True
     )
@@ -240,11 +244,10 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     assert not [kinds for _, kinds in ours if "Literal" in str(kinds)]
     assert len(set(ours)) == len(ours)
     twice = Counter(name for name, _ in ours)
+    assert max(twice.values()) <= 2, twice.most_common(8)
     assert sum(count - 1 for count in twice.values()) <= 6, twice.most_common(8)
-    assert 50 < len(ours) <= 70
     # what a progress line reckons with
     assert abs(len(ours) - FUNCTIONS_MANY) <= 6
-    assert len(found) <= 118
 
 
 def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch):
