@@ -29,18 +29,18 @@ from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.data.rows import Rows
 from largek_dask.kernels import ahead
 from largek_dask.kernels.claims import Claims
-from largek_dask.kernels.jit import asks_whether_to_compile, cache_folder
+from largek_dask.kernels.jit import asks_whether_to_compile, cache_folder, is_cache_empty
 from largek_dask.passes.local import available_cpus
 
-__all__ = ["compiles_ahead", "is_worth_it"]
+__all__ = ["compiles_ahead", "is_possible", "is_worth_it"]
 
 log = logging.getLogger(__name__)
 
 COMMAND = f"import sys; from {ahead.__name__} import main; main(*sys.argv[1:])"
 """What the other process runs, with its arguments."""
 FIRST = 3
-"""With this function that is not in the cache it begins: after a fit of the same sort none or a
-few are missing, which do not pay for a process."""
+"""Functions missing from a cache that is not empty before it begins: after a fit of the same sort
+none or a few are missing, which do not pay for a process."""
 
 
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
@@ -57,9 +57,18 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
     n_threads : int, optional
         Threads that the fit may use; None: one a core.
     """
+    return isinstance(algorithm, Truncated) and not rows.is_sparse and is_possible(n_threads)
+
+
+def is_possible(n_threads: int | None = None) -> bool:
+    """Return whether another process may compile, on a second core, what this one then loads.
+
+    Parameters
+    ----------
+    n_threads : int, optional
+        Threads that this process may use; None: one per core.
+    """
     if numba.config.DISABLE_JIT or not sys.executable:
-        return False
-    if not isinstance(algorithm, Truncated) or rows.is_sparse or rows.dtype.kind != "f":
         return False
     if min(available_cpus(), n_threads or available_cpus()) < 2:
         return False
@@ -75,10 +84,18 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 def compiles_ahead(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
     """Have another process compile kernels while the block runs, and end it then.
 
-    It begins when this process has something to compile.
+    It begins at once if the cache is empty, otherwise when `FIRST` functions are missing.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        The type in which kernels compute with the rows.
+    n_features, k : int
     """
     other = _Other([dtype.name, str(n_features), str(k)])
     try:
+        if is_cache_empty():
+            other.start()
         with asks_whether_to_compile(other.may_compile):
             yield
     finally:
@@ -113,19 +130,26 @@ class _Other:
             if self._is_over:
                 return True
             self._missing += 1
-            try:
-                self._begin()
-            except OSError as error:  # the fit then compiles alone
-                log.debug("no process to compile ahead: %r", error)
+            self._begin(is_worth_it=self._missing >= FIRST)
         return self._claims is None or self._claims.take(path)
 
-    def _begin(self) -> None:
-        """Make ready with the first function that is missing, and start the process in time."""
-        if self._missing == 1:
-            self._folder = tempfile.TemporaryDirectory(prefix="largek-", ignore_cleanup_errors=True)
-            self._claims = Claims(Path(self._folder.name), self._is_alive)
-        elif self._missing == FIRST and self._folder is not None:
-            self._process = _started(self._folder.name, self._what)
+    def start(self) -> None:
+        """Start the process now, whatever is missing."""
+        with self._lock:
+            self._begin(is_worth_it=True)
+
+    def _begin(self, *, is_worth_it: bool) -> None:
+        """Make the folder of claims, and start the process once it is worth it."""
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(
+                    prefix="largek-", ignore_cleanup_errors=True
+                )
+                self._claims = Claims(Path(self._folder.name), self._is_alive)
+            if is_worth_it and self._process is None:
+                self._process = _started(self._folder.name, self._what)
+        except OSError as error:  # the fit then compiles alone
+            log.debug("no process to compile ahead: %r", error)
 
     def _is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None

@@ -17,13 +17,17 @@ from collections.abc import Callable
 from largek_dask.driver.events import Events, compiling_words
 from largek_dask.kernels.ahead import FEW_CLUSTERS
 from largek_dask.kernels.compiling import Compiled, call_after_each, compiled, is_compiling
-from largek_dask.kernels.jit import cache_folder, unsaved
+from largek_dask.kernels.jit import cache_folder, is_cache_empty, unsaved
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
 
 NOTICE_SECONDS = 2.0
 """Seconds of compiling after which one line on standard error says so."""
+AGAIN_SECONDS = 10.0
+"""Seconds of compiling after which a process that was quiet since the line writes it again."""
+QUIET_SECONDS = 60.0
+"""Seconds without compiling after which a process is quiet."""
 FUNCTIONS_LABELS = 23
 """Functions that the first ``predict`` of a process compiles, without a cache."""
 
@@ -38,23 +42,31 @@ EVERY_SECONDS = 1.0
 
 
 class _Notice:
-    """Write one line on standard error when compiling takes long: once per fit or process."""
+    """Write one line on standard error when compiling takes long: once, unless it was quiet."""
 
     def __init__(self) -> None:
         self._before = Compiled()
         self._left: Callable[[Compiled], float | None] = _left_of_labels
-        self._is_written = False
+        self._seconds, self._at = 0.0, time.monotonic()
+        """Seconds compiled in all, and the time, at the latest call."""
+        self._begun = 0.0
+        """Seconds compiled in all when it was quiet for the last time."""
+        self._was_quiet, self._is_written = False, False
 
     def begin(self, left: Callable[[Compiled], float | None]) -> None:
-        """Count from now on; ``left`` estimates the seconds to come."""
-        self._before, self._left, self._is_written = compiled(), left, False
+        """Begin a fit; ``left`` estimates the seconds to come."""
+        self._before, self._left = compiled(), left
 
     def __call__(self) -> None:
-        now = compiled().since(self._before)
-        if self._is_written or now.seconds < NOTICE_SECONDS:
+        now, at = compiled(), time.monotonic()
+        if self._is_written and at - self._at - (now.seconds - self._seconds) > QUIET_SECONDS:
+            self._begun, self._was_quiet, self._is_written = self._seconds, True, False
+        self._seconds, self._at = now.seconds, at
+        limit = AGAIN_SECONDS if self._was_quiet else NOTICE_SECONDS
+        if self._is_written or now.seconds - self._begun < limit:
             return
         self._is_written = True
-        words = compiling_words(self._left(now))
+        words = compiling_words(self._left(now.since(self._before)))
         if (error := unsaved()) is not None:
             words += (
                 f"; they cannot be saved ({error}), so every process compiles them again: set "
@@ -99,7 +111,7 @@ class CompileWatch:
         self._before = compiled()
         self._expected: int | None = None
         is_first = self._before.functions == 0 and n_clusters is not None
-        if is_first and next(cache_folder().glob("*.bin"), None) is None:
+        if is_first and is_cache_empty():
             # Nothing is there: whatever the fit needs is going to be compiled.
             assert n_clusters is not None
             self._expected = FUNCTIONS_FEW if n_clusters <= FEW_CLUSTERS else FUNCTIONS_MANY

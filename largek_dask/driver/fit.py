@@ -45,6 +45,7 @@ from largek_dask.errors import (
 )
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.picking import picked
@@ -237,7 +238,7 @@ class _Work:
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
         watch = CompileWatch(events, k, is_helped=is_helped)
-        helper = compiles_ahead(rows.dtype, rows.n_features, k) if is_helped else nullcontext()
+        helper = compiles_ahead(compute_dtype(rows.dtype), rows.n_features, k) if is_helped else nullcontext()
         try:
             # Heard from the first moment on: workers may have to be waited for.
             with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:

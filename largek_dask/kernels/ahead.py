@@ -22,7 +22,7 @@ from largek_dask.kernels.claims import Claims
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.dense.splits import split_clusters
-from largek_dask.kernels.distances import nearest_two, pack_centers, scores, squared_distances
+from largek_dask.kernels.distances import nearest, nearest_two, pack_centers, scores, squared_distances
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import asks_whether_to_compile
@@ -75,6 +75,9 @@ def kernels_ahead(dtype: str, n_features: int, k: int) -> tuple[Callable[[], obj
     def distances() -> None:
         squared_distances(x, packed, labels)
 
+    def one() -> None:
+        nearest(x, packed)
+
     def two() -> None:
         nearest_two(x, packed)
 
@@ -88,7 +91,9 @@ def kernels_ahead(dtype: str, n_features: int, k: int) -> tuple[Callable[[], obj
 
     if k <= FEW_CLUSTERS:
         return halves, sums, neighbours, squares, distances, two, steps, drawn
-    return halves, compared, squares, sums, in_lists, neighbours, distances, two, steps
+    # Of few features `nearest` calls the kernel of `nearest_two`, until it was called often.
+    found = (two,) if packed.direct else (one, two)
+    return halves, compared, squares, sums, in_lists, neighbours, distances, *found, steps
 
 
 def _end_with_parent() -> None:

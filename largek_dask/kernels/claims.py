@@ -16,9 +16,9 @@ from largek_dask.kernels.compiling import waiting
 
 __all__ = ["Claims"]
 
-PATIENCE = 5.0
-"""Seconds that are waited for what another process has begun; no function takes as long, where
-that process has a core to itself."""
+PATIENCE = 30.0
+"""Seconds to wait for what another process has begun; a function takes up to 3 s where that process
+has a core to itself."""
 _PAUSE = 0.003
 
 

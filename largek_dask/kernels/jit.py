@@ -46,7 +46,7 @@ from largek_dask import config
 from largek_dask.kernels.within import Entered, Within, rebuild
 from largek_dask.version import __version__
 
-__all__ = ["asks_whether_to_compile", "cache_folder", "njit", "readonly"]
+__all__ = ["asks_whether_to_compile", "cache_folder", "is_cache_empty", "njit", "readonly"]
 
 log = logging.getLogger(__name__)
 
@@ -276,6 +276,11 @@ def cache_folder() -> Path:
     """The folder that holds the compiled code of this very version on this very processor."""
     root = config.get("kernels.cache-dir") or AppDirs("largek_dask", False).user_cache_dir
     return Path(root) / "kernels" / f"v-{_version(SOURCES)}"
+
+
+def is_cache_empty() -> bool:
+    """Return whether no function of this version is in the cache."""
+    return next(cache_folder().glob("*.bin"), None) is None
 
 
 @cache
