@@ -67,6 +67,8 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         ("isoflex", "auto", "f4", (40, 9, 33, 1)),
         ("isoflex", "auto", "f8", (64, 13, 32, 5)),
         ("diag", "auto", "f4", (1, 1, 1, 1)),
+        # Squares make 12 features of 6: not the direct form, and rows shorter than a block.
+        ("diag", "auto", "f4", (40, 6, 17, 5)),
         ("diag", "auto", "f4", (30, 784, 8, 5)),
         ("diag", "auto", "f2", (50, 16, 31, 3)),
         ("diag", "plain", "f4", (90, 20, 64, 33)),

@@ -21,6 +21,7 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.mixtures import pack_mixture
 from tests import oracles_mixtures as oracles
+from tests.covering import slow
 from tests.kernels.test_statistics import scan
 
 KINDS = ["iso", "isoflex", "diag"]
@@ -258,9 +259,9 @@ def test_one_candidate_is_a_hard_label(dtype, weighted):
 
 
 @pytest.mark.parametrize("covariance", KINDS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", *slow("float64")])
 def test_takes_what_the_search_has_found(covariance, dtype):
-    x, weight, like, grid, *_ = case(15, covariance, dtype, "integer", n=300)
+    x, weight, like, grid, *_ = case(15, covariance, dtype, "integer", n=300, d=9)
     packed = pack_mixture(like.means, like.variances, log(np.full(5, 0.2)), grid.shift)
     np.testing.assert_allclose(packed.constants, like.constants, rtol=1e-12)
     candidates, squares = np.full((300, 3), -1, np.int32), np.full((300, 3), np.inf)
