@@ -238,7 +238,11 @@ class _Work:
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
         watch = CompileWatch(events, k, is_helped=is_helped)
-        helper = compiles_ahead(compute_dtype(rows.dtype), rows.n_features, k) if is_helped else nullcontext()
+        helper = (
+            compiles_ahead(compute_dtype(rows.dtype), rows.n_features, k)
+            if is_helped
+            else nullcontext()
+        )
         try:
             # Heard from the first moment on: workers may have to be waited for.
             with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:

@@ -22,7 +22,13 @@ from largek_dask.kernels.claims import Claims
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.dense.splits import split_clusters
-from largek_dask.kernels.distances import nearest, nearest_two, pack_centers, scores, squared_distances
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_two,
+    pack_centers,
+    scores,
+    squared_distances,
+)
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import asks_whether_to_compile
