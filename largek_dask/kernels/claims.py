@@ -16,7 +16,7 @@ from largek_dask.kernels.compiling import waiting
 
 __all__ = ["Claims"]
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for what another process has begun; a function takes up to 3 s where that process
 has a core to itself."""
 _PAUSE = 0.003

@@ -2,7 +2,11 @@
 
 import builtins
 import json
+import os
+import subprocess
+import sys
 
+import numba
 import numpy as np
 import pytest
 import zarr
@@ -13,14 +17,54 @@ from largek_dask.cli import demo as module
 from largek_dask.cli import main
 from largek_dask.cli.photographs import patches, sample_photographs
 from largek_dask.errors import OutputError
+from largek_dask.kernels.compiling import compiled
+
+MAIN = "from largek_dask.cli import main; main()"
+WRITTEN = """
+import os, sys
+
+def log(event, given):
+    if event == "os.rename" and str(given[1]).endswith(".bin"):
+        with open({path!r}, "a") as file:
+            file.write(f"{{os.getpid()}} {{os.path.basename(given[1])}}\\n")
+
+sys.addaudithook(log)
+"""
+"""A ``sitecustomize`` module: each process logs the kernels that it writes to the cache."""
 
 
-def test_demo__from_photographs_to_picture(tmp_path):
+@pytest.fixture
+def compiled_later(monkeypatch):
+    """Functions compiled since the cluster started, by its workers and this process."""
+    found, real = [], module.local_client
+
+    def client():
+        client, before = real(), compiled().functions
+        close = client.close
+
+        def count_and_close():
+            client.close = close
+            found.extend(client.run(lambda: compiled().functions).values())
+            found.append(compiled().functions - before)
+            close()
+
+        client.close = count_and_close
+        return client
+
+    monkeypatch.setattr(module, "local_client", client)
+    return found
+
+
+def test_demo__from_photographs_to_picture(tmp_path, compiled_later):
     out = tmp_path / "demo"
     arguments = ["demo", "--out", str(out), "--stride", "8", "-k", "12", "--json"]
+    before = compiled().seconds
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
+    assert compiled_later
+    assert set(compiled_later) == {0}
     told = json.loads(done.stdout)
+    assert told["seconds_compiling"] == compiled().seconds - before
     assert told["n_rows"] == 8480
     assert set(told["files"]) == {"data", "model", "labels", "picture"}
     model = load_model(told["files"]["model"])
@@ -35,6 +79,32 @@ def test_demo__from_photographs_to_picture(tmp_path):
     assert (out / "codebook.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+def test_demo__each_kernel_is_compiled_once_and_that_is_said_once(tmp_path):
+    written = tmp_path / "written.txt"
+    (tmp_path / "sitecustomize.py").write_text(WRITTEN.format(path=str(written)))
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, "demo", "--out", str(tmp_path / "demo")],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path / "cache"),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("compiling kernels") == 1
+    assert ", of which compiling " in done.stdout
+    lines = [line.split() for line in written.read_text().splitlines()]
+    kernels = [kernel for _, kernel in lines]
+    assert len(kernels) > 60
+    assert len(set(kernels)) == len(kernels)
+    processes = {process for process, _ in lines}
+    assert len(processes) <= 2, "the process that starts the cluster, and its helper"
+
+
 def test_demo__table_says_where_everything_is():
     told = {
         "out": "here",
@@ -46,6 +116,7 @@ def test_demo__table_says_where_everything_is():
         "inertia": 12.5,
         "psnr": {"china": 20.04},
         "seconds": 9.0,
+        "seconds_compiling": 4.0,
         "seconds_fit": 3.0,
     }
     from rich.console import Console
@@ -54,6 +125,7 @@ def test_demo__table_says_where_everything_is():
     with console.capture() as captured:
         console.print(module.summary(told, "here/codebook.png"))
     shown = captured.get()
+    assert "9 s, of which compiling 4 s and clustering 3 s" in shown
     for text in ("here/model.zarr", "here/labels.zarr", "china 20.0 dB", "largek fit here/patches"):
         assert text in shown
 

@@ -11,6 +11,7 @@ import dask.config
 import numba
 import numpy as np
 import pytest
+from scipy.sparse import csr_matrix
 
 import largek_dask as lk
 from largek_dask.algorithms.lloyd import Lloyd
@@ -37,7 +38,8 @@ def empty(tmp_path, monkeypatch):
 
 @pytest.fixture
 def started(monkeypatch):
-    """Processes that were started, which would not end by themselves."""
+    """Processes that were started, which would not end by themselves; there is one kernel."""
+    monkeypatch.setattr(compile_ahead, "is_cache_empty", lambda: False)
     processes = []
     real = subprocess.Popen
 
@@ -68,7 +70,8 @@ def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0))
     assert is_worth_it(rows(), algorithm, None)
     assert is_worth_it(rows("float64"), algorithm, 2)
-    assert not is_worth_it(rows("int16"), algorithm, None)
+    assert is_worth_it(rows("int16"), algorithm, None)
+    assert not is_worth_it(lk.open_rows(csr_matrix(np.eye(5))), algorithm, None)
     assert not is_worth_it(rows(), Lloyd(), None)
     assert not is_worth_it(rows(), algorithm, 1)
     # kernels of other fits
@@ -98,6 +101,21 @@ def test_it_is_started_when_several_functions_are_missing(tmp_path, started):
         assert miss(tmp_path, "d.bin") == [True]
     assert len(started) == 1
     assert jit._may_compile(tmp_path / "0.bin"), "nobody is asked any more"
+
+
+def test_it_is_started_at_once_when_the_cache_is_empty(tmp_path, started, monkeypatch):
+    monkeypatch.setattr(compile_ahead, "is_cache_empty", jit.is_cache_empty)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
+        with compiles_ahead(np.dtype("float32"), 2, 3):
+            assert len(started) == 1
+            assert miss(tmp_path, *"abcd") == [True] * 4
+        assert len(started) == 1
+        assert started[0].returncode is not None
+        assert not started[0].folder.exists()
+        cache_folder().mkdir(parents=True)
+        (cache_folder() / "a.bin").touch()
+        with compiles_ahead(np.dtype("float32"), 2, 3):
+            assert len(started) == 1, "something is there"
 
 
 def test_it_ends_with_the_block(tmp_path, started):
