@@ -72,7 +72,7 @@ ENDED = JOB | {
 }  # fmt: skip
 DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, "n_iter": 12,
         "stop_reason": "max_iter", "inertia": 1.5e9, "psnr": {"china": 25.0, "flower": 30.0},
-        "seconds": 9.0, "seconds_fit": 3.0}  # fmt: skip
+        "seconds": 9.0, "seconds_compiling": 4.0, "seconds_fit": 3.0}  # fmt: skip
 QUEUED = [
     QueuedJob("4711000", True, "RUNNING", "11:59:50", "node0001.cluster.example.org", "None"),
     QueuedJob("4711001_1023", False, "PENDING", "1-12:00:00", "",
