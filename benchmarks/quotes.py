@@ -1,7 +1,7 @@
 """Single figures that the documents quote, each computed from a committed result.
 
 In a document stands ``<!-- quote name -->text<!-- end -->``; `benchmarks.tables` writes the text,
-and `tests/test_results.py` compares it.
+and `tests/benchmarks/test_results.py` compares it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Tests, in the folders of what they test; `oracles.py` has a plain numpy twin of every kernel."""
+"""Tests, in the folders of what they test; `oracles/` has a plain numpy twin of every kernel."""

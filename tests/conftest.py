@@ -25,10 +25,10 @@ from hypothesis import settings
 
 # Its defaults have to be there before any is set for a while: leaving takes all of them away.
 import largek_dask.config  # noqa: F401
-import tests.memory_files  # noqa: F401  (what memory:// is from here on)
+import tests.helpers.memory_files  # noqa: F401  (what memory:// is from here on)
 from largek_dask.driver import compile_watch
 from largek_dask.driver import fit as fit_module
-from tests.object_store import ObjectStore
+from tests.helpers.object_store import ObjectStore
 
 # Before any test module is imported: a first example may have to compile a kernel.
 settings.register_profile("no clock", deadline=None)

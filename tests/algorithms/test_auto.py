@@ -21,7 +21,7 @@ from largek_dask.algorithms.auto import (
 )
 from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.errors import ParameterError
-from tests.checks import watched_passes
+from tests.helpers.checks import watched_passes
 
 
 @dataclass

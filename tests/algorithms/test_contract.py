@@ -41,10 +41,10 @@ from largek_dask.passes.engine import Engine
 from largek_dask.passes.held import HeldRows
 from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, join, watched_passes
 from tests.conftest import make_client
-from tests.covering import slow
 from tests.faults import Killer, WithBarrier
+from tests.helpers.checks import computing_workers, join, watched_passes
+from tests.helpers.covering import slow
 
 N_ROWS, N_FEATURES, K = 12_000, 10, 24
 CHUNK_ROWS, N_CHUNKS = 1_024, 12

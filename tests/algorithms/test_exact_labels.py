@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from tests.covering import slow, tiers
+from tests.helpers.covering import slow, tiers
 
 
 def drawn(seed):

@@ -11,8 +11,8 @@ from zarr.storage import MemoryStore
 
 import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, join, watched_passes
 from tests.faults import Killer, WithBarrier
+from tests.helpers.checks import computing_workers, join, watched_passes
 
 N, D, K = 8_000, 10, 24
 CHUNK = 1_024

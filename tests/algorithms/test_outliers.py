@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from tests import oracles
-from tests.checks import computing_workers, watched_passes
-from tests.covering import tiers
+from tests.helpers.checks import computing_workers, watched_passes
+from tests.helpers.covering import tiers
 
 N, D, K = 3_000, 12, 6
 ALGORITHMS = {

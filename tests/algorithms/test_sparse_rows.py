@@ -14,7 +14,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import BadRowsError, ParameterError
 from tests import oracles
 from tests.algorithms.conftest import bits
-from tests.checks import computing_workers, watched_passes
+from tests.helpers.checks import computing_workers, watched_passes
 
 N, D, K = 6_000, 60, 12
 

@@ -7,7 +7,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.kernels.rows import compute_dtype
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 
 ALGORITHMS = {
     **{name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "vrkm")},

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 
 N, D, K = 600, 6, 12
 ALGORITHMS = {

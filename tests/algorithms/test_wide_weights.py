@@ -18,7 +18,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.provenance import digest_of
 from largek_dask.errors import DataError
 from largek_dask.passes.local import LocalPasses
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
 from tests.passes.toys import rows_of
 
 N, D = 300, 6

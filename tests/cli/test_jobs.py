@@ -20,8 +20,8 @@ from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines
-from tests.checks import eventually
 from tests.conftest import make_client
+from tests.helpers.checks import eventually
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

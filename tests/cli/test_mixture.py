@@ -15,7 +15,7 @@ from largek_dask.cli.plan import machines_of, make_plan
 from largek_dask.data.memory_rows import ArrayRows
 from largek_dask.driver.options import FitOptions
 from largek_dask.model import MixtureModel
-from tests.checks import watched_passes
+from tests.helpers.checks import watched_passes
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

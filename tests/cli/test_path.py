@@ -19,7 +19,7 @@ from largek_dask.cli import plot as plot_module
 from largek_dask.driver.provenance import named_arrays
 from largek_dask.driver.storage import Folder
 from largek_dask.model import PathModel, load_model
-from tests.paths import PathToy, path_arrays, path_model, squares
+from tests.helpers.paths import PathToy, path_arrays, path_model, squares
 
 K = 6
 X = np.random.default_rng(8).normal(size=(300, 2)).astype(np.float32)

@@ -24,7 +24,7 @@ from largek_dask.service import folders
 from largek_dask.service.folders import Folders
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records, Result
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.observe.sources import started, step
 
 

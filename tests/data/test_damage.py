@@ -21,7 +21,7 @@ from largek_dask.errors import DataError
 from tests.data.helpers import read_all
 from tests.data.test_csr_rows import write_anndata
 from tests.faults.stores import FaultyFileSystem
-from tests.memory_files import MemoryFiles
+from tests.helpers.memory_files import MemoryFiles
 
 CHECKED = {"compressors": [Crc32cCodec()]}
 LAYOUTS: dict[str, tuple[dict[str, Any], str, bool]] = {

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import needs
 from tests.deploy.running import ROOT
-from tests.needs import program
+from tests.helpers import needs
+from tests.helpers.needs import program
 
 BASE = "LARGEK_BASE"
 """A variable: a tarball of the Debian that images are built on; it is made where it is not there,

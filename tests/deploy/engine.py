@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 
-from tests.checks import eventually
 from tests.deploy import composed
 from tests.deploy.containers import Container, Image, called
 from tests.deploy.running import ROOT
-from tests.needs import program
+from tests.helpers.checks import eventually
+from tests.helpers.needs import program
 
 NET = "10.87.0"
 PAUSE = 0.5

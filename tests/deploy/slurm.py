@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import needs
-from tests.checks import eventually
 from tests.deploy.running import free_port, process
-from tests.needs import program
+from tests.helpers import needs
+from tests.helpers.checks import eventually
+from tests.helpers.needs import program
 
 CPUS = 20
 """What the node claims to have: a scheduler of 2 CPUs and two workers of 8 fit, and not a third."""

@@ -19,7 +19,7 @@ from largek_dask import config
 from largek_dask.observe.hosts import Hosts
 from tests.deploy import composed
 from tests.deploy.running import DEPLOY, ROOT
-from tests.needs import program
+from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "compose"
 KUBERNETES = DEPLOY / "kubernetes" / "base"

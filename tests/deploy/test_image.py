@@ -11,7 +11,7 @@ import pytest
 
 from deploy import lean
 from tests.deploy.running import ROOT
-from tests.needs import program
+from tests.helpers.needs import program
 
 TEXT = (ROOT / "Dockerfile").read_text()
 

@@ -13,7 +13,7 @@ from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
 from tests.deploy.running import DEPLOY
-from tests.needs import program
+from tests.helpers.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

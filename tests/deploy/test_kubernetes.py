@@ -14,9 +14,9 @@ import yaml
 
 from largek_dask import config
 from largek_dask.service.places import place_of
-from tests import needs
 from tests.deploy.running import DEPLOY
-from tests.needs import program
+from tests.helpers import needs
+from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ("local-pvc", "s3", "tls")

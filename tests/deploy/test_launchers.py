@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 import largek_dask as lk
-from tests import checks
 from tests.deploy.running import (
     DEPLOY,
     ROOT,
@@ -22,7 +21,8 @@ from tests.deploy.running import (
     steps,
 )
 from tests.deploy.slurm import PATIENCE, site
-from tests.needs import program
+from tests.helpers import checks
+from tests.helpers.needs import program
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,10 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.kernels.jit import cache_folder
-from tests import checks
 from tests.deploy.running import DEPLOY, ROOT, events, quick_environment, slowing, steps
 from tests.deploy.slurm import CPUS, PATIENCE, site
 from tests.faults.deaths import lives
+from tests.helpers import checks
 
 # Most of it is waiting for SLURM, and for processes that start: more where all cores are busy.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

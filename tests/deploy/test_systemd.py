@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from tests.checks import eventually
 from tests.deploy.running import DEPLOY, end, free_port, process, quick_environment
-from tests.needs import program
+from tests.helpers.checks import eventually
+from tests.helpers.needs import program
 
 pytestmark = pytest.mark.slow
 

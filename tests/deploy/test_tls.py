@@ -28,9 +28,9 @@ from largek_dask.cli import check_encryption, main
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.passes.encryption import Certificate, certificates_in, look_at, why_no_answer
 from largek_dask.service.scheduler_file import Finder
-from tests.checks import eventually
 from tests.deploy.running import DEPLOY, end, free_port, process, quick_environment
-from tests.needs import program
+from tests.helpers.checks import eventually
+from tests.helpers.needs import program
 
 DASK = [sys.executable, "-m", "dask"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checks import watched_passes
 from tests.digests.cases import BAD, FEW, WIDE
 from tests.digests.conftest import Fits, check, fits_of, stops, told
 from tests.digests.tables import N_CHUNKS
+from tests.helpers.checks import watched_passes
 
 pytestmark = pytest.mark.slow
 

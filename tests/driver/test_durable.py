@@ -22,7 +22,7 @@ from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.model import Model, load_model
-from tests.checks import fit_asked
+from tests.helpers.checks import fit_asked
 
 X = np.random.default_rng(0).standard_normal((600, 3)).astype(np.float32)
 FLEETING = (".beat",)

@@ -13,7 +13,7 @@ from largek_dask.algorithms.parts import labels as parts_labels
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import boxes
 from largek_dask.passes.local import LocalPasses
-from tests.covering import in_turns
+from tests.helpers.covering import in_turns
 
 KINDS = ["plain", "weighted", "integer", "away", "far rows", "twice", "not finite"]
 WIDTHS = [(12, np.float32), (5, np.float64)]

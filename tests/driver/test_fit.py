@@ -45,9 +45,9 @@ from largek_dask.errors import (
 )
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
-from tests.checks import fit_asked
 from tests.driver import toy
 from tests.driver.toy import CutRows, Toy, toy_rows
+from tests.helpers.checks import fit_asked
 
 RULES = {"max_iter": 6, "tol": 0}
 X = toy_rows(200, 3)

@@ -26,8 +26,8 @@ from largek_dask.driver.provenance import identity_of
 from largek_dask.driver.saved import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import CheckpointError, ParameterError
-from tests.checks import fit_asked
-from tests.mixtures import PlainMixture, log_joints, log_sums
+from tests.helpers.checks import fit_asked
+from tests.helpers.mixtures import PlainMixture, log_joints, log_sums
 
 K, D = 5, 3
 RNG = np.random.default_rng(3)

@@ -29,9 +29,9 @@ from largek_dask.driver.provenance import identity_of, stop_rules_of
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import ParameterError
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from tests.checks import watched_passes
 from tests.driver.toy import Toy, toy_rows
-from tests.mixtures import PlainMixture
+from tests.helpers.checks import watched_passes
+from tests.helpers.mixtures import PlainMixture
 
 KMEANS_NAMES = {"seed": "random_state"}
 """What scikit-learn calls it."""

@@ -31,8 +31,8 @@ from largek_dask.errors import ParameterError
 from largek_dask.model import KINDS, Model, load_model
 from largek_dask.service.fitting import model_of_checkpoint
 from largek_dask.service.spec import JobSpec
-from tests.bumps import CLOSENESS, BumpArrays, Bumps, BumpsModel
-from tests.checks import fit_asked
+from tests.helpers.bumps import CLOSENESS, BumpArrays, Bumps, BumpsModel
+from tests.helpers.checks import fit_asked
 
 K = 4
 

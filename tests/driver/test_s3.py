@@ -14,7 +14,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.model import Model, load_model
 from tests.driver.test_fit import X, assert_equal, cluster, stop_after
-from tests.object_store import ObjectStore
+from tests.helpers.object_store import ObjectStore
 
 
 @pytest.fixture

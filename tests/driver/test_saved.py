@@ -12,7 +12,7 @@ from largek_dask.algorithms.auto import Auto
 from largek_dask.driver.saved import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import RecoveryWarning
-from tests.checks import fit_asked
+from tests.helpers.checks import fit_asked
 
 ALGORITHMS = {
     "lloyd": lk.Lloyd(),

@@ -25,7 +25,7 @@ from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, OutputError
 from largek_dask.service.fitting import fit_into
-from tests.checks import fit_asked
+from tests.helpers.checks import fit_asked
 
 K, N_INIT = 200, 2
 

@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
 from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
-from tests import needs
+from tests.helpers import needs
 
 CUML = [
     "handle", "n_clusters", "max_iter", "tol", "verbose", "random_state", "init", "n_init",

@@ -28,7 +28,7 @@ from largek_dask.errors import (
     ParameterError,
     RecoveryWarning,
 )
-from tests.checks import watched_passes
+from tests.helpers.checks import watched_passes
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

@@ -16,7 +16,7 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import NoModelError
 from largek_dask.passes.admission import Workers
-from tests.checks import computing_workers, fit_asked, watched_passes
+from tests.helpers.checks import computing_workers, fit_asked, watched_passes
 
 MEMORY_CHUNKS = {"largek.data.memory-chunk-bytes": 200 * 5 * 4}
 

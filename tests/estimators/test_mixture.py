@@ -27,8 +27,8 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import MixtureModel
-from tests.checks import watched_passes
-from tests.mixtures import log_joints, log_sums
+from tests.helpers.checks import watched_passes
+from tests.helpers.mixtures import log_joints, log_sums
 
 K, D = 4, 6
 KINDS = ["iso", "isoflex", "diag"]

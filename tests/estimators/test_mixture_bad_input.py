@@ -14,8 +14,8 @@ from largek_dask.errors import (
     ParameterError,
     ParameterWarning,
 )
-from tests.checks import watched_passes
-from tests.mixtures import log_joints, log_sums
+from tests.helpers.checks import watched_passes
+from tests.helpers.mixtures import log_joints, log_sums
 
 KINDS = ["iso", "isoflex", "diag"]
 RNG = np.random.default_rng(2)

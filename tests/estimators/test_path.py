@@ -16,7 +16,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.parts.relocation import Relocation
 from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.model import CentersModel, PathModel, load_model
-from tests.paths import PathToy, squares
+from tests.helpers.paths import PathToy, squares
 
 K = 5
 X = np.random.default_rng(4).normal(size=(150, 2))

@@ -14,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
 from largek_dask.errors import InterruptedFitWarning, ParameterError, UnknownParameterError
-from tests.checks import faults_of_fit, recorded_warnings, watched_passes
-from tests.covering import slow
+from tests.helpers.checks import faults_of_fit, recorded_warnings, watched_passes
+from tests.helpers.covering import slow
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 THIN = [lk.MiniBatchKMeans, lk.SphericalKMeans]

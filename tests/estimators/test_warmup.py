@@ -24,7 +24,7 @@ from largek_dask.kernels.bounds.boxes import FEWEST_CENTERS, FEWEST_DIRECT, WIDT
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import fsspec
 
-from tests.memory_files import LOCK, MemoryFiles
+from tests.helpers.memory_files import LOCK, MemoryFiles
 
 
 class Plan:

@@ -23,10 +23,10 @@ from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.fitting import model_in
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from tests.checks import eventually, fit_asked
-from tests.covering import in_turns
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
 from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
+from tests.helpers.checks import eventually, fit_asked
+from tests.helpers.covering import in_turns
 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -20,9 +20,9 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import warnings_heard_by
 from largek_dask.service.lease import Contender, Keeper
-from tests.checks import eventually
 from tests.faults.inprocess import at_work, ended, quick, scheduler
 from tests.faults.test_away import Strike, document, ingest, seen_waiting
+from tests.helpers.checks import eventually
 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

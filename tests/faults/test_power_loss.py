@@ -19,7 +19,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from tests import needs
 from tests.faults.power import COMMITS, CRASHES, drill
 from tests.faults.promises import (
     PROGRAMS,
@@ -33,6 +32,7 @@ from tests.faults.promises import (
 from tests.faults.rig import ROOT
 from tests.faults.system_calls import calls, record
 from tests.faults.unsynced import CUT, FATES, HOLE, NOTHING, WHOLE, ZEROS, History, Names, Tree, lay
+from tests.helpers import needs
 
 # It needs strace. A child without cached kernels compiles them, and all its calls are recorded.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

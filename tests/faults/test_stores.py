@@ -18,7 +18,6 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
 from largek_dask.model import load_model
 from largek_dask.service.running import Runner
-from tests.covering import in_turns
 from tests.faults.inprocess import (
     ALGORITHMS,
     MAX_ITER,
@@ -34,6 +33,7 @@ from tests.faults.inprocess import (
     scheduler,
 )
 from tests.faults.stores import Dies, FailsEvery, FaultyFileSystem, Full, Plan, Slow
+from tests.helpers.covering import in_turns
 
 # When one of zarr's writes fails, it leaves those beside it unawaited.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from largek_dask.data.dithered_rows import dithered
-from tests.checks import dense, distinct_rows
+from tests.helpers.checks import dense, distinct_rows
 
 Real = NDArray[np.float64]
 

@@ -20,7 +20,9 @@ from largek_dask.errors import DataError, ParameterError, ParameterWarning
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.model import PathModel
 from tests.algorithms.conftest import bits
-from tests.checks import (
+from tests.fuzz.cases import ALGORITHMS, MIXTURES, Case
+from tests.fuzz.mixtures import faults_of_mixture, may_be_refused
+from tests.helpers.checks import (
     dense,
     faults_of_fit,
     faults_of_labels,
@@ -30,8 +32,6 @@ from tests.checks import (
     unit_rows,
     watched_passes,
 )
-from tests.fuzz.cases import ALGORITHMS, MIXTURES, Case
-from tests.fuzz.mixtures import faults_of_mixture, may_be_refused
 
 WEIGHT_RANGE = 1e15
 """Weights further apart than that may be refused."""

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from largek_dask.kernels import ahead
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 
 @pytest.mark.parametrize(("k", "few"), [(6, 128), (6, 5)])

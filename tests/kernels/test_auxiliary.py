@@ -17,7 +17,7 @@ from largek_dask.kernels.auxiliary import (
     order_by_distance,
     swap_costs,
 )
-from tests import oracles_dcd as oracles
+from tests.oracles import dcd as oracles
 
 
 def table(kind, n=150, d=3, seed=0):

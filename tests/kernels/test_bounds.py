@@ -18,7 +18,7 @@ from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Margins, gr
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 

@@ -13,7 +13,7 @@ from largek_dask.kernels.bounds.boxes import Boxes, Slack, expect_rows, nearest_
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.emit import box_standins as twins
 from largek_dask.kernels.jit import njit
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:

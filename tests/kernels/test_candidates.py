@@ -11,8 +11,8 @@ from largek_dask.kernels.bounds import candidates as kernel
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.mixtures import pack_mixture
-from tests import oracles_mixtures as oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
+from tests.oracles import mixtures as oracles
 
 KINDS = ["iso", "isoflex", "diag"]
 TILES = ["avx512", "avx2", "plain"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
-from tests import oracles_dcd as oracles
+from tests.oracles import dcd as oracles
 
 DTYPES = ["f8", "f4", "f2", "u1", "i2"]
 

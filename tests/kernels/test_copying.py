@@ -5,7 +5,7 @@ import pytest
 
 from largek_dask.kernels.dense import copying
 from largek_dask.kernels.dense.copying import copy_rows
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 
 DTYPES = ["bool", "uint8", "float16", "int16", "float32", "float64", "int64"]
 

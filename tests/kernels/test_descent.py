@@ -17,9 +17,9 @@ from largek_dask.kernels.descent import (
     settle,
 )
 from largek_dask.kernels.single_moves import move_rows
-from tests import oracles_dcd_search as oracles
-from tests.covering import slow, tiers
-from tests.oracles_dcd import two_nearest
+from tests.helpers.covering import slow, tiers
+from tests.oracles import dcd_search as oracles
+from tests.oracles.dcd import two_nearest
 
 COMPILED = not numba.config.DISABLE_JIT
 KINDS = ["blobs", "uniform", "grid", "heavy", "outlier", "repeated"]

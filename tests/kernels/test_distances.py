@@ -26,7 +26,7 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.tile import BEST, BLOCK, TILES, TWO, Micro, select_tile
 from tests import oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 """Without a compiler the stand-ins add in another order: bits agree only when compiled."""

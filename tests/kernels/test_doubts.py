@@ -27,7 +27,7 @@ from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:

@@ -10,8 +10,8 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels import evidence as module
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
-from tests import oracles_mixtures as oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
+from tests.oracles import mixtures as oracles
 
 TILES = ["avx512", "avx2", "plain"]
 KINDS = ["iso", "isoflex", "diag"]

@@ -10,8 +10,8 @@ from largek_dask.kernels import halves
 from largek_dask.kernels.halves import MOST_ROWS, shares_of, split_components
 from largek_dask.kernels.mixtures import pack_mixture
 from largek_dask.kernels.threads import Threads
-from tests import oracles_mixtures as oracles
-from tests.covering import tiers
+from tests.helpers.covering import tiers
+from tests.oracles import mixtures as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 KINDS = ["isoflex", "diag"]

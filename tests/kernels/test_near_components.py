@@ -11,8 +11,8 @@ from largek_dask.kernels.bounds import neighbours
 from largek_dask.kernels.bounds.near_components import nearest_components
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.mixtures import pack_mixture
-from tests import oracles_mixtures as oracles
-from tests.covering import every_two, slow
+from tests.helpers.covering import every_two, slow
+from tests.oracles import mixtures as oracles
 
 
 def mixture(k, d, kind, seed=0, dtype="f4"):

@@ -17,8 +17,8 @@ from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
-from tests import oracles_truncated as oracles
-from tests.covering import slow
+from tests.helpers.covering import slow
+from tests.oracles import truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 

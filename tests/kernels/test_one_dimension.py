@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
-from tests.oracles_dcd_certain import objective_of, optima_in_one, optimum
+from tests.oracles.dcd_certain import objective_of, optima_in_one, optimum
 
 KINDS = ("normal", "far", "two ends", "one far out", "grid", "cubes", "tiny")
 

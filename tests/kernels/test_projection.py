@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.projection import Directions, orthonormal, project
 from largek_dask.kernels.tile import TILES
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 
 def rows(n, d, dtype, seed=0):

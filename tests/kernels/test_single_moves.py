@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels.descent import Rows, add_center, label_rows, settle
 from largek_dask.kernels.single_moves import count_moves, move_rows
-from tests import oracles_dcd_search as oracles
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 from tests.kernels.test_descent import (
     KINDS,
     check_bounds,
@@ -22,6 +21,7 @@ from tests.kernels.test_descent import (
     settled,
     weights,
 )
+from tests.oracles import dcd_search as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 FREE = ["blobs", "uniform", "heavy"]

@@ -20,9 +20,9 @@ from largek_dask.kernels.exact.soft_sums import MOST_CANDIDATES, SoftSums
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.mixtures import pack_mixture
-from tests import oracles_mixtures as oracles
-from tests.covering import slow
+from tests.helpers.covering import slow
 from tests.kernels.test_statistics import scan
+from tests.oracles import mixtures as oracles
 
 KINDS = ["iso", "isoflex", "diag"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
-from tests.oracles_dcd_certain import scatter
+from tests.oracles.dcd_certain import scatter
 
 
 def rotated(values, r):

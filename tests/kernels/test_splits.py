@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.splits import split_clusters
 from largek_dask.kernels.tile import TILES
-from tests import oracles_truncated as oracles
-from tests.covering import slow
+from tests.helpers.covering import slow
+from tests.oracles import truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 

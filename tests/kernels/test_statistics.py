@@ -14,7 +14,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.exact import scan as scans
 from largek_dask.kernels.exact import statistics
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 from tests.oracles import exact_sums
 
 

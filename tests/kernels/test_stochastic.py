@@ -15,7 +15,7 @@ from largek_dask.kernels.stochastic import (
     snapshot_gradient,
     vrkm_rows,
 )
-from tests import oracles_vrkm as twins
+from tests.oracles import vrkm as twins
 
 SHAPES = {"k": st.integers(1, 9), "d": st.integers(1, 9), "seed": st.integers(0, 2**31)}
 

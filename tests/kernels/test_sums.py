@@ -19,7 +19,7 @@ from largek_dask.kernels.emit import sums as emitted
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import njit
-from tests.covering import tiers
+from tests.helpers.covering import tiers
 from tests.kernels.test_statistics import scan, tables
 from tests.oracles import fixed_point_sums, row_square
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.exact.transcendental import exp, log
-from tests import oracles_mixtures as oracles
+from tests.oracles import mixtures as oracles
 
 SMALLEST = 2.0**-1022  # the smallest number that is not subnormal
 LEAST = -708.396418532264  # its logarithm, rounded up

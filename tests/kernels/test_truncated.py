@@ -28,8 +28,8 @@ from largek_dask.kernels.bounds.lists import (
 )
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from largek_dask.kernels.threads import on_threads
-from tests import oracles_truncated as oracles
-from tests.covering import slow
+from tests.helpers.covering import slow
+from tests.oracles import truncated as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
 FEATURES = (1, 2, 3, 7, 8, 9, 12, 16, 33)

@@ -8,7 +8,7 @@ import pytest
 from largek_dask.kernels.bounds import unions
 from largek_dask.kernels.bounds.unions import PairSums, search_unions
 from largek_dask.kernels.mixtures import pack_mixture
-from tests import oracles_mixtures as oracles
+from tests.oracles import mixtures as oracles
 
 
 def table(k, width, r):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from tests import needs
+from tests.helpers import needs
 from tests.matrix.__main__ import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

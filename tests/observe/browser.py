@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.browser import browser
+from tests.helpers.browser import browser
 
 __all__ = ["Tab", "browser", "no_serious_finding"]
 

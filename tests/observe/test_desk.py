@@ -15,7 +15,7 @@ import pytest
 from largek_dask.errors import ClusterError
 from largek_dask.observe import desk as desks
 from largek_dask.observe.desk import PAGE_JOBS, Desk
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.observe.sources import MadeUp, at, started, step
 
 

@@ -12,7 +12,7 @@ import largek_dask as lk
 from largek_dask.driver.words import human_count
 from largek_dask.errors import BadRowsError, DegenerateDataWarning
 from largek_dask.observe import live
-from tests import needs
+from tests.helpers import needs
 
 RNG = np.random.default_rng(3)
 X = np.concatenate([RNG.normal(c, 1, size=(400, 4)) for c in (0, 20, 40)])

@@ -34,8 +34,8 @@ from largek_dask.observe.board import Board
 from largek_dask.observe.history import Series
 from largek_dask.observe.hosts import Hosts
 from largek_dask.observe.web import install
-from tests.checks import eventually
 from tests.faults.rig import Rig, free_port
+from tests.helpers.checks import eventually
 from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
 from tests.observe.sources import MadeUp, at, started, step
 

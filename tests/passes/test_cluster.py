@@ -53,8 +53,8 @@ from largek_dask.passes.worker import (
     versions,
     work,
 )
-from tests.checks import eventually, join
 from tests.faults import Killer, barrier_chunk
+from tests.helpers.checks import eventually, join
 from tests.passes.toys import (
     combine,
     count_chunk,

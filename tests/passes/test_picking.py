@@ -13,7 +13,7 @@ from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.network import Network, WorkerInfo, workers_known_to
 from largek_dask.passes.picking import Pick, lacking, picked, picking
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.passes.test_admission import YES, A, B
 from tests.passes.test_admission import Network as MadeUp
 from tests.passes.toys import integers

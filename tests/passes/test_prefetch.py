@@ -9,7 +9,7 @@ import pytest
 
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.reading import Span
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 
 SPAN = Span(0, 1, 1)
 SECONDS = 60.0

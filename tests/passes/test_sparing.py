@@ -10,7 +10,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.sparing import ReduceOthers, spare_copies
 from largek_dask.passes.worker import Sealed
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.passes.toys import combine, integers, start
 
 

@@ -13,7 +13,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes import spreading
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.spreading import SPREAD, Spreader
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.passes.toys import combine, integers, start
 
 N = 100

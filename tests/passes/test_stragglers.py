@@ -11,8 +11,8 @@ from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.stragglers import FIRST_SECONDS, Pace, Stragglers
-from tests.checks import join
 from tests.faults import barrier_chunk
+from tests.helpers.checks import join
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401
 from tests.passes.toys import combine, count_chunk, path_chunk, path_pass, start
 

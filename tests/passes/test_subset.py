@@ -23,7 +23,7 @@ from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
-from tests.checks import dense
+from tests.helpers.checks import dense
 from tests.passes.toys import (
     combine,
     integers,

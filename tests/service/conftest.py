@@ -15,7 +15,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Records
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 
 
 @pytest.fixture(scope="module", autouse=True)

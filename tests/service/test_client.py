@@ -33,7 +33,7 @@ from largek_dask.service.known import KnownJob
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.wire import error_of, message_of_error
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers, told_of
 from largek_dask.passes.worker import versions
 from largek_dask.service.crew import Crew
-from tests.checks import eventually
 from tests.conftest import make_client
+from tests.helpers.checks import eventually
 
 A, B = "tcp://10.0.0.1:4000", "tcp://10.0.0.11:4000"
 

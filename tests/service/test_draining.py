@@ -13,7 +13,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError, OutputError
 from largek_dask.service.client import Service
 from largek_dask.service.store import Records
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 
 

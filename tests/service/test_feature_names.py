@@ -11,7 +11,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.service.fitting import model_of_checkpoint
 from largek_dask.service.wire import message_of_model, model_of
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 
 NAMES = ("a", "b", "c", "d")

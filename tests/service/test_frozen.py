@@ -18,8 +18,8 @@ from largek_dask.errors import SchedulerAwayError
 from largek_dask.service import client as client_module
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
-from tests.checks import eventually, join
 from tests.deploy.running import process, quick_environment
+from tests.helpers.checks import eventually, join
 
 
 def answer_late(dask_scheduler, longer):

@@ -17,8 +17,8 @@ from largek_dask.driver.storage import Folder
 from largek_dask.service import lanes, places, plugin, sweeping
 from largek_dask.service.folders import Folders
 from largek_dask.service.lanes import Lanes
-from tests.checks import eventually
-from tests.memory_files import MemoryFiles
+from tests.helpers.checks import eventually
+from tests.helpers.memory_files import MemoryFiles
 from tests.observe.sources import started, step
 from tests.service.conftest import begun, wait_until
 from tests.service.test_plugin import running

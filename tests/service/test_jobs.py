@@ -34,7 +34,7 @@ from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.store import Records, read_result
 from largek_dask.service.terminal import view
-from tests.checks import eventually, fit_asked
+from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
 ENDED = ("finished", "failed", "cancelled")

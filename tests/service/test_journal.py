@@ -18,8 +18,8 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError, ParameterError
 from largek_dask.service.journal import Journal
 from largek_dask.service.lines import log_line_of
-from tests.checks import eventually
 from tests.conftest import make_client
+from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 
 A, B = "tcp://10.0.0.1:4000", "tcp://10.0.0.2:4000"

@@ -28,8 +28,8 @@ from largek_dask.observe.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRI
 from largek_dask.service import running
 from largek_dask.service.metering import metered
 from largek_dask.service.plugin import JobsPlugin
-from tests.checks import eventually
-from tests.needs import program
+from tests.helpers.checks import eventually
+from tests.helpers.needs import program
 from tests.service.conftest import wait_until
 
 ROOT = Path(__file__).parent.parent.parent

@@ -32,8 +32,8 @@ from largek_dask.service.places import Places
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Records, Result
 from largek_dask.service.targets import targets_of
-from tests.checks import eventually, join
 from tests.deploy.test_tls import make, signed
+from tests.helpers.checks import eventually, join
 from tests.service.conftest import begun, wait_until
 
 SECRET = "sesame-open-7"

@@ -18,8 +18,8 @@ from largek_dask.observe.showing import JOB_COLUMNS, Seen, facts, job_row, preci
 from largek_dask.service.lines import Lines, line_of
 from largek_dask.service.store import Result
 from largek_dask.service.terminal import view
-from tests.bumps import CLOSENESS, Bumps, BumpsModel
-from tests.checks import eventually
+from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
+from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
 
 

@@ -17,7 +17,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.errors import ParameterError
 from largek_dask.model import PathModel
 from largek_dask.service.spec import JobSpec
-from tests.paths import PathToy
+from tests.helpers.paths import PathToy
 
 K = 4
 

@@ -41,7 +41,7 @@ from largek_dask.service.scheduler_file import (
     is_file,
 )
 from largek_dask.service.store import Records
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 
 NOBODY = "tcp://127.0.0.1:9"
 NOON = datetime(2026, 3, 1, 12, 3).astimezone()

@@ -21,8 +21,8 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.redaction import Redactor, redactor
 from largek_dask.service.job import Job
-from tests.checks import eventually
-from tests.memory_files import MemoryFiles
+from tests.helpers.checks import eventually
+from tests.helpers.memory_files import MemoryFiles
 from tests.service.conftest import wait_until
 
 SECRET = "open-sesame-4711"

@@ -19,7 +19,7 @@ from largek_dask.model import load_model
 from largek_dask.service.lease import Contender
 from largek_dask.service.running import Runner
 from largek_dask.service.store import Records
-from tests.checks import eventually, fit_asked
+from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
 pytestmark = pytest.mark.slow

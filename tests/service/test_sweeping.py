@@ -19,7 +19,7 @@ from largek_dask.service.places import Places
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Records, Result
 from largek_dask.service.sweeping import Sweeper, retention
-from tests.checks import eventually, join
+from tests.helpers.checks import eventually, join
 from tests.service.conftest import begun, wait_until
 
 DAY = 86_400.0

@@ -23,7 +23,7 @@ from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 from largek_dask.service.tenure import Tenure
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 
 

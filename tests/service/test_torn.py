@@ -17,7 +17,7 @@ from largek_dask.errors import ClusterError, JobNotFoundError, ModelFormatError
 from largek_dask.model import Model, load_model
 from largek_dask.service.folders import StoreJob
 from largek_dask.service.store import Records, read_result
-from tests.checks import fit_asked
+from tests.helpers.checks import fit_asked
 from tests.service.conftest import begun, wait_until
 
 SMALL = {"largek.checkpoints.seconds": 0.0, "largek.checkpoints.keep": 2}

@@ -11,8 +11,8 @@ import largek_dask as lk
 from largek_dask.driver import provenance
 from largek_dask.errors import ParameterError
 from largek_dask.service import known, running, steering
-from tests import store_files
-from tests.checks import eventually
+from tests.helpers import store_files
+from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 
 OLD, NEW = "0.1.0", "7.0.0"

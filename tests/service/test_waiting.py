@@ -19,7 +19,7 @@ from largek_dask.passes.worker import versions
 from largek_dask.service import running
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from tests.checks import eventually, fit_asked
+from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import ENDED, expected
 

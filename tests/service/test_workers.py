@@ -19,7 +19,7 @@ from largek_dask.service.queue import Queue
 from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record
-from tests.checks import eventually
+from tests.helpers.checks import eventually
 from tests.service.test_jobs import ENDED, expected
 
 PLAIN = Standing(frozenset(), True)

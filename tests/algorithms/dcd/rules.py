@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from largek_dask.model import PathModel
-from tests.checks import dense, squared_distances
+from tests.helpers.checks import dense, squared_distances
 
 
 def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:

@@ -22,7 +22,7 @@ from largek_dask.errors import (
 from largek_dask.passes.base import BasePasses
 from tests.algorithms.conftest import blobs
 from tests.algorithms.dcd.rules import check_path, optimum
-from tests.checks import computing_workers, watched_passes
+from tests.helpers.checks import computing_workers, watched_passes
 
 X = blobs(300, 3, 5, seed=2, spread=3.0)
 

@@ -14,7 +14,7 @@ from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle, inner, 
 from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.convex import ClusteringFunction, Evaluation, MeasuredRows
-from tests import oracles_dcd as oracles
+from tests.oracles import dcd as oracles
 
 
 class Bumpy:

@@ -35,7 +35,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
-from tests.covering import slow
+from tests.helpers.covering import slow
 from tests.passes.toys import StoredRows, rows_of
 
 N, K = 2000, 9

@@ -23,7 +23,7 @@ from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import Rows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 EFFORTS = ("fast", "balanced", "best")
 

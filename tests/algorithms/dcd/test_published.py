@@ -22,8 +22,8 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.threads import ALONE
 from largek_dask.passes.local import LocalPasses
-from tests import oracles_dcd as oracles
 from tests.algorithms.conftest import blobs
+from tests.oracles import dcd as oracles
 from tests.passes.toys import rows_of
 
 PAPER = {

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd.stability import MOST_ROWS, _sample, split_half_stability
 from largek_dask.algorithms.parts.agreement import rand_of_labels
-from tests.oracles_dcd_certain import simple_path, squares
+from tests.oracles.dcd_certain import simple_path, squares
 
 
 def blobs(r, n, k, d=2, apart=12.0):

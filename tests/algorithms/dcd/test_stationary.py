@@ -16,7 +16,7 @@ from largek_dask.kernels.convex import (
     Evaluation,
     MeasuredRows,
 )
-from tests import oracles_dcd as oracles
+from tests.oracles import dcd as oracles
 
 DESCENTS = [bundle, plain_descent]
 

@@ -16,8 +16,8 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.covering import tiers
-from tests.oracles_mixtures import coreset_probabilities, metropolis_matrix, mh_centers
+from tests.helpers.covering import tiers
+from tests.oracles.mixtures import coreset_probabilities, metropolis_matrix, mh_centers
 from tests.passes.toys import rows_of
 
 

@@ -16,7 +16,7 @@ from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
-from tests.oracles_mixtures import coreset_probabilities, rows_at
+from tests.oracles.mixtures import coreset_probabilities, rows_at
 from tests.passes.toys import rows_of
 
 

@@ -10,7 +10,7 @@ from largek_dask.algorithms.parts import spectrum
 from largek_dask.algorithms.parts.spectrum import lower_bounds, scatter_sums, spectral_bounds
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
-from tests.oracles_dcd_certain import optimum
+from tests.oracles.dcd_certain import optimum
 
 KINDS = ("plain", "constant column", "repeats", "one far out", "far", "grid", "a plane")
 

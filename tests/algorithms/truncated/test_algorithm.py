@@ -16,8 +16,8 @@ from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import watched_passes
-from tests.covering import slow
+from tests.helpers.checks import watched_passes
+from tests.helpers.covering import slow
 
 N, D, K = 4_000, 10, 30
 

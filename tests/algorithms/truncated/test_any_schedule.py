@@ -28,7 +28,7 @@ from largek_dask.algorithms.truncated.schedule import (
     first_schedule,
     next_step,
 )
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 STEPS_TO_END = 400
 """In which a search ends that gains nothing any more."""

@@ -18,8 +18,8 @@ from largek_dask.algorithms.truncated import far
 from largek_dask.algorithms.truncated.far import Drawn, draw_rows, numbers_of
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
-from tests.checks import computing_workers, watched_passes
-from tests.covering import slow
+from tests.helpers.checks import computing_workers, watched_passes
+from tests.helpers.covering import slow
 
 MOST = 1.05
 """Times the lowest value known that a fit may end at."""

@@ -19,7 +19,7 @@ from largek_dask.kernels.projection import Directions, project
 from largek_dask.passes import collected
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 N, D, K = 3_000, 40, 60
 RANK = 8

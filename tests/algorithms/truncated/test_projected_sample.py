@@ -15,7 +15,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
-from tests.covering import slow
+from tests.helpers.covering import slow
 
 N = 12_000
 DENSE, LISTS = 60, 140

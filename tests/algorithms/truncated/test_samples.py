@@ -19,8 +19,8 @@ from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import computing_workers, dense, watched_passes
-from tests.covering import slow
+from tests.helpers.checks import computing_workers, dense, watched_passes
+from tests.helpers.covering import slow
 
 N, D, K = 12_000, 10, 24
 

@@ -16,10 +16,10 @@ from largek_dask.algorithms.parts import afk_mc2
 from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from largek_dask.algorithms.vcgmm import passes as em_passes
 from largek_dask.errors import DegenerateDataWarning, ParameterWarning
-from tests import oracles_mixtures as oracles
 from tests.algorithms.conftest import blobs
-from tests.checks import fit_asked
-from tests.covering import slow
+from tests.helpers.checks import fit_asked
+from tests.helpers.covering import slow
+from tests.oracles import mixtures as oracles
 
 FALL = {np.dtype("f4"): 2.0**-18, np.dtype("f8"): 1e-12}
 """How much F may fall in a step, as a share of its size."""

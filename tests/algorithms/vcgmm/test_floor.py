@@ -13,10 +13,10 @@ import largek_dask as lk
 from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import DataError, DegenerateDataWarning
-from tests.checks import recorded_warnings
-from tests.covering import tiers
 from tests.fuzz import Case, faults_of
 from tests.fuzz.mixtures import faults_of_mixture
+from tests.helpers.checks import recorded_warnings
+from tests.helpers.covering import tiers
 
 KINDS = ["iso", "isoflex", "diag"]
 UNITS = [[1e-3, 1, 1e4], [1e-8, 1, 1e8], [1e8, 1e-8, 1], [2.0, 2e5, 0.01]]

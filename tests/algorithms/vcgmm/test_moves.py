@@ -22,9 +22,9 @@ from largek_dask.kernels.halves import Halves
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
-from tests.checks import fit_asked
-from tests.covering import tiers
 from tests.fuzz import Case
+from tests.helpers.checks import fit_asked
+from tests.helpers.covering import tiers
 
 KINDS = ["isoflex", "diag"]
 FALL = {"f4": 2.0**-18, "f8": 1e-12}

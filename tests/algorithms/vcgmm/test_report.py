@@ -12,9 +12,9 @@ from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from largek_dask.algorithms.vcgmm.report import Met, words_of
 from largek_dask.driver.fit import open_passes
 from largek_dask.errors import DegenerateDataWarning
-from tests import mixtures
 from tests.algorithms.conftest import blobs
-from tests.checks import fit_asked
+from tests.helpers import mixtures
+from tests.helpers.checks import fit_asked
 
 K = 24
 

@@ -35,8 +35,8 @@ from largek_dask.passes.engine import Engine
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits, blobs
-from tests.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
-from tests.covering import slow
+from tests.helpers.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
+from tests.helpers.covering import slow
 from tests.passes.toys import rows_of
 
 RNG = Rng(5)

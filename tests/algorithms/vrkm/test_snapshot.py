@@ -24,9 +24,9 @@ from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.reading import ChunkReader
 from tests import oracles
-from tests import oracles_vrkm as twins
 from tests.algorithms.conftest import blobs
-from tests.covering import slow, tiers
+from tests.helpers.covering import slow, tiers
+from tests.oracles import vrkm as twins
 from tests.passes.toys import rows_of
 
 FORMS = {

@@ -12,7 +12,7 @@ import pytest
 import largek_dask
 
 PACKAGE = Path(largek_dask.__file__).parent
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow

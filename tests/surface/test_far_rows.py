@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.errors import BadRowsError, DataError
 from largek_dask.model import load_model
-from tests.paths import path_model
+from tests.helpers.paths import path_model
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

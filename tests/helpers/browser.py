@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests import needs
+from tests.helpers import needs
 
 SIZES = {1280: 900, 390: 844}
 """Height of the window by its width: a desk, and a telephone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.oracles_dcd import squares
+from tests.oracles.dcd import squares
 
 
 def distances(x, centers):

@@ -19,7 +19,7 @@ from largek_dask.model import KINDS, CentersModel, Model, PathModel, load_model
 from largek_dask.model.path import MOST_SHOWN, Stationarity
 from largek_dask.model.suggest_k import suggest_k
 from largek_dask.service.wire import message_of_model, model_of
-from tests.paths import centers_of, path_arrays, path_model, squares
+from tests.helpers.paths import centers_of, path_arrays, path_model, squares
 
 K = 6
 X = np.random.default_rng(2).normal(size=(200, 3)).astype(np.float32)

@@ -18,7 +18,7 @@ from largek_dask.model.suggest_k import (
     spectrum_of,
     suggest_k,
 )
-from tests.oracles_dcd_certain import inertia_of, simple_path
+from tests.oracles.dcd_certain import inertia_of, simple_path
 
 K = 8
 N = 1_500

@@ -1,6 +1,6 @@
 """The map of folders in CONTRIBUTING.md, made from the tree.
 
-    python -m tests.folders
+    python -m tests.documents.folders
 
 writes it anew; `test_documents.py` compares it. What a folder is for is the first sentence of its
 ``__init__.py``, and of a module directly in ``largek_dask`` that of its docstring. Layers come in
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.tables import put_table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "CONTRIBUTING.md"
 PACKAGE = ROOT / "largek_dask"
 NAME = "folders"

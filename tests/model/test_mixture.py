@@ -28,7 +28,7 @@ from largek_dask.errors import (
 from largek_dask.model import KINDS, CentersModel, MixtureModel, Model, load_model
 from largek_dask.model import mixture as module
 from largek_dask.service.wire import message_of_model, model_of
-from tests import oracles_mixtures as oracles
+from tests.oracles import mixtures as oracles
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -423,5 +423,5 @@ def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
 
 
 def test_models_of_centres_load_as_before() -> None:
-    old = Path(__file__).parent / "data_files" / "model-v1.zarr"
+    old = Path(__file__).parents[1] / "data_files" / "model-v1.zarr"
     assert type(load_model(str(old))) is CentersModel

@@ -15,7 +15,7 @@ import zarr
 import largek_dask as lk
 from largek_dask.estimators.elsewhere import OF_KMEANS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()
 LIBRARIES = ["scikit-learn", "dask-ml", "cuML", "faiss"]
 HERE_ONLY = {"n_components", "batch_rows", "sample_weight"}

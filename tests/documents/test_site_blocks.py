@@ -12,11 +12,11 @@ import scipy.sparse as sp
 import zarr
 
 import largek_dask as lk
-from tests.test_documents import README, run_python, run_shell
+from tests.documents.test_documents import README, run_python, run_shell
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()

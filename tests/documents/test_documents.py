@@ -21,9 +21,9 @@ import pytest
 
 import largek_dask
 from benchmarks import tables
-from tests import folders
+from tests.documents import folders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     *ROOT.glob("*.md"),
@@ -174,7 +174,9 @@ def test_shell_block_runs(tmp_path):
 
 def test_the_map_of_folders_is_the_tree():
     made = folders.folders()
-    assert made in folders.PAGE.read_text(), f"python -m tests.folders writes this:\n{made}"
+    assert made in folders.PAGE.read_text(), (
+        f"python -m tests.documents.folders writes this:\n{made}"
+    )
 
 
 def links(page: Path) -> list[str]:

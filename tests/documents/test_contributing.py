@@ -17,12 +17,12 @@ import pytest
 
 from tests.algorithms import test_contract as contract
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 NAIVE, REGISTRY = "largek_dask/algorithms/naive.py", "largek_dask/algorithms/names.py"
 CONTRACT = "tests/algorithms/test_contract.py"
 OTHERS = [
-    "tests/test_every_algorithm.py",
+    "tests/surface/test_every_algorithm.py",
     "tests/driver/test_other_objective.py",
     "tests/driver/test_options.py",
 ]

@@ -20,7 +20,7 @@ from largek_dask.errors import BadRowsError, DataError, ParameterError, Paramete
 from largek_dask.model import CentersModel
 from largek_dask.model import separation as module
 from largek_dask.model.separation import NAMES, Score, Separation
-from tests.covering import every_two
+from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

@@ -19,7 +19,7 @@ from largek_dask.cli import main
 from largek_dask.data.columns import ColumnRows
 from largek_dask.errors import DataWarning, ModelFormatError, ParameterError
 from largek_dask.model import Model
-from tests.checks import computing_workers, watched_passes
+from tests.helpers.checks import computing_workers, watched_passes
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -206,7 +206,7 @@ def test_a_mixture_begins_with_a_model_of_the_same_columns() -> None:
 
 
 def test_models_of_before_there_were_names_are_read() -> None:
-    model = lk.load_model(str(Path(__file__).parent / "data_files" / "model-v1.zarr"))
+    model = lk.load_model(str(Path(__file__).parents[1] / "data_files" / "model-v1.zarr"))
     assert model.feature_names is None
 
 

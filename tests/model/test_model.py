@@ -31,12 +31,12 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from tests import oracles
-from tests.checks import fit_asked
 from tests.driver.toy import CutRows, Toy, toy_rows
+from tests.helpers.checks import fit_asked
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
-DATA_FILES = Path(__file__).parent / "data_files"
+DATA_FILES = Path(__file__).parents[1] / "data_files"
 X = toy_rows(200, 3)
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("hatchling")
 pytest.importorskip("build")
 from hatch_build import links, standalone
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 HOST = "https://host.example/owner/largek_dask"
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 

@@ -18,12 +18,12 @@ import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
 from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
-from tests import browser
+from tests.helpers import browser
 
 pytest.importorskip("sphinx")
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(DOCS / "_ext"))
 

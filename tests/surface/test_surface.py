@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.errors import ParameterError
-from tests.checks import (
+from tests.helpers.checks import (
     computing_workers,
     distinct_rows,
     faults_of_fit,
     recorded_warnings,
     watched_passes,
 )
-from tests.covering import covering
+from tests.helpers.covering import covering
 
 N_ROWS, N_FEATURES, CHUNK_ROWS = 1_100, 10, 300
 """More rows than "auto" takes for few, in four chunks."""

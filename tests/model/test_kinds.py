@@ -28,8 +28,8 @@ from largek_dask.errors import ModelFormatError, OutputError
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import KINDS, CentersModel, Model, load_model
 from largek_dask.service.wire import message_of_model, model_of
-from tests.checks import fit_asked
 from tests.driver.toy import Toy, toy_rows
+from tests.helpers.checks import fit_asked
 
 X = toy_rows(200, 3)
 CUTS = np.array([-8.0, 5.0])
@@ -208,7 +208,7 @@ def test_centers_are_written_as_before_but_for_the_kind(tmp_path: Path) -> None:
     notes = notes_of(tmp_path / "m.zarr")
     assert notes.pop("model_kind") == "centers"
     assert notes["format"] == 1
-    before = notes_of(Path(__file__).parent / "data_files" / "model-v1.zarr")
+    before = notes_of(Path(__file__).parents[1] / "data_files" / "model-v1.zarr")
     assert list(notes) == list(before)
     assert list(notes["arrays"]) == list(before["arrays"])
     # A file that says no kind, as every one did.

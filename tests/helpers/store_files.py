@@ -1,8 +1,9 @@
 """Makes ``tests/data_files/store-VERSION``: what the next version has to read.
 
 A scheduler's store with two jobs over the same rows: one that has ended, with its model, and one
-that was drained after two steps, with its checkpoints. ``python -m tests.store_files`` writes that
-of this version, once; it is not written again. Places are ``/HERE``, which :func:`copied` replaces.
+that was drained after two steps, with its checkpoints. ``python -m
+tests.helpers.store_files`` writes that of this version, once; it is not written again. Places are
+``/HERE``, which :func:`copied` replaces.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Records
 from largek_dask.version import __version__
 
-FILES = Path(__file__).parent / "data_files"
+FILES = Path(__file__).parents[1] / "data_files"
 HERE = "/HERE"
 TEXTS = {".json", ".jsonl", ".beat"}
 STEPS = 2

@@ -10,7 +10,7 @@ from benchmarks import guard, tables
 from benchmarks.common import RESULTS
 from benchmarks.quotes import QUOTES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / page for page in tables.PAGES]
 ANEW = "`python -m benchmarks.tables` writes all of them anew"
 

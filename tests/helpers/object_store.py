@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from largek_dask.driver.storage import Folder
-from tests.needs import program
+from tests.helpers.needs import program
 
 PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc",
          "filer.port", "filer.port.grpc", "s3.port.grpc", "s3.port")  # fmt: skip

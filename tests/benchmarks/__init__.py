@@ -1,0 +1,1 @@
+"""Tables and figures in the documents are those of the committed results."""

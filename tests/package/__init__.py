@@ -1,0 +1,1 @@
+"""The package as a whole: layers, imports and the wheel."""
