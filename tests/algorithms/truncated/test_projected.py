@@ -23,7 +23,7 @@ from tests.helpers.covering import slow
 
 N, D, K = 3_000, 40, 60
 RANK = 8
-FEW = 6
+FEW = 5
 """Directions to begin with; twice as many hold all that there is but noise."""
 
 

@@ -89,7 +89,7 @@ def floor_of(x, reg_covar=1e-6):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("k", "n"), [(50, 8_000), (500, 20_000)])
+@pytest.mark.parametrize(("k", "n"), [(50, 8_000), *slow((500, 20_000))])
 def test_no_worse_than_scikit_learns(kind, k, n):
     x, labels = planted(n + 5_000, k, 16, kind, seed=4)
     x, labels, held_out, planted_in = x[:n], labels[:n], x[n:], labels[n:]

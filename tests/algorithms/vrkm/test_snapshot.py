@@ -503,7 +503,7 @@ def test_duplicates_go_where_their_like_goes(form):
 @every_form
 def test_an_outlier_hides_nothing(form):
     x = blobs(1000, 6, 5, seed=1, spread=4.0).astype(np.float64)
-    far = np.concatenate([x, np.full((1, 3), 1e6)])
+    far = np.concatenate([x, np.full((1, 6), 1e6)])
     init = np.concatenate([x[:5], far[-1:]])
     state, info = run(far, init, 20, **FORMS[form])[0][-1]
     assert state.counts[5] == 1
