@@ -18,9 +18,9 @@ import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
 from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
-from tests.helpers import browser
+from tests.helpers import browser, needs
 
-pytest.importorskip("sphinx")
+needs.module("sphinx")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,9 @@ def blocks(page):
 @pytest.fixture
 def folder(tmp_path):
     """What pages suppose to be there: rows as files of all kinds."""
-    h5py, pd = pytest.importorskip("h5py"), pytest.importorskip("pandas")
+    import h5py
+    import pandas as pd
+
     rng = np.random.default_rng(0)
     x = 4 * rng.normal(size=(7, 6))[rng.integers(7, size=1_500)] + rng.normal(size=(1_500, 6))
     x = x.astype(np.float32)

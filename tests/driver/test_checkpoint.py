@@ -72,7 +72,8 @@ def test_a_new_folder_has_none(tmp_path: Path) -> None:
 
 def test_numpy_reads_what_is_there(tmp_path: Path) -> None:
     """Plain Zarr and JSON, no format of our own."""
-    zarr = pytest.importorskip("zarr")
+    import zarr
+
     every_step(Folder(str(tmp_path))).save(progress_of(7))
     record = json.loads((tmp_path / "checkpoints/000007.json").read_text())
     group = zarr.open_group(str(tmp_path / "checkpoints/000007.zarr"), mode="r")

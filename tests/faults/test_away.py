@@ -497,7 +497,6 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def test_a_web_server_is_stopped_and_started(tmp_path, clean):
-    pytest.importorskip("aiohttp")
     ingest(str(tmp_path / "x.zarr"))
     server = Server(tmp_path)
     try:
@@ -513,7 +512,6 @@ def test_a_web_server_is_stopped_and_started(tmp_path, clean):
 
 
 def test_a_web_server_that_is_stopped_says_nothing_of_its_files(tmp_path):
-    pytest.importorskip("aiohttp")
     (tmp_path / "there.txt").write_text("there")
     server = Server(tmp_path)
     folder = Folder(server.url)

@@ -188,7 +188,6 @@ def limits(monkeypatch, connect, read):
 
 @pytest.fixture
 def deaf(monkeypatch):
-    pytest.importorskip("s3fs")
     server = Deaf()
     with limits(monkeypatch, 0.3, 0.3):
         yield server
@@ -248,7 +247,8 @@ def test_a_call_of_a_web_server_that_never_answers_ends(deaf, one_try, how):
 
 
 def test_limits_of_protocols_are_left_open_to_users():
-    aiohttp = pytest.importorskip("aiohttp")
+    import aiohttp
+
     mine = aiohttp.ClientTimeout(total=1)
     limit = aiohttp.ClientTimeout(**stores.HTTP_CALLS)
     asked = stores.options_for
@@ -268,7 +268,6 @@ def test_limits_of_protocols_are_left_open_to_users():
 
 
 def test_a_user_says_how_long_a_call_may_take():
-    pytest.importorskip("s3fs")
     fs = Folder("s3://x/y", {"key": "a", "secret": "b"}).fs
     assert fs.config_kwargs.items() >= stores.S3_CALLS.items()
     longest = fs.config_kwargs["connect_timeout"] + fs.config_kwargs["read_timeout"]
@@ -392,7 +391,6 @@ def upload(monkeypatch, server, seconds):
 
 
 def test_an_upload_that_stops_in_the_middle_ends(monkeypatch):
-    pytest.importorskip("s3fs")
     server = TakesBodies([], takes=1 << 20)
     error = upload(monkeypatch, server, 2.0)
     server.stop()
@@ -402,7 +400,6 @@ def test_an_upload_that_stops_in_the_middle_ends(monkeypatch):
 
 def test_an_upload_that_goes_on_slowly_is_not_cut(monkeypatch):
     """It takes longer than a server may be silent."""
-    pytest.importorskip("s3fs")
     seconds, never = 4.0, threading.Event()
     # Without pauses for what may be in the sender's buffers: its answer comes soon after it.
     pauses = [lambda: never.wait(1.5 * seconds / 96)] * 96
@@ -417,7 +414,6 @@ def test_an_upload_that_goes_on_slowly_is_not_cut(monkeypatch):
 
 def test_a_body_that_is_encoded_on_the_way_is_sent_whole():
     """As it is over https, with a checksum behind it."""
-    pytest.importorskip("s3fs")
     import io
 
     from aiobotocore.httpchecksum import AioAwsChunkedWrapper

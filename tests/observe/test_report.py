@@ -356,7 +356,8 @@ def test_rows_that_are_skipped_are_not_shown() -> None:
 
 
 def test_columns_have_their_names() -> None:
-    pd = pytest.importorskip("pandas")
+    import pandas as pd
+
     frame = pd.DataFrame(X, columns=["age", "<b>size", "c", "d", "e"])
     model = lk.KMeans(3, random_state=0).fit(frame).model_
     report = model.report(frame, clusters=[0])

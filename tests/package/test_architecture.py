@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import largek_dask
+from tests.helpers import needs
 
 PACKAGE = Path(largek_dask.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_layers_hold():
     """Every contract of pyproject.toml's import-linter section is kept."""
-    pytest.importorskip("importlinter")
+    needs.module("importlinter")
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
         [sys.executable, "-c", code, "--no-cache"], cwd=ROOT, capture_output=True, text=True

@@ -16,10 +16,11 @@ import pytest
 
 from largek_dask.cli.slurm import FILES
 from largek_dask.version import __version__
+from tests.helpers import needs
 
-pytest.importorskip("hatchling")
-pytest.importorskip("build")
-from hatch_build import links, standalone
+needs.module("hatchling")
+needs.module("build")
+from hatch_build import links, standalone  # noqa: E402  (needs hatchling)
 
 ROOT = Path(__file__).parents[2]
 HOST = "https://host.example/owner/largek_dask"

@@ -10,9 +10,6 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 
-prometheus_client = pytest.importorskip("prometheus_client")
-
-
 N = 100_000
 
 

@@ -120,7 +120,8 @@ def test_same_centres_on_two_workers(cluster2, tmp_path):
 
 
 def test_sparse_rows_are_like_dense_ones():
-    scipy_sparse = pytest.importorskip("scipy.sparse")
+    import scipy.sparse as scipy_sparse
+
     x = np.round(blobs(500, 12, 9, spread=2.0) * (np.arange(12) % 3 == 0), 1) + np.float32(0)
     with LocalPasses(open_rows(scipy_sparse.csr_matrix(x)), n_threads=1) as passes:
         assert passes.is_sparse

@@ -279,7 +279,8 @@ def test_on_a_coreset_a_coreset():
 
 
 def test_sparse_rows():
-    scipy_sparse = pytest.importorskip("scipy.sparse")
+    import scipy.sparse as scipy_sparse
+
     x = np.round(heavy_tails(200) * (np.arange(5) % 2), 2)
     sparse = open_rows(scipy_sparse.csr_matrix(x))
     with LocalPasses(sparse, n_threads=1) as passes:

@@ -61,7 +61,8 @@ def test_two_rows_on_each_side_leave_nothing_to_doubt():
 
 
 def test_the_same_bits_for_any_chunks_and_in_memory(tmp_path):
-    zarr = pytest.importorskip("zarr")
+    import zarr
+
     r = np.random.default_rng(3)
     x = (r.normal(size=(3_000, 5)) * [1, 10, 100, 1, 1] + 50).astype(np.float32)
     x[17] = np.nan

@@ -24,7 +24,7 @@ from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
 from tests.fuzz import Case
 from tests.helpers.checks import fit_asked
-from tests.helpers.covering import tiers
+from tests.helpers.covering import slow, tiers
 
 KINDS = ["isoflex", "diag"]
 FALL = {"f4": 2.0**-18, "f8": 1e-12}
