@@ -84,6 +84,7 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
         from largek_dask.estimators.kmeans import KMeans
         from largek_dask.kernels.compiling import compiled
 
+        before = compiled()
         photographs = sample_photographs()
         tables = [patches(image, stride) for image in photographs.values()]
         table = np.concatenate(tables)
@@ -93,7 +94,7 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
         ingest(table, str(paths["data"]), chunk_rows=chunk_rows, progress=False)
         say(f"2. stored in {paths['data']}")
         compile_kernels(str(paths["data"]), n_clusters, seed)
-    seconds_compiling = compiled().seconds
+    seconds_compiling = compiled().since(before).seconds
     client = local_client()
     # The cluster ends in the background: seconds would go there.
     with ThreadPoolExecutor(1) as background:
