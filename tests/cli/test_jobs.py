@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
@@ -290,43 +291,49 @@ def listed(run, *options):
 
 
 @pytest.fixture
-def three(service, run, data, tmp_path):
-    """Ids of three jobs that wait: two of one name, and the last one of somebody else."""
+def tag():
+    """Part of names that no other test gives its jobs."""
+    return uuid.uuid4().hex[:8]
+
+
+@pytest.fixture
+def three(service, run, data, tmp_path, tag):
+    """Ids of three jobs that wait: two with names that begin alike, and one of another owner."""
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         ids = []
-        for number, name in enumerate(("quiet-1", "quiet-2", "other")):
+        for number, name in enumerate((f"{tag}-1", f"{tag}-2", "other")):
             out = tmp_path / str(number)
             done = run("submit", data, "-k", 3, "--out", out, "--name", name)
             ids.append(done.stdout.strip())
         known = job_on_the_scheduler(service, ids[2])
-        known.record = replace(known.record, owner="somebody")
+        known.record = replace(known.record, owner=f"owner-{tag}")
         yield ids
         for job_id in set(ids) & set(states(run, "--all")):
             service.job(job_id).cancel()
 
 
-def test_jobs_are_found(run, three):
+def test_jobs_are_found(run, three, tag):
     one, two, other = three
     assert set(three) <= set(states(run))
-    assert list(states(run, "--name", "quiet*")) == [one, two]
-    assert list(states(run, "--name", "quiet*", "--order", "newest")) == [two, one]
+    assert list(states(run, "--name", f"{tag}*")) == [one, two]
+    assert list(states(run, "--name", f"{tag}*", "--order", "newest")) == [two, one]
     mine = states(run, "--mine", "--state", "queued")
     assert one in mine
     assert other not in mine
-    assert list(states(run, "--owner", "somebody")) == [other]
-    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", "quiet-1")) == [one]
+    assert list(states(run, "--owner", f"owner-{tag}")) == [other]
+    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", f"{tag}-1")) == [one]
     assert states(run, "--until", "1h") == {}
-    first = listed(run, "--name", "quiet*", "--limit", 1)
+    first = listed(run, "--name", f"{tag}*", "--limit", 1)
     assert [job["id"] for job in first["jobs"]] == [two]
     assert first["counts"] == {"queued": 2}
-    rest = listed(run, "--name", "quiet*", "--limit", 1, "--after", first["after"])
+    rest = listed(run, "--name", f"{tag}*", "--limit", 1, "--after", first["after"])
     assert [job["id"] for job in rest["jobs"]] == [one]
     assert rest["after"] is None
     assert set(states(run, "--all")) >= set(three)
-    shown = run("jobs", "--name", "quiet*", "--limit", 1).stdout
+    shown = run("jobs", "--name", f"{tag}*", "--limit", 1).stdout
     assert "2 queued · 1 shown" in shown
     assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
-    for asked in (("--name", "quiet*", "--state", "failed"), ("--owner", "nobody")):
+    for asked in (("--name", f"{tag}*", "--state", "failed"), ("--owner", "nobody")):
         shown = run("jobs", *asked).stdout
         assert re.search(r"none of the jobs in .+is as asked for", " ".join(shown.split()))
     assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr

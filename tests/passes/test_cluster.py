@@ -238,6 +238,7 @@ def task_groups(dask_scheduler):
 @pytest.mark.parametrize("embed_bytes", [0, 1 << 20])
 def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatch):
     monkeypatch.setattr(cluster_module, "EMBED_BYTES", embed_bytes)
+    eventually(lambda: not cluster2.run_on_scheduler(task_groups)[1], "groups of other tests to go")
     with ClusterPasses(rows, cluster2) as passes:
         counted(passes)
         before, groups = cluster2.run_on_scheduler(task_groups)
