@@ -354,7 +354,8 @@ def test_a_keeper_whose_sign_is_never_answered_stops(falls_deaf):
         assert not keeper.is_alive()
 
 
-@pytest.mark.parametrize("to", [b"PUT ", pytest.param(b"", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("to", [b"PUT ", b""])
 def test_a_job_whose_object_store_never_answers_can_be_cancelled(falls_deaf, to):
     options = keys(falls_deaf.host)
     data = ingest(f"{falls_deaf.url}/x.zarr", storage_options=options)
