@@ -11,16 +11,18 @@ from largek_dask.kernels import ahead
 from tests.helpers.covering import slow
 
 
-@pytest.mark.parametrize(("k", "few"), [(6, 128), (6, 5)])
+@pytest.mark.parametrize(("d", "k", "few"), [(2, 6, 128), (2, 6, 5), (9, 6, 5)])
 @pytest.mark.parametrize("dtype", ["float32", *slow("float64")])
-def test_each_call_can_be_made(monkeypatch, dtype, k, few):
+def test_each_call_can_be_made(monkeypatch, dtype, d, k, few):
     monkeypatch.setattr(ahead, "_ROWS", 60)
     monkeypatch.setattr(ahead, "FEW_CLUSTERS", few)
-    calls = ahead.kernels_ahead(dtype, 2, k)
+    calls = ahead.kernels_ahead(dtype, d, k)
     names = [call.__name__ for call in calls]
     # The last that a fit comes to is the first.
     assert names[0] == "halves"
     assert ("in_lists" in names) == (k > few)
+    # Few features have a kernel for one and two centres.
+    assert ("one" in names) == (d > 8)
     assert [call() for call in calls] == [None] * len(calls)
 
 

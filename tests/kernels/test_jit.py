@@ -14,7 +14,7 @@ import pytest
 from numba import types
 
 from largek_dask.kernels import jit
-from largek_dask.kernels.jit import cache_folder, njit, readonly
+from largek_dask.kernels.jit import cache_folder, is_cache_empty, njit, readonly
 
 # What one process does: two kernels of the package on fixed numbers; prints results and what was
 # compiled. With an argument it forks that many processes, which start computing together.
@@ -140,7 +140,9 @@ def misses(kernel):
 
 def test_saved_code_is_loaded_again(folder):
     first, second = njit(doubled), njit(doubled)
+    assert is_cache_empty()
     assert first(3) == 6
+    assert not is_cache_empty()
     assert misses(first) == 1
     assert second(3) == 6
     assert misses(second) == 0
