@@ -169,7 +169,7 @@ def test_power_is_lost_at_any_moment(recorded, name, data):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(UNSHRUNK, max_examples=300)
+@settings(UNSHRUNK, max_examples=60)
 @given(data=st.data())
 def test_power_is_lost_at_any_moment__many_times(recorded, name, data):
     lose_power(data, recorded[name])
