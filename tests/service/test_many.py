@@ -14,7 +14,7 @@ from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Result, _dumped
 
 N_JOBS = 10_000
-START_TIMES = 30.0
+START_TIMES = 10.0
 """CPU seconds of a start, as multiples of reading and checking all records one by one."""
 LOOP_SECONDS, TIMES = 0.02, 5
 """CPU seconds of the event loop's thread; the least of some times, as a busy machine adds some."""
