@@ -136,6 +136,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             for name in ("answer", *POOLS.values())
         }
         self._started = datetime.now(UTC)
+        self._slurm_job = os.environ.get("SLURM_JOB_ID") or None
         self._client: Client | None = None
         self._client_lock = threading.Lock()
         self._at_files_lock = threading.Lock()
@@ -178,7 +179,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             dashboard=dashboard_of(self.scheduler),
             started=self._started,
             token=token,
-            slurm_job=os.environ.get("SLURM_JOB_ID") or None,
+            slurm_job=self._slurm_job,
             tls=TlsFiles.of(self.scheduler.security),
         )
 
