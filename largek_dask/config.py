@@ -86,9 +86,6 @@ DEFAULTS: dict[str, Any] = {
             # how long after its end a job is, with its record, checkpoints and events
             "jobs": None,
         },
-        # targets of notices of jobs, by name: url, perhaps with secret, or command, a list of
-        # texts; secret is {env: NAME}, of the scheduler's environment, and url may be
-        "notify": {},
         # seconds without a job after which all workers end; None: they stay
         "idle-seconds": None,
         # the command, without a shell, that has them start again when there is a job

@@ -24,7 +24,6 @@ from largek_dask.cli.jobs import logs as logs_command
 from largek_dask.cli.jobs import result as result_command
 from largek_dask.cli.jobs import submit as submit_command
 from largek_dask.cli.jobs import watch as watch_command
-from largek_dask.cli.notify import notify as notify_command
 from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
@@ -82,7 +81,6 @@ for command in (
     workers_command,
     drain_command,
     keep_command,
-    notify_command,
     delete_command,
     gc_command,
     cluster_command,

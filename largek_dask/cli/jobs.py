@@ -56,12 +56,6 @@ PAUSE_SECONDS = 0.5
 )
 @fit_options
 @click.option("--name", help="Shown beside the id.")
-@click.option(
-    "--notify",
-    multiple=True,
-    metavar="TARGET",
-    help="Have notices of the job sent to this target of the scheduler's; may be repeated.",
-)
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
 @click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
 @click.option("--workers-max", type=int, metavar="N", help="It never uses more.")

@@ -70,9 +70,7 @@ class Job:
             for: storage, workers, memory, credentials, version), ``note`` (the same in words),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, ``kept`` (see :meth:`keep`), ``notify`` (targets
-            of notices), ``notices`` (of each its ``id``, ``kind``, ``target``, ``run``, ``at``,
-            ``text``, ``tries``, ``state``, pending, sent or given up, and the last ``answer``),
+            of this package that have computed it, ``kept`` (see :meth:`keep`),
             ``cleared`` (its checkpoints are removed by their age), ``draining`` (no job begins:
             ``Service.drain``), while it is queued or waits ``queue`` (its ``position`` ``of`` how
             many that are queued; ``waits_for``: place, paused, which is that no job begins, or a
@@ -116,7 +114,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            pausing, draining, paused, resumed, priority, kept, accepted, notice, cancelling,
+            pausing, draining, paused, resumed, priority, kept, accepted, cancelling,
             finished, failed, cancelled, deleted.
         """
         return (event for event in self._news(follow) if event is not None)

@@ -24,7 +24,6 @@ from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
-from largek_dask.service.notices import Notices
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
@@ -74,8 +73,6 @@ class Jobs:
         Removes jobs that have.
     journal : Journal
         What has been logged for each.
-    notices : Notices
-        What is sent of them to targets that are configured here.
     idle : IdleWorkers, optional
         Ends workers while there are no jobs.
 
@@ -98,14 +95,8 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-
-        def heard(event: Event) -> None:
-            self.notices.hear(event)
-            tell(event)
-
-        self._register = register = Register(tenure, heard, self._changed, *tend)
-        self.notices = Notices(register, owner)
-        self._submissions = Submissions(register, tenure, owner, connect, heard, workers)
+        self._register = register = Register(tenure, tell, self._changed, *tend)
+        self._submissions = Submissions(register, tenure, owner, connect, tell, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(register, tenure)
         self._tender = Tender(register, tenure, *tend)
@@ -121,7 +112,6 @@ class Jobs:
         self._tender.start()
         self.sweeper.start()
         self.journal.start()
-        self.notices.start()
         if self.idle is not None and self.idle.is_on:
             self.idle.start()
 
@@ -135,8 +125,7 @@ class Jobs:
         """
         self._tender.stop()
         self.sweeper.stop()
-        self.notices.stop()
-        threads = [self._queue, self._tender, self.sweeper, self.notices, self.journal]
+        threads = [self._queue, self._tender, self.sweeper, self.journal]
         if self.idle is not None and self.idle.is_on:
             self.idle.stop()
             threads.append(self.idle)
@@ -226,7 +215,6 @@ class Jobs:
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
         spec = JobSpec.parse(document)
-        self.notices.check(spec.notify)
         return self._submissions.take(spec, secrets, owner, check).record.id
 
     def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:

@@ -420,8 +420,6 @@ class KnownJob:
             "versions": list(record.versions),
             "kept": record.kept,
             "cleared": record.cleared,
-            "notify": list(record.spec.notify),
-            "notices": [notice.model_dump(mode="json") for notice in record.notices],
             # Who has all jobs knows its place among them.
             "queue": None,
             **record.spec.objective.told(),

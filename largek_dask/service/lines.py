@@ -160,9 +160,6 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "priority": lambda e: figure(e.get("priority"), whole),
     "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
     "kept": lambda e: "stays until it is let go" if e.get("kept") else "need not stay",
-    "notice": lambda e: (
-        f"that it is {e.get('kind')}, {e.get('state')} to {e.get('target')}: {e.get('answer')}"
-    ),
     "cancelling": lambda e: f"asked to end from {e['who']}" if e.get("who") else "asked to end",
     "finished": _end_line,
     "failed": _end_line,

@@ -80,7 +80,6 @@ POOLS = {
     **dict.fromkeys(("submit", "start workers"), "submit"),
     **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
-    "notice": "notices",
 }
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
 
@@ -421,8 +420,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return self._crew.rows()
             case "retire":
                 return self._crew.retire(given["worker"])
-            case "notice":
-                return jobs.notices.try_out(given["target"])
             case "priority":
                 return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":

@@ -49,7 +49,6 @@ from largek_dask.errors import (
 )
 from largek_dask.redaction import redactor
 from largek_dask.service.lease import Lease
-from largek_dask.service.notice import Notice
 from largek_dask.service.sizing import Takes
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
@@ -57,8 +56,10 @@ from largek_dask.version import __version__
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions", "notices")
+LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions")
 """Fields that records have only where they say something."""
+FORMER = frozenset({"notices", "notify"})
+"""Fields of earlier versions' records and of their specs that are ignored."""
 DRAINED = "drained.json"
 """A file of the store that is there while no job is to begin."""
 IDLE = "idle"
@@ -149,7 +150,6 @@ class _Document(BaseModel):
     cleared: bool = False
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
-    notices: Annotated[list[Notice], Field(max_length=1_000)] = []
     takes: Takes | None = None
     spec: dict[str, Any]
 
@@ -190,8 +190,6 @@ class Record:
     versions: tuple[str, ...] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by somebody."""
-    notices: tuple[Notice, ...] = ()
-    """Notices of this run, and of those before what is still to be sent; see ``notices.py``."""
     takes: Takes | None = None
     """What it takes of workers' memory; None of one that an earlier version has kept."""
 
@@ -432,7 +430,7 @@ class Records:
             document = json.loads(
                 self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
             )
-            found = _Document.model_validate(document)
+            found = _Document.model_validate(_without_former(document))
         except FileNotFoundError:
             raise JobNotFoundError(
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
@@ -453,7 +451,7 @@ class Records:
                 f"{self._folder.url}/{name} is the record of another job: move it away."
             )
         try:
-            spec = JobSpec.parse(found.spec)
+            spec = JobSpec.parse(_without_former(found.spec))
         except ParameterError as error:
             raise ParameterError(
                 f"{self._folder.url}/{name}: {str(error).rstrip('.')}. A newer largek_dask may "
@@ -476,7 +474,6 @@ class Records:
             cleared=found.cleared,
             deleting=found.deleting,
             versions=tuple(found.versions),
-            notices=tuple(found.notices),
             takes=found.takes,
         )
 
@@ -530,6 +527,13 @@ class Records:
         """Why a record cannot be read, without the secrets that a driver may tell."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
+
+
+def _without_former(document: Any) -> Any:
+    """Drop fields that only earlier versions had."""
+    if not isinstance(document, dict):
+        return document
+    return {name: value for name, value in document.items() if name not in FORMER}
 
 
 def _other_format(error: Exception) -> str | None:
@@ -600,17 +604,11 @@ def _dumped(record: Record) -> bytes:
             )
         },
         # Earlier versions read records without what they do not know.
-        **{name: _plain(value) for name in LATER if (value := getattr(record, name))},
+        **{name: value for name in LATER if (value := getattr(record, name))},
         **({} if record.takes is None else {"takes": record.takes.model_dump()}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()
-
-
-def _plain(value: Any) -> Any:
-    """A field as JSON has it."""
-    is_documents = isinstance(value, tuple) and isinstance(value[0], BaseModel)
-    return [each.model_dump(mode="json") for each in value] if is_documents else value
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:

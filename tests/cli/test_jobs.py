@@ -33,10 +33,8 @@ ENDLESS = ("--algorithm", "minibatch", "--set", "batch_rows=64", "--tol", 0, "--
 def service(tmp_path_factory):
     """The service of a cluster of one worker, in this process."""
     quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
-    # They end with 0, and with 1.
-    targets = {"lab": {"command": ["true"]}, "deaf": {"command": ["false"]}}
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({**quick, "largek.service.notify": targets}))
+        stack.enter_context(dask.config.set(quick))
         client = make_client(stack, 1, processes=False, protocol="tcp://")
         yield lk.connect(client, store=str(tmp_path_factory.mktemp("store")))
 
@@ -447,28 +445,6 @@ def test_workers__the_address_is_whole_in_a_narrow_terminal():
     shown = console.file.getvalue()
     assert f"{address} " in shown
     assert "Left out: " in shown
-
-
-def test_notices_are_tried_out_and_sent(service, run, submit, data, tmp_path):
-    told = run("notify", "test", "lab").stdout
-    assert told == "lab (true): delivered, exit code 0\n"
-    found = json.loads(run("notify", "test", "deaf", "--json", code=1).stdout)
-    assert (found["delivered"], found["answer"]) == (False, "exit code 1")
-    assert "no target 'lap'" in run("notify", "test", "lap", code=1).stderr
-    job = service.job(submit("--notify", "lab", "--max-iter", 1))
-    assert job.status()["notify"] == ["lab"]
-    eventually(
-        lambda: [each["state"] for each in job.status()["notices"]] == ["sent"], "it is sent"
-    )
-    assert job.status()["notices"][0]["id"] == f"{job.id}.1.finished"
-    assert "finished, sent to lab" in run("logs", job.id).stdout
-    refused = run("submit", "--resume", job.id, "--notify", "lab", code=2)
-    assert "--notify belongs to a new job" in refused.stderr
-    wrong = run("submit", data, "-k", 5, "--out", tmp_path / "b", "--notify", "lap", code=1)
-    assert "those of largek.service.notify in its configuration: lab, deaf" in wrong.stderr
-    other = service.submit(data, n_clusters=5, output=str(tmp_path / "c"), notify="lab", max_iter=1)
-    assert other.status()["notify"] == ["lab"]
-    other.wait("120s")
 
 
 def test_a_version_is_accepted(run, three, service):

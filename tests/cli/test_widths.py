@@ -184,7 +184,7 @@ def test_every_command_with_a_table_is_here() -> None:
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
     lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup",
-             "keep", "delete", "drain", "notify"}  # fmt: skip
+             "keep", "delete", "drain"}  # fmt: skip
     assert set(main.commands) == told | lines
 
 
