@@ -93,9 +93,6 @@ DEFAULTS: dict[str, Any] = {
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },
-    # form of the log of a scheduler with jobs and of its workers: plain, as Dask sets it up, or
-    # json, one object a line
-    "log": "plain",
     "observe": {
         # whether a scheduler's dashboard has a page of its jobs, at /largek
         "dashboard": True,

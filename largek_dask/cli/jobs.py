@@ -496,49 +496,26 @@ def cancel(
     cls=Command,
     short_help="Print what a job has told so far.",
     example="largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job, or what was logged.",
+    json_help="Print one JSON object a line: the events of the job.",
 )
 @click.argument("job_id", metavar="ID")
-@click.option("--workers", is_flag=True, help="Warnings and errors that workers have logged.")
-@click.option("--worker", metavar="ADDR", help="Those of this worker alone.")
-@click.option(
-    "--source",
-    type=click.Choice(["driver", "worker"]),
-    help="Warnings and errors of the scheduler's process, or of workers.",
-)
-@click.option(
-    "--level",
-    type=click.Choice(["warning", "error", "critical"]),
-    help="Those of this level or above.",
-)
-@click.option("--last", "n", metavar="N", type=click.IntRange(0), help="The last N of them.")
 @option_service
 @option_storage
 def logs(
-    job_id: str,
-    workers: bool,
-    scheduler: str,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-    **asked: Any,
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
 ) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says.
 
-    With any of --workers, --worker, --source, --level and --last: the warnings and errors that were
-    logged for it, also by workers that are no more.
+    Below warnings and errors, indented, is where they come from: the traceback, and the last
+    warnings in the log of the process, also of a worker that has died.
     """
-    if workers:
-        if asked["source"] == "driver":
-            raise click.UsageError("give --workers or --source driver, not both")
-        asked["source"] = "worker"
-    is_log = any(value is not None for value in asked.values())
     with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
-            for event in job.logged(**asked) if is_log else job.events(follow=False):
+            for event in job.events(follow=False):
                 click.echo(json.dumps(event, allow_nan=False))
         else:
-            for line in job.logs(**asked):
+            for line in job.logs():
                 click.echo(line)
 
 

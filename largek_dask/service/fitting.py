@@ -28,7 +28,6 @@ __all__ = [
     "CHECKPOINTS",
     "JOB_FILES",
     "LABELS",
-    "LOG",
     "MODEL",
     "UNFINISHED_LABELS",
     "fit_into",
@@ -40,14 +39,13 @@ __all__ = [
 
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
-LOG = "logs.jsonl"
 UNFINISHED_LABELS = "labels.zarr.progress.json"
 JOB_FILES = (
     "job.json",
     "counted.json",
     "events",
     "events.jsonl",
-    LOG,
+    "logs.jsonl",  # of earlier versions
     "checkpoints",
     "starts",
     MODEL,

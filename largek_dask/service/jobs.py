@@ -19,7 +19,6 @@ from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import check_secrets, options_of, output_folder
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
-from largek_dask.service.journal import Journal
 from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
@@ -71,8 +70,6 @@ class Jobs:
         What may be asked of jobs that have not ended.
     sweeper : Sweeper
         Removes jobs that have.
-    journal : Journal
-        What has been logged for each.
     idle : IdleWorkers, optional
         Ends workers while there are no jobs.
 
@@ -102,7 +99,6 @@ class Jobs:
         self._tender = Tender(register, tenure, *tend)
         self.steering = Steering(register)
         self.sweeper = Sweeper(register, tenure)
-        self.journal = Journal(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -111,7 +107,6 @@ class Jobs:
         self._queue.start()
         self._tender.start()
         self.sweeper.start()
-        self.journal.start()
         if self.idle is not None and self.idle.is_on:
             self.idle.start()
 
@@ -125,7 +120,7 @@ class Jobs:
         """
         self._tender.stop()
         self.sweeper.stop()
-        threads = [self._queue, self._tender, self.sweeper, self.journal]
+        threads = [self._queue, self._tender, self.sweeper]
         if self.idle is not None and self.idle.is_on:
             self.idle.stop()
             threads.append(self.idle)
@@ -135,8 +130,6 @@ class Jobs:
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        # The last lines of runs that have ended just now are written too.
-        self.journal.stop()
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))

@@ -467,37 +467,6 @@ def test_a_version_is_accepted(run, three, service):
     }
 
 
-def test_what_was_logged_for_a_job(run, submit, service):
-    """How lines come to the scheduler is tested with its journal."""
-    job_id = submit("--name", "noisy", *ENDLESS)
-    job = service.job(job_id)
-    eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
-    (address,) = (row["address"] for row in service.workers())
-    journal = service.client.cluster.scheduler.plugins["largek-jobs"]._jobs.journal
-    line = {"job": job_id, "run": 1, "time": "2026-11-25T12:00:00.000+00:00", "level": "ERROR"}
-    line["logger"] = "some.driver"
-    journal.take("driver", None, {**line, "message": "of the scheduler's process"})
-    journal.take("worker", address, {**line, "message": "of a worker"})
-
-    def own(lines):
-        """Those of this test: of a busy machine a fit may have something to say as well."""
-        return [line for line in lines if "some.driver" in str(line)]
-
-    eventually(lambda: len(own(job.logged())) == 2, "both lines")
-    lines = own(run("logs", job_id, "--workers").stdout.splitlines())
-    assert len(lines) == 1
-    assert lines[0].endswith(f"{address} some.driver: of a worker")
-    assert own(run("logs", job_id, "--worker", address).stdout.splitlines()) == lines
-    printed = run("logs", job_id, "--source", "driver", "--json").stdout.splitlines()
-    (told,) = map(json.loads, own(printed))
-    assert (told["message"], told["level"]) == ("of the scheduler's process", "ERROR")
-    assert own(run("logs", job_id, "--level", "critical").stdout.splitlines()) == []
-    assert len(run("logs", job_id, "--last", 1).stdout.splitlines()) == 1
-    assert "queued" in run("logs", job_id).stdout.splitlines()[0]
-    run("cancel", job_id)
-    job.wait("60s")
-
-
 def submit_to(run, tmp_path):
     data = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
     np.save(tmp_path / "few.npy", data)
@@ -538,7 +507,6 @@ def submit_to(run, tmp_path):
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["drain", "--undo", "--timeout", "1s"], 2, "not both"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
-        (["logs", "lk-1", "--workers", "--source", "driver"], 2, "not both"),
         (["gc"], 2, "Missing option '--older-than'"),
         (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),

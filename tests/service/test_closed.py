@@ -77,7 +77,6 @@ ASKED = {
     "watch": lambda _, job: job.watch(),
     "events": lambda _, job: list(job.events()),
     "logs": lambda _, job: list(job.logs()),
-    "logged": lambda _, job: job.logged(),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
     "pause": lambda _, job: job.pause(),

@@ -20,7 +20,7 @@ from largek_dask.service.lanes import Lanes
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
 from tests.observe.sources import started, step
-from tests.service.conftest import begun, wait_until
+from tests.service.conftest import wait_until
 from tests.service.test_plugin import running
 
 
@@ -70,11 +70,6 @@ def storage(monkeypatch):
     HangingFileSystem.opened.set()
 
 
-def line(job_id: str, message: str) -> dict[str, Any]:
-    return {"job": job_id, "run": 1, "time": "2026-01-01T00:00:00.000", "level": "WARNING",
-            "logger": "x", "message": message}  # fmt: skip
-
-
 def test_lanes__do_the_work_of_other_jobs_and_none_twice():
     held, done = threading.Event(), []
     them = Lanes("test")
@@ -88,29 +83,6 @@ def test_lanes__do_the_work_of_other_jobs_and_none_twice():
         held.set()
     eventually(lambda: them.run("a", lambda: done.append("a")), "the work of the first is over")
     assert done == ["b", "b", "a"]
-
-
-def test_journal__lines_of_others_are_written(storage, open_jobs, document, slow_steps, tmp_path):
-    jobs = open_jobs()
-    hung = jobs.submit(document("hang:///hung/out"), {}, "me")
-    well = jobs.submit(document("well"), {}, "me")
-    for job_id in (hung, well):
-        begun(jobs, job_id, 1)
-    storage.opened.clear()
-    jobs.journal.take("worker", "w", line(hung, "of the one that hangs"))
-    assert storage.hung.wait(60), "its folder hangs"
-    log = tmp_path / "well" / "logs.jsonl"
-    for n in range(3):
-        jobs.journal.take("worker", "w", line(well, f"line {n}"))
-        eventually(lambda n=n: log.exists() and f"line {n}" in log.read_text(), "it is written")
-    assert [one["message"] for one in jobs.journal.lines(well)] == ["line 0", "line 1", "line 2"]
-    assert not storage.opened.is_set()
-    assert jobs.status(hung)["state"] == "running"
-    storage.opened.set()
-    slow_steps.set()
-    for job_id in (hung, well):
-        assert wait_until(jobs, job_id, "finished", "failed")["state"] == "finished"
-    assert [one["message"] for one in jobs.journal.lines(hung)] == ["of the one that hangs"]
 
 
 def test_sweeper__jobs_after_one_that_hangs_are_removed(
