@@ -28,7 +28,7 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
-from largek_dask.redaction import hide_in_logs, redactor
+from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.version import __version__
 
 __all__ = [
@@ -160,7 +160,7 @@ class _Job:
         self.service_job = spec.service_job
         options = getattr(engine.rows, "storage_options", None)
         # Kept here as long as the job is: the log forgets it with the last reference.
-        self.redact = redactor(options)
+        self.redact = Redactor(options)
         hide_in_logs(self.redact)
         self.state_limit = state_limit
         """Bytes that it might keep if it were alone here."""

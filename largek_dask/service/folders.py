@@ -27,7 +27,7 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import printable
 from largek_dask.errors import JobNotFoundError, LargekError, ParameterError
-from largek_dask.redaction import redactor
+from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.feed import Feed
 from largek_dask.service.known import KnownJob, unreadable_status
@@ -75,7 +75,7 @@ class Trouble:
 
         Such as one of a storage driver's own kind. The next look may go well.
         """
-        clean = redactor(options)
+        clean = Redactor(options)
         if not isinstance(error, FORESEEN) and not self.text:
             lines = "".join(traceback.format_exception(error))
             logger.error("%s cannot be read, and nobody foresaw why: %s", what, clean(lines))

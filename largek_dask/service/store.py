@@ -47,7 +47,7 @@ from largek_dask.errors import (
     RecoveryWarning,
     warn,
 )
-from largek_dask.redaction import redactor
+from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.sizing import Takes
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
@@ -216,7 +216,7 @@ class Records:
         # Who submits what, where: for nobody else on this machine.
         self.folder = folder = folder.private()
         self.url = folder.url
-        self._redact = redactor(folder.storage_options)
+        self._redact = Redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self._lease = lease

@@ -20,7 +20,7 @@ from largek_dask.context import carried, current_job, working_for
 from largek_dask.kernels.threads import on_threads
 from largek_dask.observe.process_log import JobFilter, last_warnings, take, unwatch, watch
 from largek_dask.passes.local import LocalPasses
-from largek_dask.redaction import hide_in_logs, redactor
+from largek_dask.redaction import Redactor, hide_in_logs
 from tests.observe.shouting import SECRET, SHOUT
 
 JOB = "lk-7f3a"
@@ -47,7 +47,7 @@ def test_a_message_that_does_not_fit_its_arguments_raises_nothing():
 
 
 def test_lines_of_jobs_have_no_secrets_as_long_as_somebody_works_with_them():
-    redact = redactor({"token": SECRET})
+    redact = Redactor({"token": SECRET})
     hide_in_logs(redact)
     with working_for(JOB):
         assert shown("the token %s", SECRET) == f"WARNING [{JOB}] the token ***"
