@@ -47,16 +47,12 @@ def line_of(event: Event, objective: Objective = INERTIA) -> str:
 
 
 def origin_of(event: Event) -> list[str]:
-    """Where a warning or an error comes from, as indented lines: traceback, and log of its process.
-
-    Parameters
-    ----------
-    event : mapping
-    """
+    """Return the traceback of an event and the last warnings of its process, as indented lines."""
     found = str(event.get("traceback") or "").splitlines()
     log = event.get("log")
     if isinstance(log, list) and log:
-        found += [f"last warnings of {event.get('worker') or 'the scheduler'}:", *map(str, log)]
+        process = event.get("worker") or event.get("address") or "the scheduler"
+        found += [f"last warnings of {process}:", *map(str, log)]
     return [f"    {printable(line)}".rstrip() for text in found for line in text.splitlines()]
 
 

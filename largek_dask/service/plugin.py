@@ -124,7 +124,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
         self.scheduler = scheduler
-        process_log.watch(scheduler)
         self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
         if (application := getattr(scheduler, "http_application", None)) is not None:
             answer_on(application, lambda: self._why_not_ready(), hosts_of(scheduler))
@@ -154,6 +153,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._jobs.start()
         if (streams := getattr(scheduler, "stream_handlers", None)) is not None:
             streams[process_log.OPERATION] = process_log.take
+        process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target

@@ -32,40 +32,55 @@ def fail_from_now_on():
     points.watch(out_of_luck)
 
 
-def test_a_job_that_loses_one_worker_and_fails_on_the_other(
-    rows_url, tmp_path, quick_leases, slow_steps
-):
+@pytest.fixture
+def service(tmp_path, quick_leases):
     with ExitStack() as stack:
         stack.enter_context(dask.config.set({"largek.data.read-chunk-bytes": 1}))
-        client = make_client(stack, 2, processes=True)
-        service = lk.connect(client, store=str(tmp_path / "store"))
-        job = service.submit(
-            rows_url, n_clusters=7, output=str(tmp_path / "out"), algorithm=lk.Lloyd()
-        )
+        yield lk.connect(make_client(stack, 2, processes=True), store=str(tmp_path / "store"))
 
-        def events(**about):
-            return [e for e in job.events(follow=False) if about.items() <= e.items()]
 
-        eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
-        address, other = (row["address"] for row in service.workers())
-        pid = client.run(warn_and_tell_pid, "out of paper", workers=[address])[address]
-        client.run(warn_and_tell_pid, "ill omen", workers=[other])
-        for worker in (address, other):
-            eventually(lambda worker=worker: last_warnings(worker), "the scheduler has it")
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: address not in client.cluster.scheduler.workers, "it is gone")
-        client.run(fail_from_now_on, workers=[other])
-        slow_steps.set()
-        assert job.wait("120s") == "failed"
+def events_of(job, **about):
+    return [event for event in job.events(follow=False) if about.items() <= event.items()]
 
-        (left,) = events(change="left", address=address)
-        assert left["log"][-1].endswith("some.driver: out of paper")
-        for warned in events(event="warning", worker=address):
-            assert warned["log"] == left["log"]
-        (failed,) = events(event="failed")
-        assert failed["worker"] == other
-        assert "in out_of_luck" in failed["traceback"]
-        assert any("ill omen" in line for line in failed["log"])
-        told = "\n".join(job.logs())
-        assert "out of paper" in told
-        assert "in out_of_luck" in told
+
+def warned(client, text):
+    """Pids of the workers, by address, once the scheduler has a warning of each."""
+    pids = client.run(warn_and_tell_pid, text)
+    for worker in pids:
+        eventually(lambda worker=worker: text in str(last_warnings(worker)), "its warning")
+    return pids
+
+
+@pytest.fixture
+def job(service, rows_url, tmp_path, slow_steps):
+    """One that takes no more steps until a test lets it go on; workers are watched from then on."""
+    job = service.submit(rows_url, n_clusters=7, output=str(tmp_path / "out"), algorithm=lk.Lloyd())
+    eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
+    return job
+
+
+def test_a_worker_that_is_killed(service, job, slow_steps):
+    pids = warned(service.client, "out of paper")
+    address = next(iter(pids))
+    os.kill(pids[address], signal.SIGKILL)
+    slow_steps.set()
+    assert job.wait("240s") == "finished"
+    (left,) = events_of(job, change="left", address=address)
+    assert left["log"][-1].endswith("some.driver: out of paper")
+    for event in events_of(job, event="warning", worker=address):
+        assert event["log"] == left["log"]
+    told = job.logs()
+    assert f"    last warnings of {address}:" in told
+    assert any(line.endswith("some.driver: out of paper") for line in told)
+
+
+def test_a_worker_that_raises(service, job, slow_steps):
+    addresses = warned(service.client, "ill omen")
+    service.client.run(fail_from_now_on)
+    slow_steps.set()
+    assert job.wait("240s") == "failed"
+    (failed,) = events_of(job, event="failed")
+    assert failed["worker"] in addresses
+    assert failed["log"][-1].endswith("some.driver: ill omen")
+    assert "in out_of_luck" in failed["traceback"]
+    assert any("in out_of_luck" in line for line in job.logs())
