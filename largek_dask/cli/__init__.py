@@ -35,7 +35,6 @@ from largek_dask.cli.removing import delete as delete_command
 from largek_dask.cli.removing import gc as gc_command
 from largek_dask.cli.removing import keep as keep_command
 from largek_dask.cli.report import report as report_command
-from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
@@ -66,7 +65,6 @@ for command in (
     score_command,
     plot_command,
     report_command,
-    serve_command,
     path_command,
     elbow_command,
     submit_command,

@@ -35,6 +35,7 @@ __all__ = [
     "loss_in",
     "model_in",
     "model_of_checkpoint",
+    "model_so_far",
 ]
 
 MODEL = "model.zarr"
@@ -213,9 +214,27 @@ def model_of_checkpoint(
     OSError
         It cannot be read, or the model not be written.
     """
+    found = model_so_far(folder, stop_reason)
+    if found is None or found[1].n_iter <= beyond:
+        return None
+    model, saved = found
+    before = model_in(folder)
+    changed = before is None or before.digest() != model.digest()
+    if changed and labels_in(folder):
+        folder.remove(LABELS)
+    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
+        _save(model, folder, before)
+    return model, saved
+
+
+def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, Saved] | None:
+    """Return the model of the last checkpoint, and the checkpoint; None without one.
+
+    Nothing is written. Parameters and errors as for :func:`model_of_checkpoint`.
+    """
     about = description_in(folder)
     saved = best_saved(folder)
-    if about is None or saved is None or saved.n_iter <= beyond:
+    if about is None or saved is None:
         return None
     provenance = {
         "parameters": about["job"],
@@ -226,7 +245,7 @@ def model_of_checkpoint(
         },
         "versions": about["versions"],
         "n_iter": saved.n_iter,
-        "stop_reason": stop_reason,
+        **({} if stop_reason is None else {"stop_reason": stop_reason}),
         saved.objective.name: saved.value,
         "start": saved.stream,
         "seconds": saved.seconds,
@@ -241,12 +260,6 @@ def model_of_checkpoint(
         provenance,
         None if (names := about["data"].get("feature_names")) is None else tuple(names),
     )
-    before = model_in(folder)
-    changed = before is None or before.digest() != model.digest()
-    if changed and labels_in(folder):
-        folder.remove(LABELS)
-    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
-        _save(model, folder, before)
     return model, saved
 
 

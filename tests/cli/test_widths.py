@@ -181,9 +181,9 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
-    # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
+    # These print lines, ids and words; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup",
+    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "warmup",
              "keep", "delete", "drain"}  # fmt: skip
     assert set(main.commands) == told | lines
 

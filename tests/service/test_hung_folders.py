@@ -12,14 +12,10 @@ import dask
 import fsspec
 import pytest
 
-from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.storage import Folder
 from largek_dask.service import lanes, places, plugin, sweeping
-from largek_dask.service.folders import Folders
 from largek_dask.service.lanes import Lanes
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
-from tests.observe.sources import started, step
 from tests.service.conftest import wait_until
 from tests.service.test_plugin import running
 
@@ -132,29 +128,6 @@ def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, 
         assert not go_on.is_set()
     finally:
         go_on.set()
-
-
-def test_serve__shows_what_is_new_of_others(storage, open_jobs, document, tmp_path, monkeypatch):
-    first = open_jobs()
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        hung = first.submit(document("hang:///hung/out"), {}, "me")
-        well = first.submit(document("well"), {}, "me")
-    assert first.close(120.0) == []
-    storage.opened.clear()
-    monkeypatch.setattr("largek_dask.service.folders.LOCAL_SECONDS", 0.02)
-    shown = Folders([str(tmp_path / "store")])
-    try:
-        assert storage.hung.wait(60), "its folder hangs"
-        sink = JsonLines(Folder(str(tmp_path / "well")))
-        for n in (1, 2):
-            sink({"event": "started", **started()} if n == 1 else step(n))
-            eventually(lambda n=n: shown.status(well)["n_events"] == n, "what is new is shown")
-        sink.close()
-        assert {job["id"] for job in shown.jobs()} == {hung, well}
-        assert not storage.opened.is_set()
-    finally:
-        storage.opened.set()
-        shown.close()
 
 
 def test_answers__about_a_job_that_hangs_leave_threads_for_others(
