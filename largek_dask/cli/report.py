@@ -145,7 +145,7 @@ def report(
 
 
 def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
-    """The model of a folder, what is to be said of its fit, and whether the fit has ended.
+    """The model of a folder, what is to be said of its fit, and whether it is the final one.
 
     Of a fit that runs it is the model of the last checkpoint, if there is one.
     """
@@ -154,21 +154,23 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     from largek_dask.service.fit_folder import FitFolder
     from largek_dask.service.fitting import model_so_far
 
-    url, notes, is_running = model_in(place), [], False
-    if JsonLines.is_in(place):
-        fit = FitFolder(place)
-        told = (
-            str(event.get("message")) for event in fit.update() if event.get("event") == "warning"
-        )
-        notes = list(dict.fromkeys(told))[:MOST_WARNINGS]
-        is_running = not fit.has_ended
-    if (url is None or is_running) and (found := model_so_far(place)) is not None:
-        if is_running:
-            step = found[1].n_iter
-            notes = [f"The fit has not ended: this is its checkpoint after step {step:,}.", *notes]
-        return found[0], notes, not is_running
+    url = model_in(place)
     model = None if url is None else load_model(url, storage_options=place.storage_options)
-    return model, notes, not is_running
+    if not JsonLines.is_in(place):
+        return model, [], True
+    fit = FitFolder(place)
+    warned = (str(e.get("message")) for e in fit.update() if e.get("event") == "warning")
+    notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
+    # A fit says that it has stopped before it writes its model.
+    has_none = fit.n_iter == 0 or fit.seen.state == "failed"
+    is_written = model is not None and fit.n_iter in (None, model.provenance.get("n_iter"))
+    is_last = fit.has_ended and (has_none or is_written)
+    if (model is None or not fit.has_ended) and (found := model_so_far(place)) is not None:
+        model, saved = found
+        if not is_last:
+            step = f"{saved.n_iter:,}"
+            notes = [f"The fit has not ended: this is its checkpoint after step {step}.", *notes]
+    return model, notes, is_last
 
 
 def _table(told: Mapping[str, Any]) -> Any:

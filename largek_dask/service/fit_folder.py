@@ -38,12 +38,15 @@ class FitFolder:
     ----------
     seen : Seen
         Its state, progress and figures.
+    n_iter : int or None
+        Steps of the model that it ended with; None before its end, or where that is not known.
     """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         name = folder.url.rpartition("/")[2]
         self.seen = Seen({"id": name, "title": name, "state": "queued", "output": folder.url})
+        self.n_iter: int | None = None
         self._tail = Tail(folder)
         self._is_described = False
         self._is_job = False
@@ -105,7 +108,10 @@ class FitFolder:
             reason = event.get("reason")
             status["state"] = "cancelled" if reason in ("cancelled", "interrupted") else "finished"
         if kind == "started":
+            self.n_iter = None
             status.update(objective_in(event).told())
+        elif self.has_ended and isinstance(event.get("n_iter"), int):
+            self.n_iter = event["n_iter"]
         self.seen.hear(event)
 
 

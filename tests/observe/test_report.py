@@ -727,18 +727,22 @@ def test_a_fit_that_runs_is_shown_by_its_last_checkpoint(
         assert not out.exists()
         (tmp_path / "checkpoints").rename(place / "checkpoints")
 
+    def stop() -> None:
+        pages.append(out.read_text())
+        part.write_text(whole)
+
     def end() -> None:
         pages.append(out.read_text())
         (tmp_path / "model.zarr").rename(place / "model.zarr")
-        part.write_text(whole)
 
-    pauses = [checkpoint, end]
+    pauses = [checkpoint, stop, end]
     monkeypatch.setattr(module.time, "sleep", lambda seconds: pauses.pop(0)())
     lines = invoke(*asked, "--every", "2.5s", "--json").stdout.splitlines()
-    first, last = map(json.loads, lines)
+    first, second, last = map(json.loads, lines)
     assert "its checkpoint after step" in first["warnings"][0]
+    assert second["warnings"] == first["warnings"]
     assert last["warnings"] == []
-    assert '<meta http-equiv="refresh" content="3">' in pages[0]
+    assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
     assert "refresh" not in out.read_text()
     assert lk.load_model(str(place / "model.zarr")).digest() in out.read_text()
 

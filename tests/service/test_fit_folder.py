@@ -57,7 +57,7 @@ def test_a_fit_as_it_grows(place, tmp_path):
     write(url, step(2), STOPPED)
     fit.update()
     assert (fit.seen.state, fit.has_ended) == ("finished", True)
-    assert (fit.seen.status["step"], fit.seen.status["cost"]) == (2, 500.0)
+    assert (fit.seen.status["step"], fit.seen.status["cost"], fit.n_iter) == (2, 500.0, 2)
     write(url, started(9.0), step(3))
     fit.update()
     assert (fit.seen.state, fit.has_ended) == ("running", False)
