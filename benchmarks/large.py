@@ -122,8 +122,8 @@ def planned(store: str, algorithm: Any, k: int, mixture: str | None = None) -> d
     machines = Machines(runs.N_WORKERS, runs.N_WORKERS, runs.LIMIT, False)
     plan = make_plan(lk.open_rows(store), options, machines)
     return {
-        "worker": plan.memory, "scheduler": plan.memory_held + plan.memory_state,
-        "seconds_pass": plan.seconds_compute, "seconds": plan.seconds_most,
+        "worker": plan["memory"], "scheduler": plan["memory_held"] + plan["memory_state"],
+        "seconds_pass": plan["seconds_compute"], "seconds": plan["seconds_most"],
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ from benchmarks.tables import write_tables
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.cli.plan import Estimate
     from largek_dask.data.rows import Rows
 
 ROWS = {"1M": 1_000_000, "10M": 10_000_000, "80M": 80_000_000, "300M": 300_000_000}
@@ -66,7 +66,9 @@ def empty(folder: str, n: int, d: int) -> Rows:
     return open_rows(url, missing="fill")
 
 
-def planned(rows: Rows, k: int, name: str, workers: int, threads: int, limit: int) -> Estimate:
+def planned(
+    rows: Rows, k: int, name: str, workers: int, threads: int, limit: int
+) -> dict[str, Any]:
     """The plan of a fit on so many workers."""
     from largek_dask.cli.plan import Machines, make_plan
     from largek_dask.driver.options import FitOptions
@@ -78,7 +80,8 @@ def planned(rows: Rows, k: int, name: str, workers: int, threads: int, limit: in
 
 def plans() -> list[dict[str, Any]]:
     """Plans of all shapes."""
-    from largek_dask.driver.plan import space_needed
+    from largek_dask.algorithms.kmeans import KMeansProblem
+    from largek_dask.driver.plan import footprint_of, space_needed
 
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,12 +91,14 @@ def plans() -> list[dict[str, Any]]:
                 for k in CLUSTERS:
                     for name in ALGORITHMS:
                         each = [planned(rows, k, name, w, THREADS, LIMIT) for w in WORKERS]
-                        written = space_needed(rows, k, algorithm_of(name), n_init=1, labels=False)
+                        algorithm = replace(algorithm_of(name), problem=KMeansProblem(k))
+                        footprint = footprint_of(rows, algorithm)
+                        written = space_needed(rows, k, footprint, n_init=1, labels=False)
                         found.append({
                             "n": n, "d": d, "k": k, "algorithm": name,
-                            "row_state": each[0].row_state, "written": written,
-                            "state": [plan.memory_row_state for plan in each],
-                            "memory": [plan.memory for plan in each],
+                            "row_state": each[0]["row_state"], "written": written,
+                            "state": [plan["memory_row_state"] for plan in each],
+                            "memory": [plan["memory"] for plan in each],
                         })  # fmt: skip
     return found
 
@@ -114,7 +119,7 @@ def timed(name: str) -> dict[str, float]:
     plan = make_plan(open_rows(x), options, machines_of(None, None))
     began = time.perf_counter()
     KMeans(k, algorithm="truncated", random_state=0).fit(x)
-    return {"planned": plan.seconds_most, "took": time.perf_counter() - began}
+    return {"planned": plan["seconds_most"], "took": time.perf_counter() - began}
 
 
 @contextmanager
@@ -147,7 +152,7 @@ def held(url: str, k: int, name: str) -> dict[str, float]:
             fit.set_params(**begins).fit(url if clusters == k else rows_few(url))
             most.append(max(client.run(_most_memory).values()))
     plan = planned(open_rows(url), k, name, 2, 1, LIMIT)
-    return {"process": most[0], "planned": plan.memory, "held": most[1]}
+    return {"process": most[0], "planned": plan["memory"], "held": most[1]}
 
 
 def rows_few(url: str) -> Any:
@@ -274,7 +279,7 @@ def planned_anew() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         rows = empty(folder, ROWS["80M"] // CHECKED, FEATURES[0])
         for name, one in result["memory"].items():
-            one["planned"] = planned(rows, CLUSTERS[0], name, 2, 1, LIMIT).memory
+            one["planned"] = planned(rows, CLUSTERS[0], name, 2, 1, LIMIT)["memory"]
     return {**result, "plans": plans()}
 
 

@@ -31,6 +31,7 @@ from largek_dask.kernels.threads import Threads
 __all__ = [
     "Algorithm",
     "Chunk",
+    "Footprint",
     "Info",
     "ModelArrays",
     "Passes",
@@ -282,31 +283,37 @@ class Info:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a fit is going to read, and to search, for plans."""
+class Footprint:
+    """Memory and passes of a fit; ``driver.plan`` and ``cli.plan`` compute all else from it."""
 
-    before: int
-    """Passes over all rows before the first step, beside that for statistics."""
-    after: int
-    """Passes over all rows after the last step, beside the last pass."""
-    rows: int | None
-    """Rows that steps go through, held in the driver's process; None: all, where they are."""
-    anchors: str
-    """How often steps look through all clusters, in words."""
-    searches: int = 0
-    """About how many times as much as one labelling of these rows, as searches for all partitions
-    make it (``kernels.descent.label_rows``), their search in the driver's process takes."""
-    readings: int = 1
-    """Times that a step reads what does not stay in memory, of rows that lie in no random order."""
+    row_bytes: int = 0
+    """Row state of one generation, in bytes per row, at most."""
+    fixed_row_bytes: int = 0
+    """Part of ``row_bytes`` that no pass changes; two generations share it."""
+    model_copies: int = 2
+    """Size of a checkpoint, in models (centres and weights)."""
+    held_rows: int | None = None
+    """Rows of all steps, held in the driver's process; None if steps read all rows."""
+    held_bytes: int = 0
+    """Most bytes of rows that the driver's process holds, with their state and copies."""
+    passes_before: int = 1
+    """Passes over all rows before the first step, without that for statistics."""
+    passes_after: int = 0
+    """Passes over all rows after the last step, without the last pass."""
+    step_reads: int = 1
+    """Times that a step reads what does not stay in memory, unless rows are shuffled."""
     steps: int | None = None
-    """About how many steps it takes, where that is known; None: as many as it may."""
+    """Usual number of steps; None if it is unknown."""
+    searches: int = 0
+    """Cost of a search in the driver's process, in calls of ``kernels.descent.label_rows``."""
     distances: float | None = None
-    """About as many distances cost as much as a row in a step; None: those to all centres."""
-    before_distances: float | None = None
-    """About as many distances cost as much as a row in a pass before the first step; None: those to
-    all centres. That for statistics needs none."""
-    after_distances: float | None = None
-    """The same of a pass after the last step, beside the last pass."""
+    """Cost of a row in a step, in distances; None: those to all centres."""
+    distances_before: float | None = None
+    """Cost of a row in a pass before the first step, in distances; None: those to all centres."""
+    distances_after: float | None = None
+    """Cost of a row in a pass after the last step, in distances; None: those to all centres."""
+    full_search: str | None = None
+    """How often steps compare rows with all clusters, for people; None if in every step."""
 
 
 class ModelArrays(Protocol):
@@ -361,46 +368,29 @@ class Algorithm(Protocol[State]):
         """Raise ``ParameterError`` where it cannot work on such a table; the problem is known."""
         return
 
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """How many times a model a checkpoint takes, about: centres, and sums of their rows."""
-        return 2
-
     @property
     def objective(self) -> Objective:
         """What is lowered or raised, if steps do not end by the figure of the problem's."""
         return self.solves.objective
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, at most, where all rows' may take ``budget``.
-
-        In one generation; where there is room the one before is kept beside it.
-        """
-        return 0
-
-    @property
-    def place_bytes(self) -> int:
-        """Those of ``row_bytes`` that no pass changes, and that are kept once."""
-        return 0
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """Bytes of rows, of what is kept of them and copied, that the driver's process holds.
-
-        At most, and where rows are read: samples, a coreset, batches that are gathered.
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Estimate memory and passes of a fit; the problem is known.
 
         Parameters
         ----------
         table : TableShape
-        k : int
         itemsize : int
             Bytes of a number of a row that is held.
         n_threads : int or None
             As of ``Passes``.
+        budget : int or None
+            Bytes that row state of one generation may take; None: no limit.
         """
-        return 0
-
-    def outlook(self, table: TableShape, k: int) -> Outlook | None:
-        """What a fit is going to read; None: all rows once a step, and nothing more is known."""
-        return None
+        if self.problem is None:
+            return Footprint()
+        return Footprint(passes_before=self.problem.passes_to_start())
 
     def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
         """What is to be told of ``model(state)`` in the end, beside how it came about.

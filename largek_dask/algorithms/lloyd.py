@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
+    Footprint,
     Info,
     Passes,
     Rng,
@@ -128,9 +129,15 @@ class Lloyd(Algorithm[LloydState]):
             bounds = begin_bounds(centers, shift, n_groups)
         return LloydState(centers, np.zeros(len(centers)), shift, bounds)
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, at most, where all rows' may take ``budget``."""
-        return row_bytes(groups_for(self.bounds, table, k, budget))
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Labels and bounds are kept, as many of these as ``budget`` has room for."""
+        assert self.problem is not None
+        n_groups = groups_for(self.bounds, table, self.problem.n_clusters, budget)
+        return Footprint(
+            row_bytes=row_bytes(n_groups), passes_before=self.problem.passes_to_start()
+        )
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
         """Assign all rows to ``state.centers``, move the centres to their rows' means."""

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
+    Footprint,
     Info,
-    Outlook,
     Passes,
     Rng,
     RowSlice,
@@ -183,26 +183,20 @@ class MiniBatch(Algorithm[MiniBatchState]):
         if self._by_row:
             check_gathered(table, "batch_rows")
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: its place in its chunk's seeded order."""
-        return 0 if self._by_row else 4
-
-    @property
-    def place_bytes(self) -> int:
-        """All of it."""
-        return 0 if self._by_row else 4
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """All rows, where they are taken one after the other."""
-        return bytes_of_gathered(table, itemsize) if self._by_row else 0
-
-    def outlook(self, table: TableShape, k: int) -> Outlook | None:
-        """Rows that are taken one after the other are read once, and held."""
-        if not self._by_row:
-            return None
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """All rows are held if they are taken one by one; else each has its place in the order."""
         assert self.problem is not None
-        before = self.problem.passes_to_start() + 1
-        return Outlook(before=before, after=0, rows=table.n_rows, anchors="for every row")
+        before = self.problem.passes_to_start()
+        if not self._by_row:
+            return Footprint(row_bytes=4, fixed_row_bytes=4, passes_before=before)
+        return Footprint(
+            held_rows=table.n_rows,
+            held_bytes=bytes_of_gathered(table, itemsize),
+            passes_before=before + 1,
+            full_search="for every row",
+        )
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Starting centres, without votes."""

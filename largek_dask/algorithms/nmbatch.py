@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Chunk, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
     KINDS,
@@ -383,22 +383,13 @@ class NMBatch(Algorithm[NMBatchState]):
             return self.bounds
         return "auto" if self.bounds else None
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, at most: its state, and its place in the order.
-
-        The state of all rows may take ``budget``.
-        """
-        return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
-
-    @property
-    def place_bytes(self) -> int:
-        """Of the seeded order."""
-        return PLACE_BYTES // 2
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """Rows that centres are drawn from; batches that are gathered; a few for moves."""
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Labels, bounds and places in the order are kept; small batches and samples are held."""
         assert self.problem is not None
-        n, size, sample = table.n_rows, self._first_rows(table.n_rows), 0
+        n, k = table.n_rows, self.problem.n_clusters
+        size, sample = self._first_rows(n), 0
         how = self.problem.init
         if self.start == "sample" and isinstance(how, str) and how == "auto":
             sample = min(size, room_of_sample(table, k))
@@ -409,10 +400,18 @@ class NMBatch(Algorithm[NMBatchState]):
                 break
             size = min(2 * size, n)
         spaced = min(n, SPLIT_SAMPLE * k) if self.moves else 0
-        kept = 2 * self.row_bytes(table, k, None)
-        start = bytes_of_held(table, sample, itemsize, 0, COPIES)
+        kept = 2 * self._row_bytes(table, k, None)
         later = bytes_of_held(table, largest, itemsize, kept)
-        return max(start, later + bytes_of_held(table, spaced, itemsize, 0))
+        later += bytes_of_held(table, spaced, itemsize, 0)
+        return Footprint(
+            row_bytes=self._row_bytes(table, k, budget),
+            fixed_row_bytes=PLACE_BYTES // 2,
+            held_bytes=max(bytes_of_held(table, sample, itemsize, 0, COPIES), later),
+            passes_before=self.problem.passes_to_start(),
+        )
+
+    def _row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
+        return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
 
     def model(self, state: NMBatchState) -> CenterArrays:
         """The centres that the next step would assign rows to."""

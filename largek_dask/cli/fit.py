@@ -88,11 +88,11 @@ def fit(
         missing=missing,
     )
     if plan:
-        from largek_dask.cli.plan import machines_of, make_plan
+        from largek_dask.cli.plan import machines_of, make_plan, plan_table
 
         with connected(scheduler, storage_options) as client:
             planned = make_plan(rows, options, machines_of(threads, client))
-        emit(planned.as_json(), as_json, planned.table)
+        emit(planned, as_json, lambda: plan_table(planned))
         return
     assert out is not None
     url, out_options = output(out, data, storage_options)

@@ -1,9 +1,9 @@
-"""``largek fit --plan``: what a fit would take, without doing it."""
+"""``largek fit --plan``: estimate what a fit takes, without running it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,12 +13,12 @@ from largek_dask.driver.words import human_bytes, human_seconds
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.algorithms.base import Algorithm, Outlook
+    from largek_dask.algorithms.base import Footprint
     from largek_dask.algorithms.problem import Problem
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = ["Estimate", "Machines", "machines_of", "make_plan"]
+__all__ = ["Machines", "machines_of", "make_plan", "plan_table"]
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
@@ -26,286 +26,11 @@ PROBE_CENTERS = 2_048
 TRIAL_ROWS = 2_048
 """Rows of the trial of a last pass."""
 ROW_SECONDS = 1e-7
-"""What a row costs one thread beside its distances, in a step in which it meets few centres: 60 ns
+"""Time of one thread for a row beside its distances, in a step in which it meets few centres: 60 ns
 on two threads with two features (table of ``benchmarks.auto``)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """An estimate: rates are measured for a moment, on this machine."""
-
-    n_rows: int
-    n_features: int
-    n_clusters: int
-    dtype: str
-    compute_dtype: str
-    n_chunks: int
-    n_processes: int
-    n_threads: int
-    """Threads of all processes together."""
-    memory_model: int
-    """Bytes a process for centres, packed centres and exact sums."""
-    memory_reading: int
-    """Bytes a process for chunks being read and computed."""
-    memory_row_state: int
-    """Bytes a process for what is kept per row."""
-    memory_held: int
-    """Bytes of rows that the driver's process holds at most: those of all steps, samples, batches
-    that are gathered; with what is kept of them."""
-    memory_state: int
-    """Bytes of models that the driver's process keeps to go on from, at most."""
-    row_bytes: int
-    """Bytes that are kept of a row, at most; where they do not fit, rows are gone through anew."""
-    row_state: int
-    """Bytes of what is kept of all rows, in all processes, where there is room: those of the last
-    pass stay while the next one writes its own."""
-    is_local: bool
-    """The driver's process is the one that computes."""
-    memory_available: int
-    """Bytes that the smallest process may use."""
-    passes_before: int
-    """Passes over the data for statistics, starting centres or a coreset."""
-    passes_most: int
-    """Passes in all if no rule stops earlier."""
-    passes_after: int
-    """Passes after the last step: labels, and what else there is to tell."""
-    steps_most: int
-    """Steps in all if no rule stops earlier; about how many, where that is known."""
-    seconds_step: float | None
-    """Seconds that a step computes, on all threads; None: as long as a pass."""
-    rows_step: int
-    """Rows that a step goes through."""
-    share_cached: float
-    """Share of the data that stays in memory between passes."""
-    readings_step: int
-    """Times that a step reads what does not stay in memory."""
-    searches: int
-    """About how many times rows are labelled by a search in the driver's process."""
-    anchors: str | None
-    """How often steps look through all clusters, where that is known."""
-    seconds_compute: float
-    """Seconds that a pass computes, on all threads."""
-    seconds_read: float
-    """Seconds that a pass reads, while it computes."""
-    seconds_before: float
-    """Seconds of all passes before the first step."""
-    seconds_after: float
-    """Seconds of all passes after the last step, beside the last pass."""
-    seconds_last: float
-    """Seconds of the last pass, in which labels become exact. By a trial where a model meets rows
-    in its own way, as a mixture does."""
-    seconds_search: float
-    """Seconds of a search in the driver's process, on one thread."""
-    max_time: float | None
-    """Seconds that it has; None: as many as it takes."""
-
-    @property
-    def memory(self) -> int:
-        """Bytes a process in all."""
-        held = self.memory_held + self.memory_state if self.is_local else 0
-        return self.memory_model + self.memory_reading + self.memory_row_state + held
-
-    @property
-    def driver(self) -> str | None:
-        """What the driver's process computes by itself, as the scheduler's does for jobs."""
-        if self.searches:
-            return "the whole search"
-        if self.rows_step < self.n_rows:
-            return "all steps, on rows that it holds"
-        return None if self.seconds_step is None else "the first steps, on samples"
-
-    @property
-    def memory_driver(self) -> int:
-        """Bytes that the driver's process takes beside workers."""
-        return self.memory_model + self.memory_held + self.memory_state
-
-    @property
-    def seconds_pass(self) -> float:
-        """Reading and computing overlap: the slower one counts."""
-        return max(self.seconds_compute, self.seconds_read * self.readings_step)
-
-    @property
-    def seconds_steps(self) -> float:
-        """Of steps that are not as long as a pass over all rows, at most."""
-        if self.searches:
-            return self.seconds_search
-        if self.seconds_step is not None:
-            reading = self.seconds_read * self.readings_step * (1 - self.share_cached)
-            return self.steps_most * max(self.seconds_step, reading)
-        of_all = self.seconds_compute * self.n_threads * self.rows_step / self.n_rows
-        return 0.0 if self.rows_step == self.n_rows else self.steps_most * of_all
-
-    @property
-    def seconds_most(self) -> float:
-        """Of everything, if no rule stops earlier."""
-        passes = self.passes_most - self.passes_before - self.passes_after
-        beside = self.seconds_before + self.seconds_after + self.seconds_last
-        return self.seconds_pass * passes + self.seconds_steps + beside
-
-    @property
-    def seconds_for_steps(self) -> float | None:
-        """What a time limit leaves for steps; negative: not even the other passes have room."""
-        if self.max_time is None:
-            return None
-        return self.max_time - self.seconds_before - self.seconds_last
-
-    @property
-    def seconds_of_a_step(self) -> float:
-        """About as long as a step takes."""
-        if self.searches or self.seconds_step is not None or self.rows_step < self.n_rows:
-            return self.seconds_steps / max(1, self.steps_most)
-        return self.seconds_pass
-
-    @property
-    def leaves_a_step(self) -> bool:
-        """Whether a time limit, if there is one, has room for a step beside the last pass."""
-        left = self.seconds_for_steps
-        return left is None or left >= self.seconds_of_a_step
-
-    @property
-    def steps_a_reading(self) -> float | None:
-        """Steps in which as much is read as the data are; None: nothing is read in any."""
-        read = 0.0 if self.rows_step < self.n_rows else self.readings_step * (1 - self.share_cached)
-        return 1 / read if read > 0 else None
-
-    def as_json(self) -> dict[str, Any]:
-        """All figures, with the sums."""
-        return {
-            **asdict(self),
-            "memory": self.memory,
-            "fits": self.memory <= self.memory_available,
-            "driver": self.driver,
-            "memory_driver": self.memory_driver,
-            "seconds_pass": self.seconds_pass,
-            "seconds_most": self.seconds_most,
-            "steps_a_reading": self.steps_a_reading,
-            "seconds_for_steps": self.seconds_for_steps,
-            "leaves_a_step": self.leaves_a_step,
-        }
-
-    def table(self) -> Any:
-        """The plan as a table for a terminal."""
-        from rich.text import Text
-
-        fits = self.memory <= self.memory_available
-        held = self.memory_held > 0
-        state = f"{human_bytes(self.memory_state)} by the driver, as in checkpoints"
-        verdict = Text("fits") if fits else Text("does not fit", "bold red")
-        return key_values(
-            {
-                "data": f"{self.n_rows:,} × {self.n_features:,} {self.dtype} in "
-                f"{self.n_chunks:,} chunks, computed in {self.compute_dtype}",
-                "where": f"{self.n_processes} process(es), {self.n_threads} thread(s) in all",
-                "memory": Text(
-                    f"{human_bytes(self.memory)} a process of "
-                    f"{human_bytes(self.memory_available)}: "
-                ).append_text(verdict),
-                "  model and sums": human_bytes(self.memory_model),
-                "  reading": human_bytes(self.memory_reading),
-                **({"  held": f"{human_bytes(self.memory_held)} by the driver"} if held else {}),
-                "  to go on from": state,
-                "  kept per row": self._kept(),
-                **({} if self.driver is None else {"scheduler": self._driver()}),
-                "passes": self._passes(),
-                "a reading": self._reading(),
-                **({"search over all": self.anchors} if self.anchors else {}),
-                "time": f"about {human_seconds(self.seconds_pass)} a pass "
-                f"(computing {human_seconds(self.seconds_compute)}, "
-                f"reading {human_seconds(self.seconds_read)}), "
-                f"{human_seconds(self.seconds_last)} the last one, "
-                f"{'about' if self.searches or self.seconds_step else 'at most'} "
-                f"{human_seconds(self.seconds_most)} in all",
-                **({} if self.max_time is None else {"max_time": self._limit()}),
-            },
-            title="largek fit --plan",
-        )
-
-    def _driver(self) -> str:
-        where = "on a cluster it" if self.is_local else "it"
-        return (
-            f"{where} computes {self.driver}, while workers wait: size it by that, with the cores "
-            f"of a worker and {human_bytes(self.memory_driver)} a job"
-        )
-
-    def _limit(self) -> Any:
-        """What a time limit leaves for steps."""
-        from rich.text import Text
-
-        left, asked = self.seconds_for_steps, self.max_time
-        assert asked is not None
-        assert left is not None
-        told = Text(human_seconds(asked) + ": ")
-        if self.leaves_a_step:
-            return told.append(f"{human_seconds(left)} of it for steps")
-        least = asked - left + self.seconds_of_a_step
-        return told.append(
-            f"no room for a step of {human_seconds(self.seconds_of_a_step)} beside the last pass; "
-            f"allow more than {human_seconds(least)}",
-            "bold red",
-        )
-
-    def _kept(self) -> str:
-        if self.rows_step < self.n_rows:
-            return "nothing: steps go through rows that are held"
-        whole = self.row_bytes * self.n_rows
-        told = f"{human_bytes(self.memory_row_state)} ({self.row_bytes} B a row, "
-        told += f"{human_bytes(whole)} in all; twice while a pass is under way)"
-        if self.memory_row_state < whole // self.n_processes:
-            told += "; of rows beyond that it is found anew in every step"
-        return told
-
-    def _passes(self) -> str:
-        loop = self.passes_most - self.passes_before
-        if self.searches:
-            return (
-                f"{self.passes_before} before a search in the driver's process, then about {loop}"
-            )
-        if self.seconds_step is not None:
-            return (
-                f"{self.passes_before} for statistics, about {self.steps_most} steps of "
-                f"{human_seconds(self.seconds_step)}, some on samples, then {loop}"
-            )
-        if self.rows_step == self.n_rows:
-            return f"{self.passes_before} for statistics and starting centres, then at most {loop}"
-        return (
-            f"{self.passes_before} for statistics and a coreset, none in the steps, "
-            f"{self.passes_after} for labels and what the coreset lacks"
-        )
-
-    def _reading(self) -> str:
-        steps = self.steps_a_reading
-        if steps is None:
-            return "none in the steps: their rows stay in memory"
-        share = f"{self.share_cached:.0%} of the data stay in memory"
-        if self.readings_step == 1:
-            return f"for {steps:.3g} steps: {share}"
-        return (
-            f"for {steps:.3g} steps: {share}, and a step has {self.readings_step} rounds; "
-            "of a store written by 'largek ingest --shuffle' each reads only its rows"
-        )
-
-
-class _Course(NamedTuple):
-    """How many passes there are before the first step, in all, and after the last one.
-
-    And steps of a start, and rows that each goes through.
-    """
-
-    before: int
-    most: int
-    after: int
-    steps: int
-    rows_step: int
-
-
-def _foreseen(outlook: Outlook, n: int, n_init: int, scan: int, max_iter: int) -> _Course:
-    """The way of a fit whose algorithm tells what it is going to read."""
-    before, after = scan + n_init * outlook.before, 1 + outlook.after
-    steps = min(max_iter, outlook.steps or max_iter)
-    # Steps that are shorter than a pass, or go through rows that are held, count by themselves.
-    are_passes = outlook.rows is None and outlook.distances is None
-    loop = n_init * steps if are_passes else 0
-    return _Course(before, before + loop + after, after, steps, outlook.rows or n)
+Plan = dict[str, Any]
+"""Figures by name: memory in bytes, times in seconds."""
 
 
 class Machines(NamedTuple):
@@ -337,81 +62,269 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
     return Machines(max(1, len(workers)), max(1, n_threads), available, False)
 
 
-def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Estimate:
-    """Estimate a fit of ``rows``; times the kernel and one read for a moment."""
+def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
+    """Estimate a fit of ``rows``; times the kernel and one read for a moment.
+
+    Returns
+    -------
+    dict
+        The document of ``largek fit --plan --json``.
+    """
     from largek_dask.driver.fit import chosen, problem_of
-    from largek_dask.driver.plan import footprint, row_state_of, state_needed
+    from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import state_budget
 
-    (n, d), n_clusters = rows.shape, options.n_clusters
-    n_processes, n_threads, available, is_local = machines
     algorithm, n_init, _ = chosen(rows, options)
     problem = problem_of(algorithm, options)
-    algorithm = replace(algorithm, problem=problem)
-    compute = compute_dtype(rows.dtype)
-    own_threads = -(-n_threads // n_processes)
-    budget = state_budget(options.memory_bytes, available)
-    scan = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
-    outlook = algorithm.outlook(rows, n_clusters)
-    before = (scan + problem.passes_to_start()) * n_init
-    course = _Course(before, before + n_init * (options.max_iter + 1), 1, options.max_iter, n)
-    if outlook is not None:
-        course = _foreseen(outlook, n, n_init, scan, options.max_iter)
-    kept = row_state_of(rows, n_clusters, algorithm, n_processes * budget)
-    takes = footprint(rows, n_clusters, kept)
-    share = takes.on(n_processes, own_threads, available, options.memory_bytes)
-    rate = flops(n_clusters, d, compute) * n_threads
-    seconds_step = None
-    if outlook is not None and outlook.distances is not None:
-        seconds_step = n * (2.0 * d * outlook.distances / rate + ROW_SECONDS / n_threads)
-    whole = 2.0 * n * d * n_clusters / rate
-    reading = rows.nbytes / read_rate(rows) / n_processes
-
-    def seconds_of(distances: float | None) -> float:
-        """Of a pass in which a row takes as long as so many distances; None: all."""
-        short = n * (2.0 * d * (distances or 0.0) / rate + ROW_SECONDS / n_threads)
-        return max(reading, whole if distances is None else short)
-
-    beside = (
-        (None, None) if outlook is None else (outlook.before_distances, outlook.after_distances)
+    footprint = footprint_of(
+        rows,
+        replace(algorithm, problem=problem),
+        machines.n_threads if machines.is_local else None,
+        machines.n_processes * state_budget(options.memory_bytes, machines.available),
     )
+    plan = {
+        "n_rows": rows.n_rows,
+        "n_features": rows.n_features,
+        "n_clusters": options.n_clusters,
+        "dtype": str(rows.dtype),
+        "compute_dtype": str(compute_dtype(rows.dtype)),
+        "n_chunks": rows.n_chunks,
+        "n_processes": machines.n_processes,
+        "n_threads": machines.n_threads,
+        "is_local": machines.is_local,
+        "rows_step": footprint.held_rows or rows.n_rows,
+        "searches": footprint.searches,
+        "anchors": footprint.full_search,
+        "max_time": None if options.max_time is None else options.stop.seconds,
+    }
+    plan |= _memory(rows, options, machines, footprint)
+    plan |= _passes(rows, options, n_init, footprint)
+    plan |= _seconds(rows, problem, footprint, plan)
+    return plan | _totals(plan)
+
+
+def _memory(
+    rows: Rows, options: FitOptions, machines: Machines, footprint: Footprint
+) -> dict[str, Any]:
+    """Bytes of a process, and of the driver's."""
+    from largek_dask.driver.plan import fit_memory, state_needed
+
+    n_processes, n_threads, available, is_local = machines
+    own_threads = -(-n_threads // n_processes)
+    fit = fit_memory(rows, options.n_clusters, footprint)
+    process = fit.per_process(n_processes, own_threads, available, options.memory_bytes)
+    state = state_needed(rows, options.n_clusters, footprint)
+    # Samples of rows in memory are small compared with these.
+    is_held = rows.location is not None or footprint.held_rows is not None
+    held = footprint.held_bytes if is_held else 0
+    memory = process.needed + process.cached + (held + state if is_local else 0)
+    return {
+        "memory": memory,
+        "memory_available": available,
+        "fits": memory <= available,
+        "memory_model": process.model,
+        "memory_reading": process.chunks + process.cached,
+        "memory_row_state": process.row_state,
+        "memory_held": held,
+        "memory_state": state,
+        "memory_driver": process.model + held + state,
+        "row_bytes": footprint.row_bytes,
+        "row_state": fit.row_state,
+        "share_cached": min(1.0, n_processes * process.cached / rows.nbytes),
+    }
+
+
+def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
+    """Passes over all rows and steps, if no rule stops the fit earlier."""
+    scans, lasts = _scans(rows), 1
+    if footprint.full_search is None:
+        scans, lasts = n_init * scans, n_init
+    before, after = scans + n_init * footprint.passes_before, 1 + footprint.passes_after
+    steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
+    # Steps that are shorter than a pass, or use rows that are held, count by themselves.
+    are_passes = footprint.held_rows is None and footprint.distances is None
+    return {
+        "passes_before": before,
+        "passes_most": before + (steps if are_passes else 0) + footprint.passes_after + lasts,
+        "passes_after": after,
+        "steps_most": steps,
+        "readings_step": 1 if rows.shuffled else footprint.step_reads,
+    }
+
+
+def _scans(rows: Rows) -> int:
+    """Passes for statistics."""
+    return 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+
+
+def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> dict[str, Any]:
+    """Seconds of all threads; rates are measured for a moment, on this machine."""
+    from largek_dask.kernels.exact.statistics import compute_dtype
+
+    (n, d), n_clusters = rows.shape, problem.n_clusters
+    n_threads: int = plan["n_threads"]
+    rate: float = flops(n_clusters, d, compute_dtype(rows.dtype)) * n_threads
+    whole = 2.0 * n * d * n_clusters / rate
+    reading: float = rows.nbytes / read_rate(rows) / plan["n_processes"]
+
+    def short(distances: float) -> float:
+        """Of a pass in which a row costs that many distances."""
+        return n * (2.0 * d * distances / rate + ROW_SECONDS / n_threads)
+
+    def pass_of(distances: float | None) -> float:
+        return max(reading, whole if distances is None else short(distances))
+
+    distances, scans = footprint.distances, _scans(rows)
     last = seconds_of_labels(rows, problem)
-    return Estimate(
-        n_rows=n,
-        n_features=d,
-        n_clusters=n_clusters,
-        dtype=str(rows.dtype),
-        compute_dtype=str(compute),
-        n_chunks=rows.n_chunks,
-        n_processes=n_processes,
-        n_threads=n_threads,
-        memory_model=share.model,
-        memory_reading=share.chunks + share.cached,
-        memory_row_state=share.row_state,
-        memory_held=held_in(algorithm, rows, n_clusters, outlook, n_threads if is_local else None),
-        memory_state=state_needed(rows, n_clusters, algorithm),
-        row_bytes=algorithm.row_bytes(rows, n_clusters, n_processes * budget),
-        row_state=kept,
-        is_local=is_local,
-        memory_available=available,
-        passes_before=course.before,
-        passes_most=course.most,
-        passes_after=course.after,
-        rows_step=course.rows_step,
-        readings_step=1 if outlook is None or rows.shuffled else outlook.readings,
-        steps_most=n_init * course.steps,
-        seconds_step=seconds_step,
-        share_cached=min(1.0, n_processes * share.cached / rows.nbytes),
-        searches=0 if outlook is None else outlook.searches,
-        anchors=None if outlook is None else outlook.anchors,
-        seconds_compute=whole,
-        seconds_read=reading,
-        seconds_before=scan * seconds_of(0.0) + (course.before - scan) * seconds_of(beside[0]),
-        seconds_after=(course.after - 1) * seconds_of(beside[1]),
-        seconds_last=max(reading, whole if last is None else last / n_threads),
-        seconds_search=seconds_of_search(outlook, n_clusters, d),
-        max_time=None if options.max_time is None else options.stop.seconds,
+    starts = plan["passes_before"] - scans
+    return {
+        "seconds_compute": whole,
+        "seconds_read": reading,
+        "seconds_step": None if distances is None else short(distances),
+        "seconds_before": scans * pass_of(0.0) + starts * pass_of(footprint.distances_before),
+        "seconds_after": footprint.passes_after * pass_of(footprint.distances_after),
+        "seconds_last": max(reading, whole if last is None else last / n_threads),
+        "seconds_search": seconds_of_search(footprint, n_clusters, d),
+    }
+
+
+def _totals(plan: Plan) -> dict[str, Any]:
+    """Seconds of a pass, of a step and of everything, and what a time limit leaves for steps."""
+    n, rows_step, most = plan["n_rows"], plan["rows_step"], plan["steps_most"]
+    own, is_held = plan["seconds_step"], rows_step < n
+    # Reading and computing overlap: the slower one counts.
+    reading = plan["seconds_read"] * plan["readings_step"]
+    one_pass = max(plan["seconds_compute"], reading)
+    read_again = plan["readings_step"] * (1 - plan["share_cached"])
+    driver, steps = None, 0.0
+    if plan["searches"]:
+        driver, steps = "the whole search", plan["seconds_search"]
+    elif own is not None:
+        driver = "the first steps, on samples"
+        steps = most * max(own, plan["seconds_read"] * read_again)
+    elif is_held:
+        steps = most * plan["seconds_compute"] * plan["n_threads"] * rows_step / n
+    if is_held and not plan["searches"]:
+        driver = "all steps, on rows that it holds"
+    is_short = plan["searches"] or own is not None or is_held
+    a_step = steps / max(1, most) if is_short else one_pass
+    passes = plan["passes_most"] - plan["passes_before"] - plan["passes_after"]
+    beside = plan["seconds_before"] + plan["seconds_after"] + plan["seconds_last"]
+    left = plan["max_time"]
+    if left is not None:
+        left -= plan["seconds_before"] + plan["seconds_last"]
+    return {
+        "driver": driver,
+        "seconds_pass": one_pass,
+        "seconds_steps": steps,
+        "seconds_of_a_step": a_step,
+        "seconds_most": one_pass * passes + steps + beside,
+        "steps_a_reading": 1 / read_again if read_again > 0 and not is_held else None,
+        "seconds_for_steps": left,
+        "leaves_a_step": left is None or left >= a_step,
+    }
+
+
+def plan_table(plan: Plan) -> Any:
+    """Return the plan as a table for a terminal."""
+    from rich.text import Text
+
+    size = {name: human_bytes(plan[name]) for name in plan if name.startswith("memory")}
+    time = {
+        name: human_seconds(plan[name])
+        for name in plan
+        if name.startswith("seconds_") and plan[name] is not None
+    }
+    verdict = Text("fits") if plan["fits"] else Text("does not fit", "bold red")
+    is_sure = not plan["searches"] and not plan["seconds_step"]
+    return key_values(
+        {
+            "data": f"{plan['n_rows']:,} × {plan['n_features']:,} {plan['dtype']} in "
+            f"{plan['n_chunks']:,} chunks, computed in {plan['compute_dtype']}",
+            "where": f"{plan['n_processes']} process(es), {plan['n_threads']} thread(s) in all",
+            "memory": Text(
+                f"{size['memory']} a process of {size['memory_available']}: "
+            ).append_text(verdict),
+            "  model and sums": size["memory_model"],
+            "  reading": size["memory_reading"],
+            **({"  held": f"{size['memory_held']} by the driver"} if plan["memory_held"] else {}),
+            "  to go on from": f"{size['memory_state']} by the driver, as in checkpoints",
+            "  kept per row": _kept(plan),
+            **({} if plan["driver"] is None else {"scheduler": _driver(plan)}),
+            "passes": _passes_in_words(plan),
+            "a reading": _reading(plan),
+            **({"search over all": plan["anchors"]} if plan["anchors"] else {}),
+            "time": f"about {time['seconds_pass']} a pass (computing {time['seconds_compute']}, "
+            f"reading {time['seconds_read']}), {time['seconds_last']} the last one, "
+            f"{'at most' if is_sure else 'about'} {time['seconds_most']} in all",
+            **({} if plan["max_time"] is None else {"max_time": _limit(plan)}),
+        },
+        title="largek fit --plan",
+    )
+
+
+def _driver(plan: Plan) -> str:
+    where = "on a cluster it" if plan["is_local"] else "it"
+    return (
+        f"{where} computes {plan['driver']}, while workers wait: size it by that, with the cores "
+        f"of a worker and {human_bytes(plan['memory_driver'])} a job"
+    )
+
+
+def _limit(plan: Plan) -> Any:
+    """Return what a time limit leaves for steps."""
+    from rich.text import Text
+
+    left, step, asked = plan["seconds_for_steps"], plan["seconds_of_a_step"], plan["max_time"]
+    text = Text(human_seconds(asked) + ": ")
+    if plan["leaves_a_step"]:
+        return text.append(f"{human_seconds(left)} of it for steps")
+    return text.append(
+        f"no room for a step of {human_seconds(step)} beside the last pass; "
+        f"allow more than {human_seconds(asked - left + step)}",
+        "bold red",
+    )
+
+
+def _kept(plan: Plan) -> str:
+    if plan["rows_step"] < plan["n_rows"]:
+        return "nothing: steps go through rows that are held"
+    whole, own = plan["row_bytes"] * plan["n_rows"], plan["memory_row_state"]
+    text = f"{human_bytes(own)} ({plan['row_bytes']} B a row, "
+    text += f"{human_bytes(whole)} in all; twice while a pass is under way)"
+    if own < whole // plan["n_processes"]:
+        text += "; of rows beyond that it is found anew in every step"
+    return text
+
+
+def _passes_in_words(plan: Plan) -> str:
+    before, loop = plan["passes_before"], plan["passes_most"] - plan["passes_before"]
+    if plan["searches"]:
+        return f"{before} before a search in the driver's process, then about {loop}"
+    if plan["seconds_step"] is not None:
+        return (
+            f"{before} for statistics, about {plan['steps_most']} steps of "
+            f"{human_seconds(plan['seconds_step'])}, some on samples, then {loop}"
+        )
+    if plan["rows_step"] == plan["n_rows"]:
+        return f"{before} for statistics and starting centres, then at most {loop}"
+    return (
+        f"{before} for statistics and a coreset, none in the steps, "
+        f"{plan['passes_after']} for labels and what the coreset lacks"
+    )
+
+
+def _reading(plan: Plan) -> str:
+    steps, rounds = plan["steps_a_reading"], plan["readings_step"]
+    if steps is None:
+        return "none in the steps: their rows stay in memory"
+    share = f"{plan['share_cached']:.0%} of the data stay in memory"
+    if rounds == 1:
+        return f"for {steps:.3g} steps: {share}"
+    return (
+        f"for {steps:.3g} steps: {share}, and a step has {rounds} rounds; "
+        "of a store written by 'largek ingest --shuffle' each reads only its rows"
     )
 
 
@@ -428,22 +341,6 @@ def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
     packed = pack_centers(x[np.arange(k) % PROBE_ROWS] + 1, np.zeros(n_features, dtype))
     seconds = best_seconds(lambda: nearest(x, packed))
     return 2.0 * len(x) * k * n_features / seconds
-
-
-def held_in(
-    algorithm: Algorithm[Any],
-    rows: Rows,
-    n_clusters: int,
-    outlook: Outlook | None,
-    n_threads: int | None,
-) -> int:
-    """Bytes of rows that the driver's process holds; ``n_threads`` as of ``Passes``."""
-    from largek_dask.kernels.exact.statistics import compute_dtype
-
-    if rows.location is None and (outlook is None or outlook.rows is None):
-        # Of rows that lie here samples are little beside them.
-        return 0
-    return algorithm.held_bytes(rows, n_clusters, compute_dtype(rows.dtype).itemsize, n_threads)
 
 
 def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:
@@ -477,20 +374,20 @@ def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:
     return best_seconds(label) * rows.n_rows / len(met) * problem.n_clusters / k
 
 
-def seconds_of_search(outlook: Outlook | None, n_clusters: int, n_features: int) -> float:
+def seconds_of_search(footprint: Footprint, n_clusters: int, n_features: int) -> float:
     """Seconds of one thread for a search for all partitions, by a labelling as it makes them."""
     import numpy as np
 
     from largek_dask.kernels.descent import Rows as SearchedRows
     from largek_dask.kernels.descent import label_rows
 
-    if outlook is None or not outlook.searches:
+    if not footprint.searches:
         return 0.0
     x = np.random.default_rng(0).standard_normal((PROBE_ROWS, n_features))
     held = SearchedRows.of(x)
     seconds = best_seconds(lambda: label_rows(held, x[np.arange(n_clusters) % PROBE_ROWS]))
-    assert outlook.rows is not None
-    return seconds * outlook.searches * outlook.rows / PROBE_ROWS
+    assert footprint.held_rows is not None
+    return seconds * footprint.searches * footprint.held_rows / PROBE_ROWS
 
 
 def read_rate(rows: Rows) -> float:

@@ -13,7 +13,7 @@ from largek_dask.driver.event_log import open_sinks
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import FitOptions
-from largek_dask.driver.plan import space_needed
+from largek_dask.driver.plan import footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import Folder
@@ -83,7 +83,8 @@ class Outputs:
             job = FitFolder(folder, identity, {**fingerprint, "feature_names": names}, versions())
             if job.is_new:
                 k, n_init = options.n_clusters, choice.n_init
-                needed = space_needed(rows, k, choice.algorithm, n_init=n_init, labels=False)
+                footprint = footprint_of(rows, choice.algorithm)
+                needed = space_needed(rows, k, footprint, n_init=n_init, labels=False)
                 check_space(folder, needed, "checkpoints")
         if not isinstance(labels, bool):
             owner = {"job": identity, "data": fingerprint["content"]}

@@ -10,7 +10,7 @@ import psutil
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.base import Algorithm, Footprint
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from largek_dask.passes.base import BasePasses
 
 __all__ = [
-    "Footprint",
-    "Share",
+    "FitMemory",
+    "ProcessMemory",
     "beyond_reach",
     "check_memory",
     "check_output_fits",
@@ -35,9 +35,9 @@ __all__ = [
     "check_reach",
     "check_rows_that_count",
     "check_scale",
-    "footprint",
+    "fit_memory",
+    "footprint_of",
     "memory_needed",
-    "row_state_of",
     "space_needed",
     "state_needed",
 ]
@@ -171,7 +171,7 @@ def check_memory(
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ProcessMemory:
     """Bytes that a fit takes in one of the processes that compute."""
 
     model: int
@@ -181,7 +181,8 @@ class Share:
     cached: int
     """Chunks that are kept; all jobs of a process share one cache."""
     row_state: int
-    """What is kept per row."""
+    available: int
+    """Bytes that the process may use."""
 
     @property
     def needed(self) -> int:
@@ -190,8 +191,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
-    """What the memory that a fit takes depends on, but for the processes it runs on: bytes."""
+class FitMemory:
+    """Bytes that a fit takes, whichever processes it runs on."""
 
     model: int
     """Centres and sums, without those of threads."""
@@ -202,83 +203,66 @@ class Footprint:
     data: int
     """All rows, as they are read."""
     row_state: int
-    """What is kept per row, of all rows together."""
+    """Row state of all rows, if there is room for it."""
 
-    def on(
+    def per_process(
         self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
-    ) -> Share:
-        """What it takes in each of some processes.
+    ) -> ProcessMemory:
+        """Return the memory of one process.
 
         Parameters
         ----------
         n_processes, n_threads : int
-            How many there are, and threads of each.
+            Number of processes, and threads of each.
         available : int
             Bytes that each may use.
         memory_limit : int or None
-            Bytes of row state that were asked for; None: not said.
+            Bytes of row state that the fit may keep in each; None: the default.
         """
-        budget = state_budget(memory_limit, available)
-        return Share(
+        return ProcessMemory(
             model=self.model + n_threads * self.sums,
             chunks=self.chunk * (n_threads + 2),
             cached=min(int(config.get("passes.cache-bytes")), self.data // n_processes),
-            row_state=min(self.row_state // n_processes, budget),
+            row_state=min(self.row_state // n_processes, state_budget(memory_limit, available)),
+            available=available,
         )
 
 
-def footprint(rows: Rows, n_clusters: int, row_state: int) -> Footprint:
-    """What a fit takes of the memory of processes.
+def footprint_of(
+    rows: Rows, algorithm: Algorithm[Any], n_threads: int | None = None, budget: int | None = None
+) -> Footprint:
+    """Return the footprint of an algorithm with its problem, in the compute dtype of the rows."""
+    return algorithm.footprint(rows, compute_dtype(rows.dtype).itemsize, n_threads, budget)
 
-    Parameters
-    ----------
-    rows : Rows
-    n_clusters : int
-    row_state : int
-        Bytes of what is kept per row, of all rows together.
+
+def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
+    """Compute the memory of a fit.
+
+    Row state of the pass before stays while a pass writes its own: if that fails, it is run again.
     """
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
     # Whether weights need wide sums is known when all have been read.
     wide = rows.weight is not None
     model = memory_needed(n_clusters, d, itemsize, 0, wide)
-    return Footprint(
+    own = footprint.row_bytes
+    both = GENERATIONS * own - (GENERATIONS - 1) * min(own, footprint.fixed_row_bytes)
+    return FitMemory(
         model=model,
         sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
         # Of sparse rows only what is stored is read.
         chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
         data=rows.nbytes,
-        row_state=row_state,
+        row_state=both * (rows.n_rows if footprint.held_rows is None else footprint.held_rows),
     )
-
-
-def row_state_of(
-    rows: Rows, n_clusters: int, algorithm: Algorithm[Any], budget: int = 1 << 62
-) -> int:
-    """Bytes that an algorithm keeps of all rows together, where there is room for them.
-
-    While a pass writes them those of the pass before stay: one that fails is then run again.
-
-    Parameters
-    ----------
-    rows : Rows
-    n_clusters : int
-    algorithm : Algorithm
-    budget : int
-        Bytes that one generation of all rows may take; row state is chosen by it.
-    """
-    outlook = algorithm.outlook(rows, n_clusters)
-    n_rows = rows.n_rows if outlook is None or outlook.rows is None else outlook.rows
-    own = algorithm.row_bytes(rows, n_clusters, budget)
-    return n_rows * (GENERATIONS * own - (GENERATIONS - 1) * min(own, algorithm.place_bytes))
 
 
 FILES = 1 << 20
 """Bytes of everything small: events, descriptions, the last piece of each array."""
 
 
-def state_needed(rows: Rows, n_clusters: int, algorithm: Algorithm[Any]) -> int:
-    """About how many bytes an algorithm's state takes at most, in memory and in a checkpoint."""
-    return _center_bytes(rows, n_clusters) * algorithm.state_copies(rows, n_clusters)
+def state_needed(rows: Rows, n_clusters: int, footprint: Footprint) -> int:
+    """Estimate the largest size of an algorithm's state, in memory and in a checkpoint."""
+    return _center_bytes(rows, n_clusters) * footprint.model_copies
 
 
 def _center_bytes(rows: Rows, n_clusters: int) -> int:
@@ -287,13 +271,13 @@ def _center_bytes(rows: Rows, n_clusters: int) -> int:
 
 
 def space_needed(
-    rows: Rows, n_clusters: int, algorithm: Algorithm[Any], *, n_init: int, labels: bool
+    rows: Rows, n_clusters: int, footprint: Footprint, *, n_init: int, labels: bool
 ) -> int:
-    """About how many bytes a fit writes: checkpoints of every start, a model, perhaps labels.
+    """Estimate the bytes that a fit writes: checkpoints of every start, a model, perhaps labels.
 
     One checkpoint more than are kept: the next is whole before an old one goes.
     """
-    state, models = state_needed(rows, n_clusters, algorithm), 2 * _center_bytes(rows, n_clusters)
+    state, models = state_needed(rows, n_clusters, footprint), 2 * _center_bytes(rows, n_clusters)
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
     # Models are replaced: for a moment there are two.
     written = n_init * kept * state + models

@@ -15,7 +15,7 @@ from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Event
-from largek_dask.driver.plan import Share
+from largek_dask.driver.plan import ProcessMemory
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
@@ -108,7 +108,7 @@ class KnownJob:
         self.waiting: Waiting | None = None
         self.lacking: Waiting | None = None
         """What the cluster lacks for it to begin."""
-        self.holds: Share | None = None
+        self.holds: ProcessMemory | None = None
         """What it takes of each worker since it runs; None: not known."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""

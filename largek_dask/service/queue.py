@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
+from largek_dask.driver.plan import ProcessMemory
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of
 from largek_dask.passes.picking import lacking
@@ -24,11 +25,10 @@ from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.sizing import (
     Cluster,
-    Place,
     Standing,
     cannot_fit,
     does_not_fit,
-    share_of,
+    worker_memory,
 )
 from largek_dask.service.tenure import Tenure
 
@@ -153,9 +153,8 @@ class Queue(threading.Thread):
         in_turn = self._fitting(self._in_turn(waiting, jobs), jobs)
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
 
-    def _place(self, job: KnownJob) -> Place | None:
-        """What a job would take of the workers."""
-        return share_of(job.record.spec, job.record.takes, self._cluster)
+    def _memory_of(self, job: KnownJob) -> ProcessMemory | None:
+        return worker_memory(job.record.spec, job.record.takes, self._cluster)
 
     def _fitting(self, in_turn: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
         """Those of the jobs in turn that fit the workers beside those that run.
@@ -164,11 +163,11 @@ class Queue(threading.Thread):
         """
         running = [job.holds for job in jobs if job.running]
         for job in in_turn:
-            place = self._place(job)
-            if does_not_fit(place, running) is not None:
+            memory = self._memory_of(job)
+            if does_not_fit(memory, running) is not None:
                 return
             yield job
-            running.append(None if place is None else place.share)
+            running.append(memory)
 
     def positions(self) -> dict[str, dict[str, Any]]:
         """Where all jobs that are queued or wait stand, by id.
@@ -188,7 +187,7 @@ class Queue(threading.Thread):
             told = job.note if wanted == "place" and job.note else why
             about = {"position": n, "of": len(queued), "waits_for": wanted, "why": told}
             found[job.record.id] = about
-            if is_free and (short := does_not_fit(self._place(job), taken)) is not None:
+            if is_free and (short := does_not_fit(self._memory_of(job), taken)) is not None:
                 about.update(waits_for="memory", why=short)
                 why, is_free = f"job {job.record.id} before it waits for memory", False
         for job in jobs:
@@ -252,9 +251,8 @@ class Queue(threading.Thread):
         if not job.tries:
             self._served[job.record.owner] += 1
         job.begin()
-        place = self._place(job)
-        # As long as it runs this is its own, whoever wants to begin.
-        job.holds = None if place is None else place.share
+        # A running job keeps this memory, even if workers change.
+        job.holds = self._memory_of(job)
         records = self._tenure.records
         runner = Runner(job, records, self._owner, self._connect, lambda: self._over(runner))
         self._runners.add(runner)
@@ -299,5 +297,5 @@ def _lacking(job: KnownJob, cluster: Cluster | None) -> Waiting | None:
         n_able = sum(worker.is_able and pick.allows(worker.tags) for worker in workers)
         if n_able < pick.least:
             return Waiting("workers", lacking(pick, n_able, (worker.tags for worker in workers)))
-    why = cannot_fit(share_of(spec, job.record.takes, cluster))
+    why = cannot_fit(worker_memory(spec, job.record.takes, cluster))
     return None if why is None else Waiting("memory", why)

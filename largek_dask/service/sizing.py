@@ -1,20 +1,16 @@
-"""What jobs take of the memory of workers, and whether they fit there together."""
+"""Memory that jobs take of workers, and whether they fit there together."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Annotated, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import NamedTuple
 
 from largek_dask import config
-from largek_dask.driver.plan import Footprint, Share
+from largek_dask.driver.plan import FitMemory, ProcessMemory
 from largek_dask.driver.words import count_of, human_bytes
 from largek_dask.service.spec import JobSpec
 
-__all__ = ["Cluster", "Place", "Standing", "Takes", "cannot_fit", "does_not_fit", "share_of"]
-
-Bytes = Annotated[int, Field(ge=0)]
+__all__ = ["Cluster", "Standing", "cannot_fit", "does_not_fit", "worker_memory"]
 
 
 class Standing(NamedTuple):
@@ -26,27 +22,6 @@ class Standing(NamedTuple):
     n_threads: int = 1
     memory_limit: int = 0
     """Bytes; 0: none."""
-
-
-class Takes(BaseModel):
-    """A job's footprint, as its record has it: see ``driver.plan.Footprint``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    model: Bytes
-    sums: Bytes
-    chunk: Bytes
-    data: Bytes
-    row_state: Bytes
-
-    @classmethod
-    def of(cls, found: Footprint) -> Takes:
-        """The document of a footprint."""
-        return cls(**{name: getattr(found, name) for name in cls.model_fields})
-
-    def footprint(self) -> Footprint:
-        """What it is the document of."""
-        return Footprint(**self.model_dump())
 
 
 class Cluster:
@@ -81,20 +56,15 @@ class _Allowed(NamedTuple):
     memory: int
 
 
-class Place(NamedTuple):
-    """What a job takes in the smallest of its workers, and what that one has."""
-
-    share: Share
-    memory: int
-
-
-def share_of(spec: JobSpec, takes: Takes | None, cluster: Cluster | None) -> Place | None:
-    """What a job takes of the smallest worker that it may use; None where nobody knows.
+def worker_memory(
+    spec: JobSpec, takes: FitMemory | None, cluster: Cluster | None
+) -> ProcessMemory | None:
+    """Return the memory of the smallest worker that a job may use; None if it is not known.
 
     Parameters
     ----------
     spec : JobSpec
-    takes : Takes or None
+    takes : FitMemory or None
     cluster : Cluster or None
     """
     if takes is None or cluster is None:
@@ -107,42 +77,43 @@ def share_of(spec: JobSpec, takes: Takes | None, cluster: Cluster | None) -> Pla
         n = min(n, asked.max)
     # Documents of earlier versions may say 0.
     limit = None if spec.memory_limit is None else max(1, spec.memory_limit)
-    return Place(takes.footprint().on(n, threads, memory, limit), memory)
+    return takes.per_process(n, threads, memory, limit)
 
 
-def cannot_fit(place: Place | None) -> str | None:
-    """Why a job would not fit if it were alone; None where it may."""
-    if place is None or place.share.needed <= place.memory:
+def cannot_fit(memory: ProcessMemory | None) -> str | None:
+    """Return why a job would not fit if it were alone; None if it may."""
+    if memory is None or memory.needed <= memory.available:
         return None
-    share, memory = place
     return (
-        f"it takes {human_bytes(share.needed)} of a worker (model and sums "
-        f"{human_bytes(share.model)}, chunks {human_bytes(share.chunks)}, kept per row "
-        f"{human_bytes(share.row_state)}), and the smallest that it may use has "
-        f"{human_bytes(memory)}"
+        f"it takes {human_bytes(memory.needed)} of a worker (model and sums "
+        f"{human_bytes(memory.model)}, chunks {human_bytes(memory.chunks)}, kept per row "
+        f"{human_bytes(memory.row_state)}), and the smallest that it may use has "
+        f"{human_bytes(memory.available)}"
     )
 
 
-def does_not_fit(place: Place | None, running: Iterable[Share | None]) -> str | None:
-    """Why a job has to wait for those that run, for want of memory; None where it need not.
+def does_not_fit(
+    memory: ProcessMemory | None, running: Iterable[ProcessMemory | None]
+) -> str | None:
+    """Return why a job has to wait for running ones, for lack of memory; None if it need not.
 
     Parameters
     ----------
-    place : Place or None
-    running : iterable of Share or None
-        What each of those takes; None: not known.
+    memory : ProcessMemory or None
+    running : iterable of ProcessMemory or None
+        That of each running job; None: not known.
     """
-    others = [share for share in running if share is not None]
-    if place is None or not others:
+    others = [one for one in running if one is not None]
+    if memory is None or not others:
         return None
-    shares = [*others, place.share]
-    cache = min(int(config.get("passes.cache-bytes")), sum(share.cached for share in shares))
-    if sum(share.needed for share in shares) + cache <= place.memory:
+    taken = sum(one.needed for one in others)
+    cached = memory.cached + sum(one.cached for one in others)
+    cache = min(int(config.get("passes.cache-bytes")), cached)
+    if taken + memory.needed + cache <= memory.available:
         return None
-    taken = sum(share.needed for share in others)
     return (
         f"{count_of(len(others), 'job')} that {'runs' if len(others) == 1 else 'run'} "
         f"take{'s' if len(others) == 1 else ''} {human_bytes(taken)} of a worker, this one "
-        f"{human_bytes(place.share.needed)}, the rows that stay in memory {human_bytes(cache)}, "
-        f"and the smallest that it may use has {human_bytes(place.memory)}"
+        f"{human_bytes(memory.needed)}, the rows that stay in memory {human_bytes(cache)}, "
+        f"and the smallest that it may use has {human_bytes(memory.available)}"
     )

@@ -23,19 +23,22 @@ import json
 import os
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     model_serializer,
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
+from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.driver.words import printable
@@ -49,7 +52,6 @@ from largek_dask.errors import (
 )
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
-from largek_dask.service.sizing import Takes
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
 
@@ -129,6 +131,10 @@ class Result(BaseModel):
         return told
 
 
+Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
+"""Made from its document: strict models take no dict for a dataclass."""
+
+
 class _Document(BaseModel):
     """A record as it is stored."""
 
@@ -150,7 +156,9 @@ class _Document(BaseModel):
     cleared: bool = False
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
-    takes: Takes | None = None
+    takes: Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)] | None = (
+        None
+    )
     spec: dict[str, Any]
 
 
@@ -190,7 +198,7 @@ class Record:
     versions: tuple[str, ...] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by somebody."""
-    takes: Takes | None = None
+    takes: FitMemory | None = None
     """What it takes of workers' memory; None of one that an earlier version has kept."""
 
 
@@ -313,7 +321,7 @@ class Records:
                     warn(f"{path} may be open to other users: {error}", RecoveryWarning)
 
     def create(
-        self, spec: JobSpec, owner: str, created: float, takes: Takes | None = None
+        self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None
     ) -> Record:
         """Keep a new job under a new id.
 
@@ -605,7 +613,7 @@ def _dumped(record: Record) -> bytes:
         },
         # Earlier versions read records without what they do not know.
         **{name: value for name in LATER if (value := getattr(record, name))},
-        **({} if record.takes is None else {"takes": record.takes.model_dump()}),
+        **({} if record.takes is None else {"takes": asdict(record.takes)}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()

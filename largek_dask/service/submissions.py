@@ -14,7 +14,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
-from largek_dask.driver.plan import footprint, row_state_of, space_needed
+from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, NotEnoughMemoryError, OutputError, ParameterError
@@ -25,7 +25,7 @@ from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
 from largek_dask.service.register import Register
-from largek_dask.service.sizing import Cluster, Standing, Takes, cannot_fit, share_of
+from largek_dask.service.sizing import Cluster, Standing, cannot_fit, worker_memory
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Records
 from largek_dask.service.tenure import Tenure
@@ -151,7 +151,7 @@ class Submissions:
                     "output."
                 )
 
-    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> Takes:
+    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> FitMemory:
         """Look at data, numbers, memory, output and workers; what it takes of these."""
         client = self._connect()
         # Chunks that the store lacks are counted, and told, where the job runs.
@@ -170,15 +170,16 @@ class Submissions:
             raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
         advice = "Choose another output, or go on with its job by submit(resume=id)."
         check_place(folder, advice, may_be_begun=False)
+        footprint = footprint_of(rows, choice.algorithm)
         needed = space_needed(
-            rows, spec.n_clusters, choice.algorithm, n_init=choice.n_init, labels=spec.labels
+            rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
         check_space(folder, needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
         return takes
 
-    def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> Takes:
+    def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:
         """What it takes of workers' memory; refuse what those that there are can never have.
 
         Raises
@@ -186,11 +187,10 @@ class Submissions:
         NotEnoughMemoryError
             With the figures.
         """
-        row_state = row_state_of(rows, spec.n_clusters, choice.algorithm)
-        takes = Takes.of(footprint(rows, spec.n_clusters, row_state))
+        takes = fit_memory(rows, spec.n_clusters, footprint_of(rows, choice.algorithm))
         workers = self._workers()
-        place = share_of(spec, takes, None if workers is None else Cluster(workers))
-        if (why := cannot_fit(place)) is not None:
+        memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
+        if (why := cannot_fit(memory)) is not None:
             raise NotEnoughMemoryError(
                 f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
                 "smaller memory_limit, use fewer threads a worker, or workers with more memory."
@@ -198,7 +198,7 @@ class Submissions:
         return takes
 
     def _create(
-        self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: Takes
+        self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: FitMemory
     ) -> Record:
         """Keep a new job, and make its output its own.
 

@@ -16,6 +16,7 @@ from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_bytes
 from largek_dask.service.fitting import JOB_FILES
+from tests.helpers.checks import shown
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -275,16 +276,16 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, 
     plan = make_plan(rows, asked, machines_of(2, None))
     assert 80_000_000 * a_row <= 8e9
     # What no pass changes is kept once, all else twice while a pass is under way.
-    assert plan.memory_row_state == 80_000_000 * (2 * a_row - once)
-    assert plan.row_bytes == a_row
-    assert plan.as_json()["row_state"] == plan.memory_row_state
+    assert plan["memory_row_state"] == 80_000_000 * (2 * a_row - once)
+    assert plan["row_bytes"] == a_row
+    assert plan["row_state"] == plan["memory_row_state"]
     # Of 10 GB half a gigabyte stays in memory; every round of an epoch reads the rest.
     read = readings * (1 - (512 << 20) / rows.nbytes)
-    assert plan.steps_a_reading == pytest.approx(1 / read)
+    assert plan["steps_a_reading"] == pytest.approx(1 / read)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
     plan = make_plan(rows, asked, machines_of(2, None))
-    assert plan.memory_row_state == 1 << 28
-    assert "found anew in every step" in plan._kept()
+    assert plan["memory_row_state"] == 1 << 28
+    assert "found anew in every step" in shown(plan)["kept per row"]
 
 
 def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
@@ -312,8 +313,8 @@ def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
     # Of the first there are two while it is read, and its state; each has numbers and weights.
     copies = 2 * drawn["start"] + drawn["split"]
     beside = 16 * sum(drawn.values()) + 32 * drawn["start"]
-    assert plan.memory_held == copies * d * 4 + beside
-    assert make_plan(open_rows(x), asked, machines_of(2, None)).memory_held == 0
+    assert plan["memory_held"] == copies * d * 4 + beside
+    assert make_plan(open_rows(x), asked, machines_of(2, None))["memory_held"] == 0
 
 
 @pytest.mark.parametrize(
@@ -331,18 +332,18 @@ def test_plan__truncated_search_meets_few_centres(k, options, distances, monkeyp
     monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
     asked = FitOptions(n_clusters=k, algorithm=Truncated(**options))
     plan = make_plan(rows, asked, machines_of(2, None))
-    assert (plan.passes_before, plan.steps_most, plan.passes_most) == (1, 120, 2)
+    assert (plan["passes_before"], plan["steps_most"], plan["passes_most"]) == (1, 120, 2)
     own = 80e6 * (2 * 32 * distances / 1e11 + ROW_SECONDS) / 2
-    assert plan.seconds_step == pytest.approx(own, rel=0.01)
+    assert plan["seconds_step"] == pytest.approx(own, rel=0.01)
     # One pass for statistics, and the last one.
     scan = 80e6 * ROW_SECONDS / 2
-    assert plan.seconds_before == pytest.approx(scan)
-    assert plan.seconds_last == plan.seconds_pass
-    most = scan + plan.seconds_pass + 120 * own
-    assert plan.seconds_most == pytest.approx(most, rel=0.01)
-    assert "about 120 steps" in plan._passes()
+    assert plan["seconds_before"] == pytest.approx(scan)
+    assert plan["seconds_last"] == plan["seconds_pass"]
+    most = scan + plan["seconds_pass"] + 120 * own
+    assert plan["seconds_most"] == pytest.approx(most, rel=0.01)
+    assert "about 120 steps" in shown(plan)["passes"]
     few = make_plan(rows, replace(asked, max_iter=7), machines_of(2, None))
-    assert few.steps_most == 7
+    assert few["steps_most"] == 7
 
 
 def test_plan__counts_the_second_limb_where_weights_may_need_it():
@@ -359,7 +360,7 @@ def test_plan__counts_the_second_limb_where_weights_may_need_it():
         for w in (None, np.full(600, 2.0))
     )
     sums = (2 + 2) * 50 * (3 + 1) * 8
-    assert weighted.memory_model >= plain.memory_model + sums
+    assert weighted["memory_model"] >= plain["memory_model"] + sums
 
 
 def test_plan__table_says_whether_it_fits(data, monkeypatch):

@@ -183,7 +183,7 @@ def test_sizing__is_what_is_planned_now(algorithm, tmp_path):
     wanted = {"n": n, "d": d, "k": k, "algorithm": algorithm}
     [told] = [plan for plan in found if plan.items() >= wanted.items()]
     rows = empty(str(tmp_path), n, d)
-    now = [planned(rows, k, algorithm, workers, THREADS, LIMIT).memory for workers in WORKERS]
+    now = [planned(rows, k, algorithm, workers, THREADS, LIMIT)["memory"] for workers in WORKERS]
     assert now == pytest.approx(told["memory"], rel=0.05)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.algorithms.base import Algorithm
+from largek_dask.algorithms.base import Algorithm, Footprint
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.algorithms.problem import Problem
@@ -25,6 +25,7 @@ from largek_dask.cli.plot import draw
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.history import thinned
+from largek_dask.driver.plan import footprint_of
 from largek_dask.driver.saved import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
@@ -241,7 +242,7 @@ def test_a_fit_that_is_not_gone_on_with_has_a_model_of_its_kind(tmp_path: Path) 
 def test_what_it_says_nothing_about_has_a_default() -> None:
     algorithm = Bumps()
     assert isinstance(algorithm, Algorithm)
-    assert algorithm.row_bytes(lk.open_rows(X), K, None) == 0
+    assert footprint_of(lk.open_rows(X), algorithm) == Footprint()
     assert algorithm.share_of_labels(lk.open_rows(X), K) is None
     assert algorithm.objective is CLOSENESS
 

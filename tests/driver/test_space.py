@@ -16,11 +16,13 @@ import pytest
 from scipy.sparse import random
 
 import largek_dask as lk
+from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.patience import trouble
 from largek_dask.driver import space
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.options import FitOptions
-from largek_dask.driver.plan import FILES, check_output_fits, space_needed
+from largek_dask.driver.plan import FILES, check_output_fits, footprint_of
+from largek_dask.driver.plan import space_needed as space_of
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, OutputError
@@ -29,6 +31,12 @@ from tests.helpers.checks import fit_asked
 from tests.helpers.covering import slow
 
 K, N_INIT = 200, 2
+
+
+def space_needed(rows: Any, k: int, algorithm: Any, *, n_init: int, labels: bool) -> int:
+    """Bytes that a fit of k clusters by this algorithm writes."""
+    asked = replace(algorithm, problem=KMeansProblem(k))
+    return space_of(rows, k, footprint_of(rows, asked), n_init=n_init, labels=labels)
 
 
 @pytest.fixture(scope="module")

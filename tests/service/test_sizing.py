@@ -12,16 +12,23 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
+from largek_dask.algorithms.base import Footprint
 from largek_dask.cli.plan import Machines, make_plan
 from largek_dask.driver.fit import checked
-from largek_dask.driver.plan import footprint, row_state_of
+from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
 from largek_dask.service.queue import Queue
-from largek_dask.service.sizing import Cluster, Standing, Takes, cannot_fit, does_not_fit, share_of
+from largek_dask.service.sizing import (
+    Cluster,
+    Standing,
+    cannot_fit,
+    does_not_fit,
+    worker_memory,
+)
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Record, Records
 from tests.service.conftest import wait_until
@@ -43,7 +50,7 @@ def queue_of(document):
         for n, size in enumerate(sizes):
             more = {"priority": priority[n]} | ({"workers": {"tags": tags}} if tags else {})
             spec = JobSpec.parse({**json.loads(document()), **more})
-            takes = None if size is None else Takes(model=size * MB, **NO_DATA)
+            takes = None if size is None else FitMemory(model=size * MB, **NO_DATA)
             record = Record(f"lk-{n}", spec, "me", float(n), takes=takes)
             jobs.append(KnownJob(record, Places.of(spec), {}, lambda event: None, True))
         register = SimpleNamespace(
@@ -63,8 +70,7 @@ def begin(queue):
     due = queue.due()
     for job in due:
         job.begin()
-        place = queue._place(job)
-        job.holds = None if place is None else place.share
+        job.holds = queue._memory_of(job)
     return [job.record.id for job in due]
 
 
@@ -145,27 +151,27 @@ def test_a_running_job_keeps_what_it_has_when_workers_change(queue_of):
 
 def test_the_rows_that_stay_in_memory_are_shared():
     """Of the cache all jobs of a worker have one; each alone would not fit beside another."""
-    takes = Takes(**{**NO_DATA, "model": 10 * MB, "data": 4_000 * MB})
+    takes = FitMemory(**{**NO_DATA, "model": 10 * MB, "data": 4_000 * MB})
     with dask.config.set({"largek.passes.cache-bytes": 70 * MB}):
-        place = share_of(JobSpec.parse(LEAST), takes, Cluster(workers_of(100)))
-        assert (place.share.needed, place.share.cached) == (10 * MB, 70 * MB)
-        assert does_not_fit(place, [place.share, place.share]) is None
-        assert does_not_fit(place, [place.share] * 3) is not None
-        assert cannot_fit(place) is None
+        memory = worker_memory(JobSpec.parse(LEAST), takes, Cluster(workers_of(100)))
+        assert (memory.needed, memory.cached) == (10 * MB, 70 * MB)
+        assert does_not_fit(memory, [memory, memory]) is None
+        assert does_not_fit(memory, [memory] * 3) is not None
+        assert cannot_fit(memory) is None
 
 
 LEAST = {"data": "/x", "output": "/y", "n_clusters": 3}
 
 
 def test_share__by_workers_and_what_was_asked_for():
-    takes = Takes(model=1, sums=10, chunk=100, data=1_000, row_state=1 << 40)
+    takes = FitMemory(model=1, sums=10, chunk=100, data=1_000, row_state=1 << 40)
     there = Cluster([*workers_of(400, 800), Standing(frozenset({"big"}), True, 8, 900 * MB)])
-    share = share_of(JobSpec.parse(LEAST), takes, there).share
-    assert (share.model, share.chunks) == (1 + 8 * 10, 100 * (8 + 2))
-    assert (share.row_state, share.cached) == (100 * MB, 333)
+    memory = worker_memory(JobSpec.parse(LEAST), takes, there)
+    assert (memory.model, memory.chunks) == (1 + 8 * 10, 100 * (8 + 2))
+    assert (memory.row_state, memory.cached, memory.available) == (100 * MB, 333, 400 * MB)
     asked = {**LEAST, "memory_limit": 7, "workers": {"max": 2}}
-    share = share_of(JobSpec.parse(asked), takes, there).share
-    assert (share.row_state, share.cached) == (7, 500)
+    memory = worker_memory(JobSpec.parse(asked), takes, there)
+    assert (memory.row_state, memory.cached) == (7, 500)
 
 
 @pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.NMBatch(), lk.Truncated(), lk.MiniBatch()])
@@ -174,21 +180,21 @@ def test_figures_are_those_of_the_plan(rows_url, algorithm):
     options = JobSpec.parse({**LEAST, "algorithm": lk_spec(algorithm)}).fit_options()
     plan = make_plan(rows, options, Machines(2, 2, 1 << 32, False))
     rows, choice = checked(rows, options, n_threads=1, client=None)
-    takes = footprint(rows, 3, row_state_of(rows, 3, choice.algorithm))
-    share = takes.on(2, 1, 1 << 32, None)
-    assert share.model == plan.memory_model > 0
-    assert share.chunks + share.cached == plan.memory_reading > 0
-    assert share.row_state == plan.memory_row_state
+    takes = fit_memory(rows, 3, footprint_of(rows, choice.algorithm))
+    memory = takes.per_process(2, 1, 1 << 32, None)
+    assert memory.model == plan["memory_model"] > 0
+    assert memory.chunks + memory.cached == plan["memory_reading"] > 0
+    assert memory.row_state == plan["memory_row_state"]
 
 
 def test_of_sparse_rows_only_what_is_stored_is_read():
     """By a width that no row fills, jobs that fit easily would be refused."""
     stored = sp.random(1_000, 40_000, 0.0001, format="csr", random_state=0, dtype=np.float32)
     rows = lk.open_rows(stored)
-    takes = footprint(rows, 3, 0)
+    takes = fit_memory(rows, 3, Footprint())
     assert takes.chunk <= rows.nbytes < 100_000 < 1_000 * 40_000 * 4
     dense = lk.open_rows(np.zeros((1_000, 4), np.float32))
-    assert footprint(dense, 3, 0).chunk == int(np.diff(dense.chunk_table).max()) * 4 * 4
+    assert fit_memory(dense, 3, Footprint()).chunk == int(np.diff(dense.chunk_table).max()) * 4 * 4
 
 
 def lk_spec(algorithm):

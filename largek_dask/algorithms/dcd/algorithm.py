@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
 from largek_dask.algorithms.dcd.arrays import PathArrays, path_of_one
 from largek_dask.algorithms.dcd.path_search import PathSearch, SearchState
@@ -118,17 +118,11 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         """Refuse what cannot work with such a table."""
         self._form.check(table)
 
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """As many as the form has."""
-        return self._form.state_copies(table, k)
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """The rows that are searched."""
-        return self._form.held_bytes(table, k, itemsize, n_threads)
-
-    def outlook(self, table: TableShape, k: int) -> Outlook | None:
-        """What a fit is going to read."""
-        return self._form.outlook(table, k)
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Return that of the form."""
+        return self._form.footprint(table, itemsize, n_threads, budget)
 
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator

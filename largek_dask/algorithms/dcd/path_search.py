@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.choices import Effort
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, packed, rows_of_path
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
@@ -137,35 +137,33 @@ class PathSearch(Algorithm[SearchState]):
         """Refuse sparse rows, starting centres, and more partitions than memory holds."""
         refuse(table, self.problem)
 
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """All partitions, in float64 and as they are given back; and populations of them."""
-        return 2 + (k + 1) // 2 * (4 + 2 * self._plan.members)
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """Rows that are searched, as they are, in float64, about their mean, and transposed.
-
-        Beside each what about a dozen partitions keep of it.
-        """
-        beside = 3 * 8 * table.n_features + 12 * 24
-        return bytes_of_held(table, self._searched(table, k), itemsize, beside)
-
     def _searched(self, table: TableShape, k: int) -> int:
         """Rows that are searched."""
         return table.n_rows if is_held(table) else rows_of_sample(k, table.n_features)
 
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """What is read: once where rows are held, else for a sample, and in every path pass."""
-        held, d = is_held(table), table.n_features
-        rows = min(table.n_rows, self._searched(table, k))
-        return Outlook(
-            before=2 if held else 6,
-            after=2 if held else PASSES,
-            rows=rows,
-            anchors="all partitions meet all rows in one reading",
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Rows are read once if all are held, else for a sample and in every pass of the path.
+
+        Searched rows are held as they are, in float64, about their mean, and transposed, with what
+        about a dozen partitions keep of each. A checkpoint has all partitions, in float64 and as
+        they are returned, and populations of them.
+        """
+        assert self.problem is not None
+        k, d, held = self.problem.n_clusters, table.n_features, is_held(table)
+        searched = self._searched(table, k)
+        return Footprint(
+            model_copies=2 + (k + 1) // 2 * (4 + 2 * self._plan.members),
+            held_rows=min(table.n_rows, searched),
+            held_bytes=bytes_of_held(table, searched, itemsize, 3 * 8 * d + 12 * 24),
+            passes_before=2 if held else 6,
+            passes_after=2 if held else PASSES,
             searches=self._plan.work * length_of_search(k),
             # One of them adds up the products of the features, where there are bounds.
-            before_distances=d * d // 6 if d <= MOST_FEATURES else 1,
-            after_distances=rows_of_path(k) + PARTITION_WORK * k,
+            distances_before=d * d // 6 if d <= MOST_FEATURES else 1,
+            distances_after=rows_of_path(k) + PARTITION_WORK * k,
+            full_search="all partitions meet all rows in one reading",
         )
 
     # --- steps ------------------------------------------------------------------------------------

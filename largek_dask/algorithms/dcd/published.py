@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, path_of_one
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
@@ -183,17 +183,20 @@ class Published(Algorithm[PublishedState]):
             )
         refuse(table, self.problem)
 
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """Rows in float64, once as they are and once in the order of scans, and their keys."""
-        return table.n_rows * (16 * table.n_features + 40)
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Rows are read once, and held in float64 twice: as they are, and in the order of scans.
 
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """Rows are read once, and held."""
-        return Outlook(before=1, after=0, rows=table.n_rows, anchors="every row, at every step")
-
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """The partitions into fewer clusters, beside the last."""
-        return 2 + (k + 1) // 2
+        A checkpoint has the partitions into fewer clusters, beside the last.
+        """
+        assert self.problem is not None
+        return Footprint(
+            model_copies=2 + (self.problem.n_clusters + 1) // 2,
+            held_rows=table.n_rows,
+            held_bytes=table.n_rows * (16 * table.n_features + 40),
+            full_search="every row, at every step",
+        )
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:
         """The partition into one cluster."""

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
     Algorithm,
+    Footprint,
     Info,
-    Outlook,
     Passes,
     ProjectedRows,
     Rng,
@@ -553,38 +553,34 @@ class Truncated(Algorithm[TruncatedState]):
         met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
         return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)
 
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """Centres, and how far each went, since a pass that asked nothing of what rows were.
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Rows meet few centres in a step; only the last pass is over all of them.
 
-        In fits that ended by themselves those were up to 53 passes, and up to 7 where rows meet all
-        centres (measured).
+        A checkpoint has the centres, and how far each went, since a pass that asked nothing of what
+        rows were.
         """
-        return DENSE_COPIES if self._search_of(table, k).dense else COPIES
-
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, at most."""
-        return ROW_BYTES
-
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """Steps in which rows meet few centres; only the last pass is over all of them."""
-        looks = "now and then, for rows whose bounds are worn out"
+        assert self.problem is not None
+        k, looks = self.problem.n_clusters, "now and then, for rows whose bounds are worn out"
         if self.neighbours != "auto":
             distances = self.neighbours + TUNING.row_work
         elif k <= TUNING.dense_clusters or table.is_sparse:
             distances, looks = float(k), "every row, at every step"
         else:
             distances = WORK_OF_A_ROW * sqrt(k)
-        return Outlook(
-            before=0,
-            after=0,
-            rows=None,
-            anchors=looks,
+        return Footprint(
+            row_bytes=ROW_BYTES,
+            model_copies=DENSE_COPIES if self._search_of(table, k).dense else COPIES,
+            held_bytes=self._held_bytes(table, k, itemsize),
+            passes_before=0,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
+            full_search=looks,
         )
 
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """The largest sample that is searched, with its state, and what is held beside it.
+    def _held_bytes(self, table: TableShape, k: int, itemsize: int) -> int:
+        """Bytes of the largest sample that is searched, its state, and what is held beside it.
 
         That are rows as they are seen in few directions, and then another sample, for splits.
         """

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.choices import COVARIANCES, Covariance
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
@@ -702,27 +702,43 @@ class VCGMM(Algorithm[VCGMMState]):
             return components.arrays(state.masses)
         return CenterArrays(components.means, state.masses, state.shift)
 
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """The coreset's rows; beside each its chance, and number, weight and chance of another."""
-        drawn = self._coreset_of(table)
-        return 0 if drawn is None else bytes_of_held(table, drawn, itemsize, 32, 2)
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Rows are read twice to begin with, or thrice for a coreset, which is then held.
 
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """Of a coreset two passes draw it and one fetches it; another fetches what it lacks."""
-        drawn = self._coreset_of(table)
-        n = table.n_rows if drawn is None else drawn
-        anchors = self._anchors(n, table.n_features, k)
-        if drawn is not None:
-            return Outlook(
-                before=3,
-                after=1,
-                rows=n,
-                anchors=anchors,
-                before_distances=1,
-                after_distances=1,
+        A checkpoint has the models since the last anchor, and candidates of few rows.
+        """
+        k, drawn = self._k, self._coreset_of(table)
+        if drawn is None:
+            start = self._search().footprint(table, itemsize, n_threads, budget)
+            # For the mean variance, and for rows to begin with.
+            return Footprint(
+                row_bytes=max(self._row_bytes(k), start.row_bytes),
+                model_copies=24,
+                passes_before=2,
+                distances_before=1,
+                full_search=self._anchors(table.n_rows, table.n_features, k),
             )
-        # For the mean variance, and for rows to begin with.
-        return Outlook(before=2, after=0, rows=None, anchors=anchors, before_distances=1)
+        return Footprint(
+            model_copies=24,
+            held_rows=drawn,
+            # Beside each row its chance, and number, weight and chance of another.
+            held_bytes=bytes_of_held(table, drawn, itemsize, 32, 2),
+            passes_before=3,
+            # For what the coreset lacks.
+            passes_after=1,
+            distances_before=1,
+            distances_after=1,
+            full_search=self._anchors(drawn, table.n_features, k),
+        )
+
+    def _row_bytes(self, k: int) -> int:
+        """Bytes of the candidates of a row."""
+        kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
+        # Those from before moves beside them.
+        moved = self.covariance != "iso" and self.moves and not self.published
+        return 2 * kept if moved else kept
 
     def _anchors(self, n_rows: int, d: int, k: int) -> str:
         """How often all components are looked through."""
@@ -753,20 +769,6 @@ class VCGMM(Algorithm[VCGMMState]):
             first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
             then = replace(first, kind="lists")
         return report_of(passes, coreset, unseen, first, then, self.covariance)
-
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """Models since the last anchor, and candidates of few rows."""
-        return 24
-
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: candidates, or what the search for means keeps."""
-        if self._coreset_of(table) is not None:
-            return 0
-        kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
-        if self.covariance != "iso" and self.moves and not self.published:
-            # Those from before moves beside them.
-            kept *= 2
-        return max(kept, START.row_bytes(table, k, budget))
 
 
 def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
-from largek_dask.algorithms.base import Algorithm, Info, Outlook, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.vrkm.labels import LabelTable, LabelTableState
 from largek_dask.algorithms.vrkm.snapshot import SnapshotState, SnapshotVRKM
@@ -136,26 +136,11 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         """Refuse what cannot work with such a table."""
         self._form.check(table)
 
-    def state_copies(self, table: TableShape, k: int) -> int:
-        """Centres of every round of an epoch, sums, and what is expected (measured)."""
-        return self.rounds + 5 if self.table == "labels" else 5
-
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row."""
-        return self._form.row_bytes(table, k, budget)
-
-    @property
-    def place_bytes(self) -> int:
-        """Those that are kept once."""
-        return self._form.place_bytes
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """What is gathered where the fit is driven."""
-        return self._form.held_bytes(table, k, itemsize, n_threads)
-
-    def outlook(self, table: TableShape, k: int) -> Outlook | None:
-        """What a fit is going to read."""
-        return self._form.outlook(table, k)
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Return that of the form."""
+        return self._form.footprint(table, itemsize, n_threads, budget)
 
     def report(
         self, passes: Passes, rng: Rng, state: LabelTableState | SnapshotState

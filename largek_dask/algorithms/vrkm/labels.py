@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
+    Footprint,
     Info,
-    Outlook,
     Passes,
     Rng,
     RowSlice,
@@ -430,42 +430,39 @@ class LabelTable(Algorithm[LabelTableState]):
         """The centres that the next round would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row: label, bounds, and its place in the seeded order."""
-        return row_bytes(groups_of_rounds(table, k, budget)) + PLACE_BYTES
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Labels, bounds and places in the order are kept; first rows and samples are held.
 
-    @property
-    def place_bytes(self) -> int:
-        """Of the seeded order."""
-        return PLACE_BYTES
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """The first rows, of which centres are drawn; samples; and all rows, where gathered."""
+        All rows are held if they are gathered. Every round reads every chunk. A checkpoint has
+        centres of every round of an epoch, sums, and what is expected (measured).
+        """
         assert self.problem is not None
-        n, how, sample = table.n_rows, self.problem.init, 0
-        stage = first_rows(n, k, table.row_values)
+        n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
+        stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)
         if isinstance(how, str) and how == "auto":
             sample = min(stage, room_of_sample(table, k))
         largest = sample
         while stage < n:
             largest = max(largest, stage)
             stage = self._next_stage(table, stage)
-        if self._is_gathered(table, k, self._rounds(table, k), n_threads):
+        if self._is_gathered(table, k, rounds, n_threads):
             largest = n
-        start = bytes_of_held(table, sample, itemsize, 0, COPIES)
-        return max(
-            start, bytes_of_held(table, largest, itemsize, 2 * self.row_bytes(table, k, None))
+        kept, most = (
+            row_bytes(groups_of_rounds(table, k, room)) + PLACE_BYTES for room in (budget, None)
         )
-
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """Every round comes back to every chunk."""
-        assert self.problem is not None
-        return Outlook(
-            before=self.problem.passes_to_start(),
-            after=0,
-            rows=None,
-            anchors="once an epoch, every row",
-            readings=self._rounds(table, k),
+        return Footprint(
+            row_bytes=kept,
+            fixed_row_bytes=PLACE_BYTES,
+            model_copies=self.rounds + 5,
+            held_bytes=max(
+                bytes_of_held(table, sample, itemsize, 0, COPIES),
+                bytes_of_held(table, largest, itemsize, 2 * most),
+            ),
+            passes_before=self.problem.passes_to_start(),
+            step_reads=rounds,
+            full_search="once an epoch, every row",
         )
 
     def report(self, passes: Passes, rng: Rng, state: LabelTableState) -> Mapping[str, float | str]:

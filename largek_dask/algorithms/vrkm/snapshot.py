@@ -46,8 +46,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import (
     Algorithm,
     Chunk,
+    Footprint,
     Info,
-    Outlook,
     Passes,
     Rng,
     RowSlice,
@@ -400,35 +400,31 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         if self._by_row:
             check_gathered(table, "round_rows")
 
-    def row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        """Bytes that are kept for every row, where it is: its state, and its place in the order."""
-        if self._by_row:
-            return 0
-        return row_bytes(groups_for("auto", table, k, budget)) + PLACE_BYTES
+    def footprint(
+        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> Footprint:
+        """Rows that are taken one by one are read once, and held; others are read once a round.
 
-    @property
-    def place_bytes(self) -> int:
-        """Of the seeded order."""
-        return 0 if self._by_row else PLACE_BYTES
-
-    def held_bytes(self, table: TableShape, k: int, itemsize: int, n_threads: int | None) -> int:
-        """All rows and their state, where they are taken one after the other."""
-        kept = 2 * row_bytes(groups_for("auto", table, k, None))
-        return bytes_of_gathered(table, itemsize, kept) if self._by_row else 0
-
-    def outlook(self, table: TableShape, k: int) -> Outlook:
-        """Rows that are taken one after the other are read once, and held; else once a round."""
+        The size of a checkpoint is measured.
+        """
         assert self.problem is not None
-        before = self.problem.passes_to_start() + 1
+        k, before = self.problem.n_clusters, self.problem.passes_to_start() + 1
+        kept = row_bytes(groups_for("auto", table, k, None if self._by_row else budget))
         if self._by_row:
-            return Outlook(before=before, after=0, rows=table.n_rows, anchors="once an epoch")
-        scans = 1 if self.plus_plus else 2
-        return Outlook(
-            before=before,
-            after=0,
-            rows=None,
-            anchors="once an epoch, every row",
-            readings=self._round_sizes(table.n_rows)[1] + scans,
+            return Footprint(
+                model_copies=5,
+                held_rows=table.n_rows,
+                held_bytes=bytes_of_gathered(table, itemsize, 2 * kept),
+                passes_before=before,
+                full_search="once an epoch",
+            )
+        return Footprint(
+            row_bytes=kept + PLACE_BYTES,
+            fixed_row_bytes=PLACE_BYTES,
+            model_copies=5,
+            passes_before=before,
+            step_reads=self._round_sizes(table.n_rows)[1] + (1 if self.plus_plus else 2),
+            full_search="once an epoch, every row",
         )
 
     def init(self, passes: Passes, rng: Rng) -> SnapshotState:

@@ -290,12 +290,15 @@ def test_tables_that_it_cannot_work_on():
 
 
 def test_what_a_plan_tells():
-    method = Published(problem=KMeansProblem(20, "auto"))
     table = open_rows(blobs(300, 2, 4))
-    assert method.outlook(table, 20).rows == 300
-    assert method.held_bytes(table, 20, 4, None) == 300 * 72
-    assert method.state_copies(table, 20) * 20 >= rows_of_path(20)
-    assert method.state_copies(table, 1) == 3
+
+    def footprint(k):
+        return Published(problem=KMeansProblem(k, "auto")).footprint(table, 4, None, None)
+
+    assert footprint(20).held_rows == 300
+    assert footprint(20).held_bytes == 300 * 72
+    assert footprint(20).model_copies * 20 >= rows_of_path(20)
+    assert footprint(1).model_copies == 3
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -578,7 +578,8 @@ def test_when_bounds_begin(limit, n_groups, monkeypatch):
     with LocalPasses(rows_of(x, [5_000, 4_000]), n_threads=1, memory_limit=limit) as passes:
         budget = passes.state_limit
         out = epochs(passes, 20, n_steps=60)
-        row_bytes = LabelTable(problem=KMeansProblem(20, "auto")).row_bytes(passes, 20, budget)
+        algorithm = LabelTable(problem=KMeansProblem(20, "auto"))
+        row_bytes = algorithm.footprint(passes, 4, None, budget).row_bytes
     assert row_bytes == 4 + (4 + 4 * n_groups if n_groups else 0) + PLACE_BYTES
     share = min(BOUNDS_SHARE, calm_share(n_groups)) * len(x)
     few = [i for i, (_, info) in enumerate(out) if i and info.n_changed < share]
@@ -614,7 +615,7 @@ def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
     assert {step["extra"]["distances"] for step in km.history_} == {1.0}
     with LocalPasses(open_rows(sparse), n_threads=1) as passes:
         algorithm = LabelTable(problem=KMeansProblem(12, "auto"))
-        assert algorithm.row_bytes(passes, 12, None) == 4 + PLACE_BYTES
+        assert algorithm.footprint(passes, 4, None, None).row_bytes == 4 + PLACE_BYTES
 
 
 # --- samples, and sizes at which something else is done ------------------------------------------
