@@ -139,6 +139,7 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
     """Passes over all rows and steps, if no rule stops the fit earlier."""
     scans, lasts = _scans(rows), 1
     if footprint.full_search is None:
+        # Lloyd's and batches: all passes are counted for each start.
         scans, lasts = n_init * scans, n_init
     before, after = scans + n_init * footprint.passes_before, 1 + footprint.passes_after
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)

@@ -17,7 +17,7 @@ from largek_dask.cli.plan import Machines, make_plan
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import NotEnoughMemoryError
+from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
@@ -222,3 +222,22 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
         wait_until(jobs, job_id, "finished")
     finally:
         assert jobs.close(120.0) == []
+
+
+@pytest.mark.parametrize(
+    ("takes", "is_read"),
+    [({}, True), ({"later": 1}, True), ({"data": None}, False), ({"model": "much"}, False)],
+)
+def test_record__of_a_job_with_the_memory_that_it_takes(tmp_path, document, takes, is_read):
+    """It is read with fields of a later version, and refused if it is damaged."""
+    records = Records(Folder(str(tmp_path)))
+    memory = FitMemory(model=1, **NO_DATA)
+    job_id = records.create(JobSpec.parse(json.loads(document())), "me", 1.0, memory).id
+    [path] = tmp_path.rglob(f"{job_id}.json")
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps({**kept, "takes": {**kept["takes"], **takes}}))
+    if is_read:
+        assert records.read(job_id).takes == memory
+    else:
+        with pytest.raises(ParameterError, match="no record of a job"):
+            records.read(job_id)
