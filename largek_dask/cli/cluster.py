@@ -392,4 +392,5 @@ def certificates(
     from largek_dask.cli.certificates import make
 
     lines = make(Path(out), [host.split(",") for host in hosts], at, days, renew)
-    _echo({"made": lines}, lines, as_json)
+    folders = [str(Path(out, host.partition(",")[0])) for host in hosts]
+    _echo({"authority": str(Path(out, "ca.pem")), "folders": folders}, lines, as_json)

@@ -184,9 +184,8 @@ class Slurm:
         Raises
         ------
         ClusterError
-            They are in the queue already, or SLURM refuses one: neither is submitted then.
+            SLURM refuses one; neither is submitted then.
         """
-        self.check_empty()
         check_array(layout.tasks)
         layout.write(self.home)
         for name in ("jobs", "logs", "kernels"):

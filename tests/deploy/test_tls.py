@@ -194,7 +194,10 @@ def test_make__files_names_and_dates(tmp_path):
 
 
 def test_make__the_second_run_takes_the_same_authority_and_overwrites_nothing(tmp_path):
-    make_certificates("--out", tmp_path, "a")
+    done = make_certificates("--out", tmp_path, "a", "--json")
+    assert json.loads(done.stdout) == {
+        "authority": f"{tmp_path}/ca.pem", "folders": [f"{tmp_path}/a"]
+    }  # fmt: skip
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     assert len(before) == 6
     refused = make_certificates("--out", tmp_path, "b", "a", check=False)
