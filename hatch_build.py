@@ -53,7 +53,7 @@ def links(repository: str, tag: str) -> dict[str, str]:
         "Documentation": f"{page}/README.md",
         "Changelog": f"{page}/CHANGELOG.md",
         "Issues": f"{repository}/issues",
-        "Measurements": f"{page}/benchmarks/RESULTS.md",
+        "Measurements": f"{page}/docs/results/index.md",
     }
 
 

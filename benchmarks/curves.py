@@ -1,20 +1,14 @@
-"""Runs of our algorithms and of scikit-learn's mini-batches: energy against CPU seconds.
+"""Energy against CPU seconds, step by step: our algorithms and scikit-learn's mini-batches.
 
-    python -m benchmarks.curves JSON      (a list of tasks, in a process of its own)
-
-After each step of a run its CPU seconds so far are noted (the scan of the rows and the starting
-centres included) and, outside the clock, the energy of its centres over ALL rows: for free where
-the next step's cost is just that, else by an assignment of all rows. That costs as much as a
-step, so energies are computed for some steps, and then by bisection for the first step at each
+After each step of a run its CPU seconds are noted, which include the scan of the rows and the
+starting centres. Energies over all rows are computed outside the clock. They are free where the
+next step's cost is just that; otherwise they take an assignment of all rows, which costs as much as
+a step. So energies are computed for some steps, and then by bisection for the first step at each
 level of energy that is asked for.
 """
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,43 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import ROOT, peer_environments
-from benchmarks.lloyd import starting_centers
-
-__all__ = [
-    "AUTO",
-    "LLOYD",
-    "METHODS",
-    "MINIBATCH",
-    "NMBATCH",
-    "OWN_START",
-    "PUBLISHED",
-    "Energies",
-    "Run",
-    "Task",
-    "chosen",
-    "measure",
-    "steps_of",
-    "time_to",
-    "warm_up",
-]
+from benchmarks.common import child_record, new_parser, parse, peak_bytes, peer_environments
+from benchmarks.sets import starting_centers
 
 AUTO = "auto"
 LLOYD, DENSE = "lloyd, bounds", "lloyd"
-NMBATCH, OWN_START = "nmbatch", "nmbatch, own start"
-PUBLISHED = "nmbatch as published"
+NMBATCH, PUBLISHED = "nmbatch", "nmbatch as published"
 MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
     AUTO: lk.Truncated(),
     LLOYD: lk.Lloyd(),
     DENSE: lk.Lloyd(bounds=None),
     NMBATCH: lk.NMBatch(),
-    OWN_START: lk.NMBatch(),
-    "nmbatch, no bounds": lk.NMBatch(bounds=False),
     PUBLISHED: lk.NMBatch.paper(),
-    "nmbatch as published, rho = 1": lk.NMBatch.paper(rho=1.0),
-    "mbatch": lk.MiniBatch(),
-    "mbatch, latest votes": lk.MiniBatch(votes="latest"),
 }
 SNAPSHOTS = 12
 """Steps of a run whose energy costs an assignment of all rows; further ones for levels."""
@@ -84,20 +54,20 @@ class Task:
     limit: float = 60.0
     """CPU seconds after which a run is cut."""
     levels: tuple[float, ...] = ()
-    """Energies at which the first step that reaches them is wanted."""
+    """Energies whose first step is wanted."""
     excesses: tuple[float, ...] = ()
     """The same, relative to the run's own end."""
     steps: tuple[int, ...] = ()
     """Steps that are wanted whatever their energy."""
     energies: bool = True
-    """False: the run takes the same steps as another one; only its clock is wanted."""
+    """False if only the clock is wanted, because another run takes the same steps."""
 
 
 def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], seed: int) -> Steps:
-    """Centres after every step, and what the step said of itself.
+    """Centres after every step, and figures of the step.
 
     ``rows`` are those that were assigned, ``share`` the distances computed out of all N·k,
-    ``cost`` the energy of the centres that the step met, if it was that over all rows.
+    ``cost`` the energy of the centres before the step, if it was computed over all rows.
     """
     if method == MINIBATCH:
         yield from _steps_of_scikit_learn(x, centers, seed)
@@ -107,7 +77,7 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    init: Any = "auto" if method in (AUTO, OWN_START) else centers
+    init: Any = "auto" if method == AUTO else centers
     algorithm = replace(METHODS[method], problem=KMeansProblem(len(centers), init))
     rng = Rng(seed)
     with LocalPasses(open_rows(x), n_threads=1) as passes:
@@ -117,7 +87,7 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
             about = {"rows": float(info.rows), "ended": float(info.converged)}
             if "distances" in info.extra:
                 about["share"] = info.extra["distances"] * info.rows / len(x)
-            if info.rows == len(x) and method != AUTO and not isinstance(algorithm, lk.MiniBatch):
+            if info.rows == len(x) and method != AUTO:
                 about["cost"] = info.cost / len(x)
             yield algorithm.model(state).centers, about
             if info.converged:
@@ -127,7 +97,7 @@ def steps_of(method: str, x: NDArray[np.float32], centers: NDArray[np.float32], 
 def _steps_of_scikit_learn(
     x: NDArray[np.float32], centers: NDArray[np.float32], seed: int
 ) -> Steps:
-    """Batches of the size of ours, in random order, a new one every round."""
+    """Batches of the size of ours, in random order, shuffled anew every round."""
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
@@ -172,7 +142,7 @@ class Energies:
             return sum(pool.map(total, parts)) / len(self.x)
 
     def first_within(self, level: float) -> int | None:
-        """The first step at or below a level, as far as the known energies tell; None: never."""
+        """First step at or below a level, as far as the known energies show; None if none is."""
         steps = sorted(self.known)
         hit = next((n for n, i in enumerate(steps) if self.known[i] <= level), None)
         if hit is None:
@@ -195,21 +165,16 @@ def chosen(n_steps: int, most: int) -> list[int]:
 
 
 def warm_up(method: str, x: NDArray[np.float32], k: int) -> None:
-    """A few rows first, so that no compilation or loading of code is timed."""
+    """Run on a few rows first, so that no compilation or loading of code is timed."""
     for number, _ in enumerate(steps_of(method, x[: 20 * k], x[:k], 0)):
         if number == 30:
             break
 
 
-def peak_mb() -> float:
-    """The most memory that this process has taken so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-
-
 def run(task: Task, x: NDArray[np.float32]) -> Run:
     """Seconds and energies of a run, in this process."""
     centers = starting_centers(x, task.k)
-    before = peak_mb()
+    before = peak_bytes() / 1e6
     clock, met, said = [], [], []
     begun = time.process_time()
     spent = 0.0
@@ -224,20 +189,33 @@ def run(task: Task, x: NDArray[np.float32]) -> Run:
     kept = sum(array.nbytes for array in met) / 1e6
     result: Run = {
         "before_mb": before,
-        # what the benchmark keeps for itself is not the fit's
-        "peak_mb": max(before, peak_mb() - kept),
+        # The centres that the benchmark keeps are not the fit's.
+        "peak_mb": max(before, peak_bytes() / 1e6 - kept),
         "n_steps": len(met),
         "total": clock[-1],
-        "passes": round(sum(about["rows"] for about in said) / len(x), 3),
         "ended": bool(said[-1].get("ended", False)),
+        "clock": clock,
     }
-    result["clock"] = clock
     if not task.energies:
         return result
+    order, energies = _looked_at(task, x, met, said)
+    shares = [about["share"] for about in said if "share" in about]
+    return result | {
+        "steps": [i + 1 for i in order],
+        "seconds": [clock[i] for i in order],
+        "energies": [energies[i] for i in order],
+        "mean_share": float(np.mean(shares)) if shares else None,
+    }
+
+
+def _looked_at(
+    task: Task, x: NDArray[np.float32], met: list[NDArray[np.float32]], said: list[dict[str, float]]
+) -> tuple[list[int], Energies]:
+    """Steps that are kept, and their energies."""
     energies = Energies(x, met)
     for i, about in enumerate(said[1:]):
         if "cost" in about:
-            # a step's cost is the energy of the centres before it
+            # A step's cost is the energy of the centres before it.
             energies.known[i] = about["cost"]
     free = sorted(energies.known)
     kept = {free[i] for i in chosen(len(free), FREE_SNAPSHOTS)}
@@ -250,45 +228,21 @@ def run(task: Task, x: NDArray[np.float32]) -> Run:
     for level in (*task.levels, *(end * (1 + excess) for excess in task.excesses)):
         if (step := energies.first_within(level)) is not None:
             kept.add(step)
-    order = sorted(kept)
-    shares = [about["share"] for about in said if "share" in about]
-    return result | {
-        "steps": [i + 1 for i in order],
-        "seconds": [clock[i] for i in order],
-        "energies": [energies[i] for i in order],
-        "mean_share": float(np.mean(shares)) if shares else None,
-        "shares": [shares[i] for i in chosen(len(shares), FREE_SNAPSHOTS)],
-        "share_steps": [i + 1 for i in chosen(len(shares), FREE_SNAPSHOTS)],
-    }
+    return sorted(kept), energies
 
 
 def measure(tasks: list[Task]) -> list[Run]:
-    """Runs on the same rows, one after the other in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.curves", json.dumps([asdict(t) for t in tasks])]
+    """Runs on the same rows, one after the other in a new process."""
     scikit_learn = any(task.method == MINIBATCH for task in tasks)
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=peer_environments("scikit-learn" if scikit_learn else "largek_dask")[""],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    environment = peer_environments("scikit-learn" if scikit_learn else "largek_dask")[""]
+    runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks], environment)
+    return runs
 
 
-def time_to(run: Run, level: float) -> float | None:
-    """CPU seconds until the energy was at most ``level``; None: never."""
-    for seconds, value in zip(run["seconds"], run["energies"], strict=True):
-        if value <= level:
-            return float(seconds)
-    return None
-
-
-def main() -> None:
-    """Tasks on the same rows, given as JSON; for processes that this module starts."""
+def child(*given: dict[str, Any]) -> list[Run]:
+    """Runs of tasks on the same rows, each given as a dictionary."""
     tasks = []
-    for about in json.loads(sys.argv[1]):
+    for about in given:
         lists = {key: tuple(value) for key, value in about.items() if isinstance(value, list)}
         tasks.append(Task(**(about | lists)))
     x = np.load(tasks[0].path)
@@ -298,8 +252,8 @@ def main() -> None:
             warm_up(task.method, x, task.k)
             warm.add(task.method)
         results.append(run(task, x))
-    print(json.dumps(results))
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    parse(new_parser(__doc__), child)

@@ -1,35 +1,27 @@
-"""What exact labels cost: a dense pass beside one that keeps the smallest score only.
+"""Exact labels beside a dense pass that keeps the smallest score only.
 
-    git worktree add ../before c97a2ee
-    python -m benchmarks.labels [--before ../before] [--features 9 18 ...] [--write]
+    python -m benchmarks.labels [--write]
 
-writes `results/labels.json` and the table of `RESULTS.md`. CPU seconds of one thread on overlapping
-blobs (`benchmarks.kernels.data`), labels wanted, no distances. The same code without the second
-score, squared lengths and decisions of rows in doubt runs in turns with it in one process; the
-package of another checkout (c97a2ee kept the smallest score only, and packed more rows together)
-in a process of its own, in turns too. Medians over rounds of the ratio of the fastest runs.
+CPU seconds of one thread on overlapping blobs, labels wanted, no distances. The same code without
+the second score, squared lengths and decisions of rows in doubt runs in turns with it. Medians over
+rounds of the ratio of the fastest runs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.tables import publish, table_of
+
 FEATURES = (9, 18, 33, 64, 128, 784)
 CLUSTERS = (16, 100, 1000, 4000)
-DOUBLE = ((18, 100), (64, 1000))
-"""Features and clusters that are measured in float64 too."""
 FLOPS = 1.5e9
 REPEATS = 5
 SECONDS = 0.1
@@ -92,7 +84,7 @@ def smallest_only(dtype: str) -> Callable[..., None]:
 
 
 def passes(d: int, k: int, dtype: str) -> dict[str, Callable[[], Any]]:
-    """The passes over one set, by name."""
+    """Passes over one set, by name."""
     from largek_dask.kernels.distances import nearest, pack_centers
     from largek_dask.kernels.jit import readonly
 
@@ -118,106 +110,43 @@ def fastest(run: Callable[[], Any]) -> float:
     return min(times)
 
 
-def serve() -> None:
-    """Measure what is asked for, a line each, until there is no more."""
-    point, found = None, {}
-    for line in sys.stdin:
-        what, *asked = json.loads(line)
-        if asked != point:
-            point, found = asked, passes(*asked)
-        print(fastest(found[what]), flush=True)
-
-
-class Package:
-    """A checkout whose package measures in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "benchmarks" / "labels.py"), "--child"],
-            cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def seconds(self, what: str, *point: Any) -> float:
-        """CPU seconds of a pass."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(json.dumps([what, *point]), file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
-
-    def close(self) -> None:
-        """End the process."""
-        self.process.communicate()
-
-
-def measure(points: list[tuple[int, int, str]], before: Path | None) -> list[dict[str, Any]]:
-    """One record a point."""
-    here = Package(ROOT)
-    other = None if before is None else Package(before)
+def child() -> list[dict[str, Any]]:
+    """One record for each number of features and clusters."""
     records = []
-    for point in points:
-        ratios: dict[str, list[float]] = {"smallest": [], "before": []}
-        times = []
+    for d, k in ((d, k) for d in FEATURES for k in CLUSTERS):
+        found, times, ratios = passes(d, k, "f4"), [], []
         for _ in range(ROUNDS):
-            times.append(here.seconds("labels", *point))
-            ratios["smallest"].append(times[-1] / here.seconds("smallest", *point))
-            if other is not None:
-                ratios["before"].append(times[-1] / other.seconds("labels", *point))
-        d, k, dtype = point
-        record: dict[str, Any] = {"d": d, "k": k, "dtype": dtype, "n": rows_for(d, k)}
-        record["nanoseconds"] = min(times) / record["n"] * 1e9
-        record |= {name: float(np.median(some)) for name, some in ratios.items() if some}
+            times.append(fastest(found["labels"]))
+            ratios.append(times[-1] / fastest(found["smallest"]))
+        n = rows_for(d, k)
+        record: dict[str, Any] = {"d": d, "k": k, "dtype": "f4", "n": n}
+        record |= {"nanoseconds": min(times) / n * 1e9, "smallest": float(np.median(ratios))}
         print(record, file=sys.stderr, flush=True)
         records.append(record)
-    here.close()
-    if other is not None:
-        other.close()
     return records
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
-
-    def more(record: dict[str, Any], name: str) -> str:
-        return f"{100 * (record[name] - 1):+.0f} %" if name in record else ""
-
-    lines = [
-        "| d | k | | ns a row | against the smallest score only | against c97a2ee |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r['d']} | {r['k']} | {r['dtype']} | {r['nanoseconds']:.1f} | {more(r, 'smallest')} "
-        f"| {more(r, 'before')} |"
-        for r in result["points"]
-    ]
-    made = "Made by `python -m benchmarks.labels --before ../before --write`."
-    lines += ["", f"One thread, labels only; {result['cpu']}. {made}"]
-    return "\n".join(lines)
+    """The markdown table of a result: a line for each number of features."""
+    points = {(p["d"], p["k"]): p for p in result["points"] if p["dtype"] == "f4"}
+    rows = []
+    for d in FEATURES:
+        own = [points[d, k] for k in CLUSTERS]
+        cells = [f"{p['nanoseconds']:.1f} ({100 * (p['smallest'] - 1):+z.0f} %)" for p in own]
+        rows.append([f"{d}", *cells])
+    note = (
+        "Nanoseconds a row, and how much more that is than keeping the smallest score only takes. "
+        f"One thread, float32, labels only; {result['cpu']}. Made by "
+        "`python -m benchmarks.labels --write`."
+    )
+    return "\n".join([*table_of(["d", *(f"k = {k:,}" for k in CLUSTERS)], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path, help="folder of another checkout")
-    parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
-    parser.add_argument("--clusters", type=int, nargs="+", default=CLUSTERS)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        serve()
-        return
-    from benchmarks.common import cpu_description, save
-    from benchmarks.tables import write_tables
-
-    points = [(d, k, "f4") for d in args.features for k in args.clusters]
-    points += [(d, k, "f8") for d, k in DOUBLE]
-    before = None if args.before is None else args.before.resolve()
-    result = {"cpu": cpu_description(), "points": measure(points, before)}
-    print(table(result))
-    if args.write:
-        save("labels", result)
-        write_tables("labels", result)
+    """Measure, and write if asked to."""
+    args = parse(new_parser(__doc__), child)
+    points = child_record("benchmarks.labels", [])
+    publish("labels", {"cpu": cpu_description(), "points": points}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,17 @@
-"""What it costs a scheduler to show its jobs, and how soon somebody sees them.
+"""CPU of a scheduler that shows its jobs, stalls of its event loop, and time to the first numbers.
 
-    python -m benchmarks.observe [--seconds 30] [--boards] [--events] [--write]
-    python -m benchmarks.observe --picture
+    python -m benchmarks.observe [--seconds 30] [--write]
 
 A scheduler of Dask in a process of its own, with the page on its HTTP server and 50 jobs that are
-made up: each tells two steps a second to a feed as real ones have. Ten viewers ask as the page
+made up: each adds two steps a second to a feed as real ones have. Ten viewers ask as the page
 does, five for the list and five for a job each, with the tags that browsers send; CPU seconds of
-the scheduler's process with them and without, in turns. A task of its event loop wants to be called
-every 5 ms; how much later it is called is a stall. Another job has 100,000 steps in its folder,
-and is opened by an HTTP client and by Chromium, where there is one. ``--picture`` makes that of the
-README. ``--boards`` measures only what boards hold (``benchmarks.observe_boards``), ``--events``
-only what events and metrics cost (``benchmarks.observe_events``): these take no scheduler, and the
-other figures stay as they were.
+the scheduler's process with them and without, in turns. A task of its event loop asks to be called
+every 5 ms; a later call is a stall. Another job has 100,000 steps in its folder, and is opened by
+an HTTP client and by Chromium, where there is one.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gzip
@@ -37,9 +32,8 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from benchmarks import observe_boards, observe_events
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
-from benchmarks.tables import write_tables
+from benchmarks.common import ROOT, cpu_description, new_parser, parse, peer_environments
+from benchmarks.tables import publish, table_of
 
 TARGETS = {
     "cpu": ("scheduler CPU above no viewer: 50 jobs of 2 events/s, 10 viewers", "% of a core", 3.0),
@@ -51,12 +45,9 @@ TARGETS = {
     "unchanged": ("the same where nothing is new", "kB", 0.0),
     "answer": ("opening a job of 100,000 steps to its first numbers", "s", 1.0),
     "drawing": ("the same to the first drawing, in Chromium", "s", 1.0),
-    **observe_boards.TARGETS,
-    **observe_events.TARGETS,
 }
 JOBS, VIEWERS, EVENTS_A_SECOND, STEPS = 50, 5, 2.0, 100_000
 LONG = "long"
-PICTURE = RESULTS / "page.png"
 DRAWN = """() => window.Bokeh && Bokeh.documents.some(doc => [...doc._all_models.values()].some(
     model => model.name && model.name.startsWith("cost/on") && model.data.x.length > 1))"""
 
@@ -86,7 +77,7 @@ def started(at: datetime) -> dict[str, Any]:
 
 
 class MadeUp:
-    """Jobs that tell what a clock makes up, through real feeds; a source of the page."""
+    """Source of the page: jobs whose made-up events go through real feeds."""
 
     def __init__(self, folder: str) -> None:
         from largek_dask.service.feed import Feed
@@ -149,8 +140,8 @@ class MadeUp:
         raise NotImplementedError
 
 
-async def child(folder: str) -> None:
-    """A scheduler with the page, until it is killed; tells what it cost on standard output."""
+async def serve(folder: str) -> None:
+    """Run a scheduler with the page until it is killed; print its port."""
     from distributed import Scheduler
     from distributed.dashboard.scheduler import template_variables
     from tornado import web
@@ -161,11 +152,11 @@ async def child(folder: str) -> None:
 
     class Cost(web.RequestHandler):
         def get(self) -> None:
-            told = sorted(lags) or [0.0]
+            late = sorted(lags) or [0.0]
             lags.clear()
             self.finish({
                 "cpu": time.process_time(), "wall": time.perf_counter(),
-                "p99": told[int(0.99 * (len(told) - 1))], "most": told[-1],
+                "p99": late[int(0.99 * (len(late) - 1))], "most": late[-1],
             })  # fmt: skip
 
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
@@ -181,8 +172,8 @@ async def child(folder: str) -> None:
 
 @contextmanager
 def scheduler(folder: str) -> Iterator[str]:
-    """The address of a scheduler in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.observe", "--child", folder]
+    """Address of a scheduler in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.observe", "--child", json.dumps([folder])]
     with subprocess.Popen(
         command, cwd=ROOT, env=peer_environments("largek_dask")[""], stdout=subprocess.PIPE,
         text=True,
@@ -195,7 +186,7 @@ def scheduler(folder: str) -> Iterator[str]:
 
 
 class Viewer(threading.Thread):
-    """Asks for one address as the page does."""
+    """Thread that asks for one address as the page does."""
 
     def __init__(self, url: str, pause: float) -> None:
         super().__init__(daemon=True)
@@ -222,7 +213,7 @@ def get(url: str, tag: str = "") -> tuple[int, bytes, str]:
 
 
 def cost_of(url: str, seconds: float, viewers: list[Viewer]) -> dict[str, float]:
-    """What the scheduler's process takes for as long, while these look."""
+    """CPU of the scheduler's process, in per cent of a core, while some viewers look."""
     for viewer in viewers:
         viewer.start()
     time.sleep(3.0)
@@ -251,7 +242,7 @@ def write_long(folder: Path) -> None:
 
 
 def opened(url: str) -> dict[str, float]:
-    """How long the first numbers take, what the loop suffers until all is read, and sizes."""
+    """Seconds to the first numbers, stalls until all is read, and sizes."""
     json.loads(get(f"{url}cost")[1])
     began = time.perf_counter()
     html = get(f"{url}largek?job={LONG}")[1]
@@ -320,121 +311,26 @@ def measure(seconds: float) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
-    found = result["figures"]
-    lines = ["| what | measured | at most |", "|---|---|---|"]
+    found, rows = result["figures"], []
     for name, (what, unit, most) in TARGETS.items():
-        if name not in found:
-            # By a run before there was this figure.
-            continue
         value = "not measured" if found[name] is None else f"{found[name]:.3g} {unit}"
-        lines.append(f"| {what} | {value} | {most:g} {unit} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"With no viewer the scheduler takes {found['cpu_without']:.1f} % of a core. "
-            f"All of the job of 100,000 steps has been read after {found['read_all']:.1f} s; its "
-            "charts fill up until then. Kilobytes of 1,000 bytes, as they are sent. "
-            f"{result['cpu']}. Made by `python -m benchmarks.observe --write`.",
-        ]
+        rows.append([what, value, f"{most:g} {unit}"])
+    note = (
+        f"With no viewer the scheduler takes {found['cpu_without']:.1f} % of a core. All of the "
+        f"job of 100,000 steps has been read after {found['read_all']:.1f} s; its charts fill up "
+        f"until then. Kilobytes of 1,000 bytes, as they are sent. {result['cpu']}. Made by "
+        "`python -m benchmarks.observe --write`."
     )
-
-
-def picture() -> None:
-    """The page of a job as the README shows it."""
-    from tests.observe.browser import Tab, browser
-
-    with tempfile.TemporaryDirectory() as folder, browser() as found:
-        write_example(Path(folder) / "photographs")
-        command = [sys.executable, "-c", "from largek_dask.cli import main; main()", "serve",
-                   "--json", "--port", "0", str(Path(folder) / "photographs")]  # fmt: skip
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                url = json.loads(process.stdout.readline())["url"]
-                tab = Tab(found, 1160)
-                tab.open(f"{url}?job=photographs")
-                tab.wait(DRAWN)
-                tab.page.get_by_label("above the best, log").check()
-                time.sleep(2.0)
-                clip = {"x": 0, "y": 0, "width": 1160, "height": 632}
-                tab.page.screenshot(path=str(PICTURE), clip=clip)
-            finally:
-                process.kill()
-
-
-def write_example(folder: Path) -> None:
-    """Events of a run of some minutes on four workers, one of which dies."""
-    from largek_dask.driver.event_log import JsonLines
-    from largek_dask.driver.storage import Folder
-
-    sink = JsonLines(Folder(str(folder)))
-    begin = datetime.now(UTC) - timedelta(seconds=2 * 180 + 1)
-
-    def at(seconds: float) -> dict[str, str]:
-        return {"time": (begin + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")}
-
-    sink(started(begin))
-    totals = {f"tcp://10.0.0.{i}:8788": 0 for i in range(1, 5)}
-    for number in range(1, 181):
-        at_step = 2.0 * number
-        event = step_of(number, begin + timedelta(seconds=at_step), 2.0)
-        if number == 90:
-            gone = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "left",
-                    "chunks": 15, **at(at_step)}  # fmt: skip
-            sink(gone)
-            event["retries"] = 15
-        if number == 110:
-            back = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "joined",
-                    "chunks": 0, **at(at_step)}  # fmt: skip
-            sink(back)
-        is_gone = 90 <= number < 110
-        event["rows_per_second"] *= 0.75 if is_gone else 1.0
-        for name in totals:
-            if not (is_gone and name.endswith("3:8788")):
-                totals[name] += 320_000 if is_gone else 250_000
-        sink(event)
-        if number % 3 == 0:
-            about = {name: {"rows": rows, "compute": rows / 2e5, "read": rows / 2e6, "wait": 0.0,
-                            "state_bytes": 1_000_000, "cache_bytes": 16_000_000}
-                     for name, rows in totals.items()}  # fmt: skip
-            sink({"event": "workers", "workers": about, **at(at_step)})
-        if number % 30 == 0:
-            sink({"event": "checkpoint", "n_iter": number, "url": "", "seconds": 0.4,
-                  **at(at_step)})  # fmt: skip
-    sink.close()
+    return "\n".join([*table_of(["what", "measured", "at most"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
-    parser.add_argument("--boards", action="store_true", help="only what boards hold")
-    parser.add_argument("--events", action="store_true", help="only what events and metrics cost")
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--picture", action="store_true", help="make the README's picture only")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        asyncio.run(child(args.child))
-        return
-    if args.picture:
-        picture()
-        return
-    is_part = args.boards or args.events
-    known = json.loads((RESULTS / "observe.json").read_text()) if is_part else {}
-    figures = known["figures"] if is_part else measure(args.seconds)
-    if args.boards or not is_part:
-        for made in observe_boards.MEASURES.values():
-            figures |= made()
-    if args.events or not is_part:
-        for made in observe_events.MEASURES.values():
-            figures |= made()
-    result = {"cpu": known.get("cpu", cpu_description()), "figures": figures}
-    print(table(result))
-    if args.write:
-        save("observe", result)
-        write_tables("observe", result)
+    args = parse(parser, lambda folder: asyncio.run(serve(folder)))
+    result = {"cpu": cpu_description(), "figures": measure(args.seconds)}
+    publish("observe", result, write=args.write)
 
 
 if __name__ == "__main__":

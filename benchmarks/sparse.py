@@ -1,25 +1,21 @@
-"""k-means on sparse rows beside scikit-learn, on one thread: a pass, a step, cost against seconds.
+"""k-means on sparse rows beside scikit-learn, on one thread: a pass, and energy against seconds.
 
-    python -m benchmarks.sparse [--cases reuters-50 topics-200 ...] [--write]
+    python -m benchmarks.sparse [--cases reuters-50 short-100 ...] [--write]
 
-Same float32 CSR rows, same random starting rows, every run in a process of its own. Curves are
-those of :mod:`benchmarks.nmbatch`: CPU seconds after every step (scan of the rows included) and,
-outside the clock, the energy over ALL rows; scikit-learn's KMeans makes the same passes as ours,
-so its curve is its seconds a pass times Lloyd's passes, and the lowest of its runs is that of ours.
-`auto` begins by itself, as it does for users. Reuters-21578 TF-IDF needs `LARGEK_DATA`; the other
-sets are generated: TF-IDF rows of unit length, half of a row's words from everywhere and half from
-one of its planted topics, both by the law of Zipf (`topics`, and `short` ones of ten words); and
-counts of genes as cells have them (`counts`).
+Same float32 CSR rows, same random starting rows, every run in a process of its own. Curves are CPU
+seconds after every step (scan of the rows included) and, outside the clock, the energy over ALL
+rows; scikit-learn's KMeans makes the same passes as ours, so its curve is its seconds a pass times
+Lloyd's passes, and the lowest of its runs is that of ours. `auto` begins by itself, as it does for
+users. Reuters-21578 TF-IDF needs `LARGEK_DATA`; the other sets are generated: TF-IDF rows of ten
+words, half of them from everywhere and half from one of a row's planted topics, both by the law of
+Zipf (`short`); and counts of genes as cells have them (`counts`).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,26 +25,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
-from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_tables
+from benchmarks.common import (
+    child_record,
+    cpu_description,
+    new_parser,
+    parse,
+    peer_environments,
+    read_result,
+)
+from benchmarks.levels import time_to
+from benchmarks.sets import data_folder
+from benchmarks.tables import publish, table_of
 from largek_dask.algorithms.auto import Auto
 
-CASES = [
-    "reuters-50", "reuters-500", "topics-50", "topics-200", "short-100", "short-1000", "counts-50",
-]  # fmt: skip
-AUTO = "auto"
-OURS: dict[str, Any] = {
-    AUTO: Auto(),
-    "lloyd": lk.Lloyd(),
-    "nmbatch": lk.NMBatch(),
-    "nmbatch, rho = 100": lk.NMBatch(rho=100.0),
-    "mbatch": lk.MiniBatch(),
-    "mbatch, latest votes": lk.MiniBatch(votes="latest"),
-}
+CASES = ["reuters-50", "reuters-500", "short-100", "counts-50"]
+AUTO, LLOYD = "auto", "lloyd"
+OURS: dict[str, Any] = {AUTO: Auto(), LLOYD: lk.Lloyd(), "nmbatch": lk.NMBatch()}
 PEER = "scikit-learn MiniBatchKMeans"
-MINI_BATCHES = ("mbatch", "mbatch, latest votes", PEER)
-EXACT_PEER = "scikit-learn"
+EXACT_PEER = "scikit-learn KMeans"
 LOWEST = "lowest"
 STARTS = 10
 """Runs of Lloyd's algorithm from other random rows, of which the lowest end is kept."""
@@ -117,11 +111,10 @@ def counts(n: int = 20_000, d: int = 2_000, n_types: int = 30, seed: int = 0) ->
 
 
 MADE: dict[str, Callable[[], Any]] = {
-    "topics": lambda: topics(500_000, 47_000),
     "short": lambda: topics(200_000, 30_000, n_topics=300, words=11),
     "counts": counts,
 }
-"""How the sets are made that are not kept."""
+"""Functions that make the generated sets."""
 
 
 def zipf(n_words: int, offset: int) -> NDArray[np.int64]:
@@ -160,10 +153,8 @@ def starting_centers(x: Any, k: int) -> NDArray[np.float32]:
     return chosen
 
 
-def exact_peer(path: str, k: int) -> dict[str, Any]:
+def exact_peer(path: str, k: int) -> float:
     """CPU seconds a pass of scikit-learn's KMeans: a longer fit less a shorter one."""
-    import warnings
-
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -181,11 +172,11 @@ def exact_peer(path: str, k: int) -> dict[str, Any]:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seconds(x[: 2 * k], 1)
-        return {"seconds_a_pass": (seconds(x, 4) - seconds(x, 1)) / 3 * times}
+        return (seconds(x, 4) - seconds(x, 1)) / 3 * times
 
 
 def steps_of_ours(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
-    """Centres after every step, passes so far, and what the step said of itself."""
+    """Centres after every step, passes so far, and figures of the step."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
@@ -199,7 +190,7 @@ def steps_of_ours(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
         algorithm = replace(algorithm, problem=KMeansProblem(k, centers))
     with LocalPasses(rows_of, n_threads=1) as passes:
         state, rows = algorithm.init(passes, Rng(0)), 0
-        for _ in range(MOST_BATCHES if isinstance(algorithm, lk.MiniBatch) else MOST_STEPS):
+        for _ in range(MOST_STEPS):
             state, info = algorithm.step(passes, Rng(0), state)
             rows += info.rows
             about: dict[str, Any] = {"changed": info.n_changed}
@@ -258,13 +249,13 @@ def curve(method: str, path: str, k: int) -> dict[str, Any]:
         passes = at
         last = np.array(now, np.float32)
         if "cost" in about:
-            # what a step says is of the centres before it
+            # A step's cost is that of the centres before it.
             costs.append(about["cost"] / x.shape[0])
         elif number >= take:
             kept.append((clock, last))
             take = max(number + 1, take * 1.25)
         changed = about.get("changed")
-        if method in MINI_BATCHES and clock > MOST_SECONDS:
+        if method == PEER and clock > MOST_SECONDS:
             break
         begun = time.process_time()
     if costs:
@@ -284,7 +275,7 @@ def curve(method: str, path: str, k: int) -> dict[str, Any]:
     }
 
 
-def lowest(path: str, k: int) -> dict[str, Any]:
+def lowest(path: str, k: int) -> float:
     """The lowest end of some runs of Lloyd's algorithm to a fixed point."""
     x = load(path)
     ends = []
@@ -294,187 +285,118 @@ def lowest(path: str, k: int) -> dict[str, Any]:
             n_threads=1,
         )  # fmt: skip
         ends.append(float(km.fit(x).inertia_) / x.shape[0])
-    return {"energies": ends}
+    return min(ends)
 
 
-def child(method: str, path: Path, k: int) -> dict[str, Any]:
-    """A run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.sparse", "--child", method, str(path), str(k)]
-    ours = "largek_dask" if method in (*OURS, LOWEST) else "scikit-learn"
-    done = subprocess.run(
-        command, cwd=ROOT, env=peer_environments(ours)[""], stdout=subprocess.PIPE, text=True,
-        check=True,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def child(method: str, path: str, k: int) -> Any:
+    """A run, or a figure that is no run."""
+    if method == EXACT_PEER:
+        return exact_peer(path, k)
+    return lowest(path, k) if method == LOWEST else curve(method, path, k)
 
 
-def compare(cases: list[str], folder: Path) -> list[dict[str, Any]]:
-    """One record a case: all curves, and scikit-learn's seconds a pass."""
-    from scipy.sparse import load_npz
-
-    records = []
-    for case in cases:
-        name, k = case.rsplit("-", 1)
-        path = prepare(name, folder)
-        x = load_npz(path)
-        (n, d), stored = x.shape, x.nnz / x.shape[0]
-        del x
-        runs: dict[str, Any] = {}
-        exact: list[float] = []
-        for method in [*OURS, PEER]:
-            runs[method] = child(method, path, int(k))
-            end = runs[method]["energies"][-1]
-            print(f"{case} {method}: {runs[method]['seconds'][-1]:.1f} s, {end:.6g}", flush=True)
-            if len(exact) < ROUNDS:
-                exact.append(child(EXACT_PEER, path, int(k))["seconds_a_pass"])
-                print(f"{case} {EXACT_PEER}: {exact[-1]:.3f} s a pass", flush=True)
-        records.append(
-            {
-                "case": case, "n": n, "d": d, "k": int(k), "stored": stored, "runs": runs,
-                "seconds_a_pass": {EXACT_PEER: float(np.median(exact))},
-                "lowest": min(child(LOWEST, path, int(k))["energies"]),
-            }
-        )  # fmt: skip
-    return records
+def asked(method: str, path: Path, k: int) -> Any:
+    """The same in a process of its own."""
+    library = "largek_dask" if method in (*OURS, LOWEST) else "scikit-learn"
+    environment = peer_environments(library)[""]
+    return child_record("benchmarks.sparse", [method, str(path), k], environment)
 
 
-def time_to(run: dict[str, Any], limit: float) -> float | None:
-    """CPU seconds until the energy was at most `limit`; None: never."""
-    for seconds, value in zip(run["seconds"], run["energies"], strict=True):
-        if value <= limit:
-            return float(seconds)
-    return None
+def compare(case: str, folder: Path) -> dict[str, Any]:
+    """All curves of a case, and scikit-learn's seconds a pass."""
+    name, k = case.rsplit("-", 1)
+    path = prepare(name, folder)
+    x = load(str(path))
+    record: dict[str, Any] = {"case": case, "n": x.shape[0], "d": x.shape[1], "k": int(k)}
+    record |= {"stored": x.nnz / x.shape[0], "runs": {}}
+    exact: list[float] = []
+    for method in [*OURS, PEER]:
+        record["runs"][method] = run = asked(method, path, int(k))
+        print(f"{case} {method}: {run['seconds'][-1]:.1f} s, {run['energies'][-1]:.6g}", flush=True)
+        if len(exact) < ROUNDS:
+            exact.append(asked(EXACT_PEER, path, int(k)))
+    record["seconds_a_pass"] = float(np.median(exact))
+    return record | {"lowest": asked(LOWEST, path, int(k))}
 
 
 def within(record: dict[str, Any], excess: float) -> dict[str, float | None]:
-    """CPU seconds of every method, and scikit-learn's KMeans, to a share above Lloyd's end."""
-    lloyd = record["runs"]["lloyd"]
+    """CPU seconds of every method to a share above Lloyd's end."""
+    lloyd = record["runs"][LLOYD]
     limit = lloyd["energies"][-1] * (1 + excess)
     passes = 1 + next(i for i, value in enumerate(lloyd["energies"]) if value <= limit)
     found = {method: time_to(run, limit) for method, run in record["runs"].items()}
-    return found | {EXACT_PEER: passes * record["seconds_a_pass"][EXACT_PEER]}
+    return found | {EXACT_PEER: passes * record["seconds_a_pass"]}
+
+
+def passes_rows(records: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for each case: exact k-means beside scikit-learn's."""
+    rows = []
+    for r in records:
+        lloyd, peer = r["runs"][LLOYD], r["seconds_a_pass"]
+        step, whole = lloyd["seconds_a_step"], lloyd["seconds"][-1]
+        rows.append(
+            [
+                r["case"].rsplit("-", 1)[0],
+                f"{r['n']:,} × {r['d']:,}",
+                f"{r['stored']:.0f}",
+                f"{r['k']}",
+                f"{step:.3f}",
+                f"{peer:.3f} ({peer / step:.1f}x)",
+                f"{'' if lloyd['ended'] else 'more than '}{lloyd['steps']}",
+                f"{whole:.1f}",
+                f"{peer * lloyd['steps']:.1f} ({peer * lloyd['steps'] / whole:.1f}x)",
+            ]
+        )
+    return rows
+
+
+def curves_rows(records: list[dict[str, Any]]) -> list[list[str]]:
+    """A line for each case: seconds to 2 % above Lloyd's end, and ends."""
+    rows = []
+    for r in records:
+        found, end = within(r, 0.02), r["runs"][LLOYD]["energies"][-1]
+        cells = [r["case"].rsplit("-", 1)[0], f"{r['k']}"]
+        for method in (*OURS, PEER):
+            at = "never" if found[method] is None else f"{found[method]:.2f}"
+            least = min(r["runs"][method]["energies"])
+            cells.append(f"{at} ({100 * (least / end - 1):+.2f} %)")
+        cells += [f"{found[EXACT_PEER]:.2f}", f"{100 * (r['lowest'] / end - 1):+.2f} %"]
+        peer = min(found[m] or np.inf for m in (PEER, EXACT_PEER))
+        rows.append([*cells, f"{peer / found[AUTO]:.1f}x"])  # type: ignore[operator]
+    return rows
 
 
 def table(result: dict[str, Any]) -> str:
     """The markdown tables of a result."""
-    lines = [
-        "| set | rows × features | numbers a row | k | Lloyd, s a pass | scikit-learn |"
-        " | passes to no change | Lloyd, s in all | scikit-learn | "
-        "| MiniBatch, ms a step | scikit-learn | |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in result["records"]:
-        lloyd, peer = r["runs"]["lloyd"], r["seconds_a_pass"][EXACT_PEER]
-        name = r["case"].rsplit("-", 1)[0]
-        step, whole = lloyd["seconds_a_step"], lloyd["seconds"][-1]
-        mine, theirs = (1e3 * r["runs"][m]["seconds_a_step"] for m in ("mbatch", PEER))
-        lines.append(
-            f"| {name} | {r['n']:,} × {r['d']:,} | {r['stored']:.0f} | {r['k']} | {step:.3f} "
-            f"| {peer:.3f} | {peer / step:.1f}x | {'' if lloyd['ended'] else 'more than '}"
-            f"{lloyd['steps']} | {whole:.1f} | {peer * lloyd['steps']:.1f} "
-            f"| {peer * lloyd['steps'] / whole:.1f}x | {mine:.0f} | {theirs:.0f} "
-            f"| {theirs / mine:.1f}x |"
-        )
-    methods = [*OURS, PEER, EXACT_PEER]
-    lines += [
-        "",
+    exact = ["set", "rows × features", "numbers a row", "k", "Lloyd, s a pass", "scikit-learn",
+             "passes to no change", "Lloyd, s in all", "scikit-learn"]  # fmt: skip
+    curves = ["set", "k", *OURS, PEER, EXACT_PEER, "lowest", "auto sooner"]
+    between = (
         "CPU seconds to within 2 % of where Lloyd's algorithm ends, and (in brackets) where each "
-        f"method ends relative to that. The lowest is that of {STARTS} starts of Lloyd's:",
-        "",
-        "| set | k | "
-        + " | ".join([*methods[:-1], "scikit-learn KMeans"])
-        + " | lowest | auto sooner |",
-        "|---|---|" + "---|" * (len(methods) + 2),
-    ]
-    for r in result["records"]:
-        found, end = within(r, 0.02), r["runs"]["lloyd"]["energies"][-1]
-        cells = []
-        for method in methods:
-            if method not in found:
-                # Measured before there was this method.
-                cells.append("")
-                continue
-            at = "never" if found[method] is None else f"{found[method]:.2f}"
-            run = r["runs"].get(method)
-            cells.append(
-                at if run is None else f"{at} ({100 * (min(run['energies']) / end - 1):+.2f} %)"
-            )
-        peer = min(found[m] or np.inf for m in (PEER, EXACT_PEER))
-        ours = found.get(AUTO)
-        sooner = "" if ours is None else f"{peer / ours:.1f}x"
-        least = f"{100 * (r['lowest'] / end - 1):+.2f} %" if "lowest" in r else ""
-        name = r["case"].rsplit("-", 1)[0]
-        lines.append(f"| {name} | {r['k']} | " + " | ".join(cells) + f" | {least} | {sooner} |")
-    lines += [
-        "",
-        "One thread, float32, the same random starting rows; the scan of the rows counts. "
-        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`.",
-    ]
-    return "\n".join(lines)
-
-
-def picture(record: dict[str, Any], path: Path) -> None:
-    """Curves of one case: excess energy against CPU seconds, both logarithmic."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    lloyd = record["runs"]["lloyd"]
-    end = lloyd["energies"][-1]
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    passes = record["seconds_a_pass"][EXACT_PEER] * np.arange(1, len(lloyd["energies"]) + 1)
-    peer = {"seconds": passes, "energies": lloyd["energies"]}
-    for method, run in [*record["runs"].items(), ("scikit-learn KMeans", peer)]:
-        excess = 100 * (np.array(run["energies"]) / end - 1)
-        style = "--" if method.startswith(EXACT_PEER) else "-"
-        axes.plot(run["seconds"], np.maximum(excess, 0.01), style, lw=1.5, label=method)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="CPU seconds, one thread",
-        ylabel="energy above Lloyd's end, % (0.01: that or less)",
-        title=f"{record['case'].rsplit('-', 1)[0]}: {record['n']:,} × {record['d']:,} sparse, "
-        f"k = {record['k']}",
+        f"method ends relative to that. The lowest is that of {STARTS} starts of Lloyd's:"
     )
-    axes.grid(True, which="both", alpha=0.2)
-    axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-
-
-def measured_before() -> list[dict[str, Any]]:
-    """Records of this machine's last results: the cases may be measured one at a time."""
-    path = RESULTS / "sparse.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    return found["records"] if found.get("cpu") == cpu_description() else []
+    note = (
+        "One thread, float32, the same random starting rows; the scan of the rows counts. "
+        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`."
+    )
+    lines = [*table_of(exact, passes_rows(result["records"])), "", between, ""]
+    return "\n".join([*lines, *table_of(curves, curves_rows(result["records"])), "", note])
 
 
 def main() -> None:
-    """Measure, save, draw, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*")
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        method, path, k = args.child
-        if method in (EXACT_PEER, LOWEST):
-            print(json.dumps((exact_peer if method == EXACT_PEER else lowest)(path, int(k))))
-        else:
-            print(json.dumps(curve(method, path, int(k))))
-        return
-    there = [c for c in CASES if c.rsplit("-")[0] in MADE or prepare("reuters", Path()).exists()]
+    """Measure, save, and write the tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
+    args = parse(parser, child)
+    there = [c for c in CASES if c.split("-")[0] in MADE or prepare("reuters", Path()).exists()]
+    old = read_result("sparse")
+    known = old.get("records", []) if args.cases and old.get("cpu") == cpu_description() else []
+    records = {record["case"]: record for record in known}
     with tempfile.TemporaryDirectory() as folder:
-        made = compare(args.cases or there, Path(folder))
-    records = {record["case"]: record for record in [*measured_before(), *made]}
-    result = {"cpu": cpu_description(), "records": [records[c] for c in CASES if c in records]}
-    print(table(result))
-    for record in made:
-        picture(record, RESULTS / f"sparse-{record['case']}.png")
-    if args.write:
-        save("sparse", result)
-        write_tables("sparse", result)
+        for case in args.cases or there:
+            records[case] = compare(case, Path(folder))
+    ordered = [records[case] for case in CASES if case in records]
+    publish("sparse", {"cpu": cpu_description(), "records": ordered}, write=args.write)
 
 
 if __name__ == "__main__":

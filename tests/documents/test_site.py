@@ -232,7 +232,7 @@ def test_chapters_hold_all_of_a_document():
     for line in text.splitlines():
         if not line.startswith(("#", "[")):
             assert line in shown
-    assert "[kernels]: ../benchmarks/RESULTS.md#" in pages["made/design/numbers"]
+    assert "[kernels]: ../docs/results/exact.md#" in pages["made/design/numbers"]
 
 
 def test_links_lead_to_pages(monkeypatch):

@@ -43,7 +43,6 @@ DOCUMENTS = (
     Document("CONTRIBUTING.md", f"{MADE}/contributing"),
     Document("SECURITY.md", f"{MADE}/security"),
     Document("largek_dask/DESIGN.md", f"{MADE}/design/index", has_chapters=True),
-    Document("benchmarks/RESULTS.md", f"{MADE}/results/index", has_chapters=True),
 )
 
 
