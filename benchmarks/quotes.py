@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import auto, dcd_tables, directions, nmbatch, vrkm_tables
-from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED
+from benchmarks import auto, dcd_tables, directions, nmbatch, vrkm
+from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED, TABLE
 from benchmarks.dcd_runs import BALANCED, BEST, FAST, PEERS, TEN, TEN_GREEDY
 from benchmarks.levels import median, median_time, ratios
-from benchmarks.vrkm_methods import LLOYD as BOUNDED
-from benchmarks.vrkm_methods import SEARCHED, TABLE, TRUNCATED
 
 Result = dict[str, Any]
 
@@ -135,44 +133,19 @@ def mixture_part(case: str, name: str, key: str, form: str) -> Callable[[Result]
 
 def rounds_share(result: Result) -> str:
     """CPU seconds of a table of labels near Lloyd's end, as a share of exact k-means's."""
-    found = [
-        median(
-            ratios(
-                vrkm_tables.to_level(r, TABLE, vrkm_tables.near_end, 1),
-                vrkm_tables.to_level(r, BOUNDED, vrkm_tables.near_end, 1),
-            )
-        )
-        for r in result["table"]["sets"].values()
-        if r["start"] == "random"
-    ]
-    return span(found, ".2f", "")
+    sets = result["table"]["sets"].values()
+    found = [vrkm.share_of_seconds(r, TABLE, LLOYD) for r in sets if r["start"] == "random"]
+    return span([median(shares) for shares in found], ".2f", "")
 
 
 def rounds_passes(result: Result) -> str:
     """Passes of a table of labels to no change, as a share of Lloyd's, with few clusters."""
     found = [
-        median(ratios(vrkm_tables.passes_of(r, TABLE), vrkm_tables.passes_of(r, BOUNDED)))
+        median(ratios(vrkm.passes_of(r, TABLE), vrkm.passes_of(r, LLOYD)))
         for r in result["table"]["sets"].values()
         if r["start"] == "random" and r["k"] <= 100
     ]
     return span(found, ".2f", "")
-
-
-def rounds_auto(result: Result) -> str:
-    """End of a table of labels that begins with the search's start, against the search."""
-    found = [
-        median(vrkm_tables.ends(r, SEARCHED, TRUNCATED)) for r in result["auto"]["sets"].values()
-    ]
-    low, high = min(found), max(found)
-    return f"{abs(low):.2f} % {'below' if low < 0 else 'above'} to {high:.2f} % above"
-
-
-def rounds_panels(result: Result) -> str:
-    """Passes of rounds to the energy of 20 relaxed ones, with many clusters."""
-    sets = result["panels"]["sets"].values()
-    return span(
-        [median(vrkm_tables.to_level(r, SEARCHED, vrkm_tables.at_base, 0)) for r in sets], ".0f", ""
-    )
 
 
 def path_errors(*methods: str) -> Callable[[Result], str]:
@@ -252,8 +225,6 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     ),
     "rounds-share": ("vrkm", rounds_share),
     "rounds-passes": ("vrkm", rounds_passes),
-    "rounds-auto": ("vrkm", rounds_auto),
-    "rounds-panels": ("vrkm", rounds_panels),
     "path-ten": ("dcd", path_errors(TEN, TEN_GREEDY)),
     "path-fast": ("dcd", path_errors(FAST)),
     "path-balanced": ("dcd", path_errors(BALANCED)),

@@ -57,9 +57,25 @@ def prepare(name: str, folder: Path) -> Path:
     return out
 
 
-def starting_centers(x: NDArray[Any], k: int) -> NDArray[Any]:
+def load(path: str) -> Any:
+    """Rows of a file, CSR of .npz."""
+    if not path.endswith(".npz"):
+        return np.load(path)
+    from scipy.sparse import load_npz
+
+    stored: Any = load_npz(path)
+    x = stored.tocsr().astype(np.float32)
+    x.sum_duplicates()
+    return x
+
+
+def starting_centers(x: Any, k: int) -> NDArray[Any]:
     """K distinct random rows, seed 7."""
-    return x[np.random.default_rng(7).choice(len(x), k, replace=False)]
+    chosen: Any = np.random.default_rng(7).choice(x.shape[0], k, replace=False)
+    if isinstance(x, np.ndarray):
+        return x[chosen]
+    found: NDArray[Any] = x[np.sort(chosen)].toarray()
+    return found
 
 
 def structureless(name: str) -> NDArray[np.float32]:

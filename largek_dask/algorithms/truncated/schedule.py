@@ -46,9 +46,9 @@ class Tuning:
     """
 
     first_rows: int = 16
-    """Rows a centre of the sample that gives the first centres. With 8 the first model is too rough:
-    on sift200k mini-batches came to its energy in half the time, and on C to that of the second
-    one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
+    """Rows a centre of the sample that gives the first centres. With 8 the first model is too
+    rough: on sift200k mini-batches came to its energy in half the time, and on C to that of the
+    second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
     """The same where rows meet all centres: then the next sample goes on from these. Without such a
     sample uniform rows in 100 clusters take 0.07 s instead of 0.15 s until 1 % above the lowest
