@@ -2,9 +2,9 @@
 
     python -m benchmarks.directions [--seconds 12] [--write]
 
-Runs the search as it is, with at most 32,768 rows held in 32 directions, and in all features from
-the first step on, on one thread: CPU seconds until the energy over all rows is within some shares
-of the lowest end on that set, and the end; medians of three seeds, 500 clusters.
+Runs the search as it is, and in all features from the first step on, on one thread: CPU seconds
+until the energy over all rows is within some shares of the lowest end on that set, and the end;
+medians of three seeds, 500 clusters.
 """
 
 from __future__ import annotations
@@ -21,24 +21,19 @@ from benchmarks.curves import AUTO, METHODS, Run, Task, run, warm_up
 from benchmarks.levels import median_time
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import publish, table_of
-from largek_dask.algorithms.truncated import projected
 
 K = 500
 SEEDS = (0, 1, 2)
 EXCESSES = (0.02, 0.01, 0.005, 0.002, 0.001)
 SETS = {"C": 1, "mnist": 1, "patches": 3}
 """How many times as long runs are."""
-FIRST, SAMPLE, ALL = "few directions first", "the same, of a sample of rows", "all features"
-WAYS: dict[str, dict[str, Any]] = {FIRST: {}, SAMPLE: {}, ALL: {"directions": 0}}
-MOST_VALUES = 1 << 20
-"""Rows times directions that are held then, at most."""
+FIRST, ALL = "few directions first", "all features"
+WAYS: dict[str, dict[str, Any]] = {FIRST: {}, ALL: {"directions": 0}}
 
 
 def child(way: str, path: str, seconds: float) -> list[Run]:
     """Runs of all seeds."""
     METHODS[AUTO] = lk.Truncated(**WAYS[way])
-    if way == SAMPLE:
-        projected.MOST_VALUES = MOST_VALUES
     x = np.load(path)
     warm_up(AUTO, x, K)
     runs = [run(Task(AUTO, path, K, seed, seconds, excesses=EXCESSES), x) for seed in SEEDS]

@@ -25,12 +25,6 @@ def span(values: list[float], form: str, unit: str) -> str:
     return f"{low}{unit}" if low == high else f"{low} to {high}{unit}"
 
 
-def two_scores(result: Result) -> str:
-    """Cost of keeping two scores, where distances take most of the time."""
-    points = [p for p in result["points"] if p["d"] >= 33 and p["k"] >= 100 and p["dtype"] == "f4"]
-    return span([100 * (p["smallest"] - 1) for p in points], "z.0f", " %")
-
-
 def exact_sums(result: Result) -> str:
     """Exact sums as a share of the dense pass."""
     return span([100 * r["share"] for r in result["sums"]], ".1f", " %")
@@ -203,7 +197,6 @@ def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], st
 
 
 QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
-    "two-scores": ("labels", two_scores),
     "exact-sums": ("kernels", exact_sums),
     "peak": ("kernels", peak),
     "outlier": ("outlier", outlier),
