@@ -138,6 +138,7 @@ async def serve(folder: str) -> None:
     from distributed.dashboard.scheduler import template_variables
     from tornado import web
 
+    from largek_dask.observe.hosts import Hosts
     from largek_dask.observe.web import install
 
     lags: list[float] = []
@@ -153,7 +154,8 @@ async def serve(folder: str) -> None:
 
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
         application = scheduler.http_application
-        install(application, "/", MadeUp(folder), template_variables(scheduler)["pages"])
+        pages = template_variables(scheduler)["pages"]
+        install(application, "/", MadeUp(folder), Hosts(lambda: None), pages)
         application.add_handlers(".*$", [("/cost", Cost)])
         print(json.dumps({"port": scheduler.http_server.port}), flush=True)
         while True:
