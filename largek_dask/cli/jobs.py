@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
-ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
+ASIDE = (
+    "data", "resume", "accept_version", "wait", "away", "scheduler", "storage_options", "as_json",
+)  # fmt: skip
 """Parameters of `submit` that are no option of a job."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
-DRAINED = "the scheduler is drained; largek drain --undo ends that"
 ALL_AT_ONCE = 1_000
 """Jobs in one answer, where all are asked for."""
 CONNECT_SECONDS = 10.0
@@ -62,7 +63,6 @@ PAUSE_SECONDS = 0.5
     metavar="TARGET",
     help="Have notices of the job sent to this target of the scheduler's; may be repeated.",
 )
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
 @click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
 @click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
 @click.option(
@@ -74,9 +74,14 @@ PAUSE_SECONDS = 0.5
 @click.option(
     "--resume",
     metavar="ID",
-    help="Go on with a job that has ended, by other --max-iter, --tol, --max-time, --priority or "
-    "workers if given; or "
-    "with one that waits for its storage options since the scheduler was started again.",
+    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers if "
+    "given; or one that waits for its storage options or its version since the scheduler was "
+    "started again.",
+)
+@click.option(
+    "--accept-version",
+    is_flag=True,
+    help="With --resume: also if another version of largek has computed it; bits may differ then.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @option_away
@@ -88,6 +93,7 @@ def submit(
     /,
     data: str | None,
     resume: str | None,
+    accept_version: bool,
     wait: bool,
     away: str,
     scheduler: str,
@@ -102,6 +108,8 @@ def submit(
     only the name is kept, and the value is looked up in the scheduler's environment.
     """
     if resume is None:
+        if accept_version:
+            raise click.UsageError("give --resume ID with --accept-version")
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
@@ -109,7 +117,7 @@ def submit(
         if resume is None:
             job = service.submit(**order)
         else:
-            job = _resumed(service, resume, order, storage_options)
+            job = _resumed(service, resume, order, storage_options, accept_version)
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if as_json else job.id)
@@ -238,14 +246,20 @@ def _changeable() -> list[str]:
 
 
 def _resumed(
-    service: Service, job_id: str, changes: dict[str, Any], options: dict[str, Any] | None
+    service: Service,
+    job_id: str,
+    changes: dict[str, Any],
+    options: dict[str, Any] | None,
+    accept_version: bool,
 ) -> Job:
-    """The job, gone on with, or with the values that it waited for."""
+    """Resume a job, or supply the storage options that it waits for."""
     from largek_dask.errors import ParameterError
 
     job = service.job(job_id)
     if not (needs := job.status()["needs"]):
-        return service.submit(resume=job, storage_options=options, **changes)
+        return service.submit(
+            resume=job, storage_options=options, accept_version=accept_version, **changes
+        )
     if changes:
         raise ParameterError(
             f"job {job_id} has not ended yet, it waits for {', '.join(needs)}: give these by "
@@ -335,11 +349,11 @@ def jobs(
             rows, counts, after = _asked_for(service, query, every)
         else:
             rows, counts = service.overview()
-        store, draining = service.store, service.draining
-    told = {"store": store, "jobs": rows, "counts": counts, "after": after, "draining": draining}
+        store = service.store
+    told = {"store": store, "jobs": rows, "counts": counts, "after": after}
     # Order and limit leave none out.
     is_narrowed = bool(set(query) - {"order", "limit"})
-    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining, is_narrowed))
+    emit(told, as_json, lambda: _listing(rows, counts, after, store, is_narrowed))
 
 
 def _asked_for(
@@ -365,19 +379,17 @@ def _listing(
     counts: Mapping[str, int],
     after: str | None,
     store: str,
-    draining: bool = False,
     is_narrowed: bool = False,
 ) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
-    drained = [Text(f"no job begins: {DRAINED}")] if draining else []
     if not rows:
         is_empty = not (counts or is_narrowed)
         none = f"no jobs in {store}" if is_empty else f"none of the jobs in {store} is as asked for"
-        return Lines(Text(none), *drained)
+        return Text(none)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    lines = [Text(f"{told} · {len(rows):,} shown"), *drained]
+    lines = [Text(f"{told} · {len(rows):,} shown")]
     if after is not None:
         lines.append(Text(f"more: --after {after}", overflow="fold"))
     return Lines(_table(rows), *lines)

@@ -8,12 +8,12 @@ import click
 
 from largek_dask.cli.common import Command, emit, option_service, option_storage
 from largek_dask.cli.jobs import service_at
-from largek_dask.cli.queue import argument_ids
 
 __all__ = ["delete", "gc", "keep"]
 
 Options = dict[str, Any] | None
 
+argument_ids = click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
 option_outputs = click.option(
     "--outputs", is_flag=True, help="Also models and labels, which stay otherwise."
 )

@@ -632,7 +632,7 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
 
 
 def _job(seen: Seen, heard: Heard) -> Panel | None:
-    # What is off says nothing: that a job is not kept, not cleared, not held.
+    # What is off says nothing: that a job is not kept, not cleared.
     told = [
         (name, _in_words(value))
         for name, value in seen.status.items()

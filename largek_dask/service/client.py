@@ -66,8 +66,6 @@ WITHOUT_JOBS_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
 TELL_SECONDS = 10.0
 """Whoever waits for so long for a scheduler that is away is told so."""
-DRAIN_SECONDS = 0.1
-"""How often it is looked whether all is on disk."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Without an answer for so long a scheduler is away, and is asked again, where a file says that it
@@ -418,6 +416,7 @@ class Service:
         name: str | None = None,
         notify: str | Sequence[str] = (),
         resume: str | Job | None = None,
+        accept_version: bool = False,
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
@@ -450,8 +449,13 @@ class Service:
         notify : str or sequence of str
             Targets of ``largek.service.notify``, on the scheduler, that are sent notices of it.
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time``, ``priority`` and
-            ``workers`` may be given with it.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may be
+            given with it.
+        accept_version : bool
+            With ``resume``, whether the scheduler's version may continue what another version has
+            computed. A job that has not ended waits for that (``reason`` "version"). The bits of
+            its result may differ from those of either version alone; the provenance of its model
+            names both.
         workers : mapping, optional
             Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: with fewer than ``min`` (1) it
             waits; it uses at most ``max``, the same ones while they live, which have all ``tags``
@@ -460,7 +464,7 @@ class Service:
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
             worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
-            Gaussians, which is fitted instead, and ``dither`` of one; ``priority``: higher first.
+            Gaussians, which is fitted instead, and ``dither`` of one.
 
         Returns
         -------
@@ -480,7 +484,9 @@ class Service:
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
-            return self._resumed(resume, changes, secrets)
+            return self._resumed(resume, changes, secrets, accept_version)
+        if accept_version:
+            raise ParameterError("accept_version=True needs resume=, the id of a job.")
         asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options))
         return self._new({**changes, "storage_options": public}, asked, secrets)
 
@@ -510,12 +516,17 @@ class Service:
                     warn(advice, ClusterWarning)
 
     def _resumed(
-        self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+        self,
+        job: str | Job,
+        changes: Mapping[str, Any],
+        secrets: Mapping[str, Any],
+        accept_version: bool,
     ) -> Job:
-        """A job that has ended, gone on with."""
+        """Resume a job."""
         check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
-        self.ask("resume", id=job_id, changes=changes, secrets=secrets)
+        asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
+        self.ask("resume", id=job_id, **asked)
         self.start_workers()
         return Job(self, job_id)
 
@@ -668,42 +679,6 @@ class Service:
             if (after := found["after"]) is None:
                 return rows
 
-    def drain(self, timeout: float | str | None = None, *, undo: bool = False) -> None:
-        """Begin no job any more, hold those that run, and wait until all of it is on disk.
-
-        The scheduler may be stopped then, for an upgrade for one. Jobs may be submitted meanwhile;
-        none begins, also after a restart, until ``undo=True``. Those that ran come first then.
-
-        Parameters
-        ----------
-        timeout : float or str, optional
-            How long to wait; it is drained nevertheless.
-        undo : bool
-            Have jobs begin again; nothing is waited for.
-
-        Raises
-        ------
-        TimeoutError
-            Not all is on disk yet.
-        """
-        until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
-        left = self.ask_again("drain", drained=not undo)
-        while not undo and (left["running"] or left["unkept"]):
-            if until is not None and time.monotonic() > until:
-                what = ", ".join([*left["running"], *left["unkept"]][:5])
-                raise TimeoutError(f"not all is on disk yet ({what}); no job begins.")
-            time.sleep(DRAIN_SECONDS)
-            left = self.ask_again("left")
-            if not left["draining"]:
-                raise ClusterError(
-                    f"the draining of {self._where} was undone meanwhile: call drain() again."
-                )
-
-    @property
-    def draining(self) -> bool:
-        """Whether no job begins, since :meth:`drain`."""
-        return bool(self.ask_again("left")["draining"])
-
     def workers(self) -> list[dict[str, Any]]:
         """The workers of the cluster, by name.
 
@@ -793,14 +768,12 @@ class JobList(list[Job]):
     ----------
     rows : list of dict
         What is known of each: ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``,
-        ``priority``, ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…".
-        ``Job.status`` has all of it.
+        ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…". ``Job.status`` has
+        all of it.
     counts : dict
         How many jobs there are by state, among those that are asked for but for their state.
     total : int
         How many jobs are asked for: those of this list, and others beyond its limit.
-    draining : bool
-        Whether no job begins, since :meth:`Service.drain`.
     after : str or None
         To be given to the next question, for those that follow; None where none do.
     """
@@ -810,7 +783,6 @@ class JobList(list[Job]):
         self.rows: list[dict[str, Any]] = found["jobs"]
         self.counts: dict[str, int] = found["counts"]
         self.total: int = found["total"]
-        self.draining: bool = found.get("draining", False)
         self.after: str | None = found["after"]
 
     def _repr_html_(self) -> str:

@@ -30,18 +30,18 @@ from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec, check_asked
-from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
 from largek_dask.service.sweeping import Sweeper
 from largek_dask.service.tenure import Tenure
+from largek_dask.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["CHANGEABLE", "Jobs"]
 
-CHANGEABLE = ("max_iter", "tol", "max_time", "priority", "workers")
+CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """What may be different when a job that has ended is gone on with: nothing that changes bits."""
 
 
@@ -68,8 +68,6 @@ class Jobs:
 
     Attributes
     ----------
-    steering : Steering
-        What may be asked of jobs that have not ended.
     sweeper : Sweeper
         Removes jobs that have.
     journal : Journal
@@ -109,7 +107,6 @@ class Jobs:
         self._queue = Queue(register, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(register, tenure)
         self._tender = Tender(register, tenure, *tend)
-        self.steering = Steering(register)
         self.sweeper = Sweeper(register, tenure)
         self.journal = Journal(register)
 
@@ -229,16 +226,35 @@ class Jobs:
         self.notices.check(spec.notify)
         return self._submissions.take(spec, secrets, owner, check).record.id
 
-    def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
-        """Go on with a job that has ended, by other stop rules if these are given.
+    def resume(
+        self,
+        job_id: str,
+        changes: Mapping[str, Any],
+        secrets: Mapping[str, Any],
+        accept_version: bool = False,
+    ) -> str:
+        """Resume a job that has ended, with other stop rules if given, or that awaits its version.
+
+        Parameters
+        ----------
+        job_id : str
+        changes : mapping
+            New values of fields of the job, of those in ``CHANGEABLE``.
+        secrets : mapping
+            Values of storage options that are only in memory.
+        accept_version : bool
+            Whether this version may continue what another version has computed.
 
         Raises
         ------
         ParameterError
-            It has not ended, or something else is to be changed.
+            It has not ended and does not wait for its version, or another field is to be changed.
         """
         check_asked(secrets=secrets, changes=changes)
         job = self._register.find(job_id)
+        if job.state not in ENDS and job.reason == "version":
+            self._accept_version(job, accept_version, changes, secrets)
+            return job_id
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
@@ -255,13 +271,15 @@ class Jobs:
             has_model = ended is not None and ended.digest is not None and not job.loss
             job.waiting = None
             job.go_on()
+            versions = job.record.versions
+            if accept_version and job.is_of_other_version:
+                versions = (*versions, __version__)
             job.change(
                 self._tenure.records.update,
                 spec=spec,
                 run=run,
+                versions=versions,
                 cancel=False,
-                paused=False,
-                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,
@@ -271,6 +289,27 @@ class Jobs:
             # It begins when this thread lets go of it, and tells of that later.
             job.tell({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
+
+    def _accept_version(
+        self, job: KnownJob, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+    ) -> None:
+        """Let this version continue a job that has not ended, if that is accepted."""
+        job_id = job.record.id
+        if not accept:
+            raise ParameterError(f"job {job_id} waits: {job.told}, or continue it with that one.")
+        if changes:
+            raise ParameterError(
+                f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
+                "accept its version."
+            )
+        with self._changed:
+            job.supply(secrets)
+            job.change_now(versions=(*job.record.versions, __version__))
+            versions = list(job.record.versions)
+            job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
+            job.go_on()
+            self._changed.notify_all()
+        self._register.keep(job)
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Values of storage options for a job that waits for them; those that it still needs."""
@@ -291,9 +330,7 @@ class Jobs:
         return self._placed([self._register.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Statuses with what jobs wait for, their places in the queue, and whether none begins."""
-        for status in statuses:
-            status["draining"] = self._register.is_drained
+        """Statuses with what jobs wait for, and their places in the queue."""
         if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
             for status in wait:
@@ -328,8 +365,7 @@ class Jobs:
         """
         query = Query.of(asked)
         self._register.wait_until_looked()
-        found = listing(self._register.jobs(), dict(self._register.unreadable), query)
-        return {**found, "draining": self._register.is_drained}
+        return listing(self._register.jobs(), dict(self._register.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""

@@ -153,11 +153,6 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "report": lambda e: str(e.get("words")),
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
     "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
-    "draining": lambda e: "held, as no job is to begin or run",
-    "pausing": lambda e: "asked to pause",
-    "paused": lambda e: "until it is resumed",
-    "resumed": lambda e: "goes on before others of its priority",
-    "priority": lambda e: figure(e.get("priority"), whole),
     "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
     "kept": lambda e: "stays until it is let go" if e.get("kept") else "need not stay",
     "notice": lambda e: (

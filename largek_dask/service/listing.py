@@ -235,7 +235,6 @@ def _row(listed: _Listed) -> dict[str, Any]:
         "reason": listed.job.reason,
         "owner": _cut(record.owner, MOST_OF["owner"]),
         "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
-        "priority": spec.priority,
         "algorithm": spec.algorithm.name,
         "n_clusters": spec.n_clusters,
         "output": _cut(spec.output, MOST_OF["output"], is_end=True),

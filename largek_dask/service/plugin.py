@@ -394,7 +394,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     given["document"], given["secrets"], given["owner"], check_workers
                 )
             case "resume":
-                return jobs.resume(given["id"], given["changes"], given["secrets"])
+                accepted = bool(given.get("accept_version"))
+                return jobs.resume(given["id"], given["changes"], given["secrets"], accepted)
             case "supply":
                 return jobs.supply(given["id"], given["secrets"])
             case "jobs":
@@ -408,22 +409,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return {"epoch": jobs.epoch, "events": found}
             case "logged":
                 return jobs.journal.lines(given["id"], **given["asked"])
-            case "pause":
-                return jobs.steering.pause(given["id"])
-            case "unpause":
-                return jobs.steering.resume(given["id"], bool(given.get("accept_version")))
-            case "drain":
-                return jobs.steering.drain(given["drained"])
-            case "left":
-                return jobs.steering.left_to_drain()
             case "workers":
                 return self._crew.rows()
             case "retire":
                 return self._crew.retire(given["worker"])
             case "notice":
                 return jobs.notices.try_out(given["target"])
-            case "priority":
-                return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
             case "keep":

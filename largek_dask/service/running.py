@@ -109,8 +109,6 @@ class Runner(threading.Thread):
         finally:
             job.snapshot = None
             job.running = False
-            if job.state == "paused":
-                job.tell({"event": "paused", "run": job.record.run})
             self._done()
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -360,7 +358,7 @@ class Runner(threading.Thread):
                 log=False,
                 callbacks=(self._remember,),
                 cancelled=job.is_stopped,
-                held=lambda: job.stopped_for in ("pause", "drain"),
+                held=lambda: job.stopped_for == "shutdown",
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None

@@ -129,13 +129,13 @@ def test_submit_and_wait(run, data, tmp_path):
 
 def test_options_reach_the_job(service, submit):
     weights = ("--normalize", "l2", "--on-bad-rows", "skip", "--init", "k-means++", "--n-init", 2)
-    limits = ("--max-iter", 7, "--max-time", "1m", "--priority", 3, "--set", "b0=100")
+    limits = ("--max-iter", 7, "--max-time", "1m", "--set", "b0=100")
     limits += ("--workers-min", 1, "--workers-max", 3)
     job_id = submit("--algorithm", "nmbatch", *weights, *limits, "--storage-option", "auto_mkdir=1")
     spec = job_on_the_scheduler(service, job_id).record.spec
     assert spec.algorithm.model_dump() == {"name": "nmbatch", "parameters": {"b0": 100}}
     assert (spec.normalize, spec.on_bad_rows, spec.init) == ("l2", "skip", "k-means++")
-    assert (spec.n_init, spec.max_iter, spec.max_time, spec.priority) == (2, 7, 60.0, 3)
+    assert (spec.n_init, spec.max_iter, spec.max_time) == (2, 7, 60.0)
     assert spec.in_memory == ("auto_mkdir",)
     assert spec.workers.model_dump() == {"min": 1, "max": 3, "tags": []}
 
@@ -348,33 +348,7 @@ def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
         assert found == (three if order == "created" else three[::-1])
 
 
-def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
-    one, two, _ = three
-    told = json.loads(run("pause", one, two, "--json").stdout)
-    assert told == {"jobs": [{"id": n, "before": "queued", "state": "paused"} for n in (one, two)]}
-    assert set(states(run, "--state", "paused")) == {one, two}
-    assert "is paused already" in run("pause", one, code=1).stderr
-    assert f"Job {one} has priority 5; it is held." in run("priority", one, 5).stdout
-    done = run("resume", one).stdout
-    assert f"Job {one} was paused; it is queued now." in done
-    told_of_none = "no job runs, as many as may (largek.service.concurrent-jobs: 0)"
-    assert json.loads(run("priority", one, "--json", "--", -5).stdout) == {
-        "id": one, "state": "queued", "priority": -5,
-        "queue": {"position": 2, "of": 2, "waits_for": "place", "why": told_of_none},
-    }  # fmt: skip
-    assert "not paused" in run("resume", one, code=1).stderr
-    for command, said in (
-        ("pause", f"Job {one} was queued; it is paused now."),
-        ("resume", f"Job {one} was paused; it is queued now."),
-        ("keep", f"Job {one} stays."),
-    ):
-        done = run(command, one, "lk-nobody", code=1)
-        assert done.stdout == f"{said}\n", "what was done is told though the next one fails"
-        assert "there is no job lk-nobody" in done.stderr
-
-
-def test_a_running_job_is_paused_by_its_client(service, run, submit):
-    """Workers forget it, and a place is free; what comes then is that of one never paused."""
+def test_workers_forget_a_job_that_is_cancelled(service, run, submit):
     job_id = submit("--name", "endless", *ENDLESS)
     job = service.job(job_id)
     eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
@@ -382,15 +356,9 @@ def test_a_running_job_is_paused_by_its_client(service, run, submit):
         worker.plugins[WorkPlugin.name].jobs for worker in service.client.cluster.workers.values()
     ]
     assert any(held)
-    told = json.loads(run("pause", job_id, "--json").stdout)["jobs"]
-    assert [job["state"] for job in told] == ["paused"]
-    eventually(lambda: not any(held), "workers have forgotten it")
-    step = job.status()["step"]
-    assert "paused" in run("logs", job_id).stdout.splitlines()[-1]
-    run("resume", job_id)
-    eventually(lambda: job.status().get("step", 0) > step, "it goes on")
     run("cancel", job_id)
     assert job.wait("60s") == "cancelled"
+    eventually(lambda: not any(held), "workers have forgotten it")
 
 
 def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
@@ -421,17 +389,10 @@ def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
     assert "is in the future" in run("gc", "--older-than", "2999-01-01", code=1).stderr
 
 
-def test_a_scheduler_is_drained_and_its_workers_are_listed(run, service):
+def test_workers_are_listed(run):
     rows = json.loads(run("workers", "--json").stdout)
     assert [row["version"] for row in rows["workers"]] == [lk.__version__]
     assert rows["workers"][0]["address"] in run("workers").stdout
-    assert json.loads(run("drain", "--timeout", "60s", "--json").stdout) == {"draining": True}
-    assert service.draining
-    assert service.jobs().draining
-    assert "no job begins: the scheduler is drained" in run("jobs").stdout
-    assert json.loads(run("jobs", "--json").stdout)["draining"] is True
-    assert run("drain", "--undo").stdout == "Jobs begin again.\n"
-    assert not service.draining
 
 
 def test_workers__the_address_is_whole_in_a_narrow_terminal():
@@ -472,23 +433,15 @@ def test_notices_are_tried_out_and_sent(service, run, submit, data, tmp_path):
 
 
 def test_a_version_is_accepted(run, three, service):
-    one, two, _ = three
-    for job_id in (one, two):
-        known = job_on_the_scheduler(service, job_id)
-        known.record = replace(known.record, versions=("0.0.9",))
-    assert states(run, "--state", "waiting") == {one: "waiting", two: "waiting"}
-    assert "give resume(accept_version=True)" in run("resume", one, code=1).stderr
-    assert f"Job {one} has priority 2; it is waiting: it was computed by largek_dask 0.0.9" in (
-        " ".join(run("priority", one, 2).stdout.split())
-    )
-    told = json.loads(run("resume", one, "--accept-version", "--json").stdout)["jobs"]
-    assert told == [{"id": one, "before": "waiting", "state": "queued"}]
-    told = json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout)["jobs"]
-    assert [job["id"] for job in told] == [two]
-    assert service.job(two).status()["versions"] == ["0.0.9", lk.__version__]
-    assert json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout) == {
-        "jobs": []
-    }
+    one = three[0]
+    known = job_on_the_scheduler(service, one)
+    known.record = replace(known.record, versions=("0.0.9",))
+    assert states(run, "--state", "waiting") == {one: "waiting"}
+    refused = run("submit", "--resume", one, code=1).stderr
+    assert "it was computed by largek_dask 0.0.9" in " ".join(refused.split())
+    run("submit", "--resume", one, "--accept-version")
+    assert service.job(one).state == "queued"
+    assert service.job(one).status()["versions"] == ["0.0.9", lk.__version__]
 
 
 def test_what_was_logged_for_a_job(run, submit, service):
@@ -554,13 +507,8 @@ def submit_to(run, tmp_path):
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
         (["watch"], 2, "Missing argument 'ID'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
-        (["pause", "lk-1"], 1, "there is no job lk-1"),
-        (["resume"], 2, "give ID..., or --waiting"),
-        (["resume", "lk-1", "--waiting"], 2, "give ID..., or --waiting"),
-        (["resume", "--waiting"], 2, "add --accept-version"),
-        (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
+        (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),
-        (["drain", "--undo", "--timeout", "1s"], 2, "not both"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
         (["logs", "lk-1", "--workers", "--source", "driver"], 2, "not both"),
         (["gc"], 2, "Missing option '--older-than'"),

@@ -183,8 +183,7 @@ def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "serve", "warmup",
-             "keep", "delete", "drain", "notify"}  # fmt: skip
+    lines = {"submit", "cancel", "logs", "serve", "warmup", "keep", "delete", "notify"}
     assert set(main.commands) == told | lines
 
 

@@ -15,7 +15,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OtherSchedulerError
 from largek_dask.model import load_model
 from largek_dask.service import jobs as jobs_module
-from largek_dask.service import known, listing, running, steering, submissions
+from largek_dask.service import known, listing, running, submissions
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import expected
 
@@ -70,7 +70,7 @@ def ahead(monkeypatch):
             return datetime.now(tz) + timedelta(seconds=seconds[0])
 
     told = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds[0]})
-    for module in (jobs_module, known, listing, running, steering, submissions):
+    for module in (jobs_module, known, listing, running, submissions):
         monkeypatch.setattr(module, "time", told)
     for module in (events, running, known):
         monkeypatch.setattr(module, "datetime", Wall)

@@ -194,8 +194,9 @@ def test_a_worker_that_dies_has_told_before(tmp_path):
         address = service.workers()[0]["address"]
         pid = client.run(say, job.id, "out of paper", workers=[address])[address]
         eventually(lambda: job.logged(), "a line of it")
-        # Held, so that no pass waits for the worker that dies.
-        job.pause("120s")
+        # Ended, so that no pass waits for the worker that dies.
+        job.cancel()
+        job.wait("120s")
         os.kill(pid, signal.SIGKILL)
         found = job.logged(worker=address, source="worker", level="error")
         assert [(line["message"], line["worker"]) for line in found] == [("out of paper", address)]

@@ -160,7 +160,7 @@ def test_a_pattern_cannot_keep_the_scheduler_busy(make):
 @pytest.mark.parametrize("order", ["created", "name"])
 def test_rows_are_short(make, letter, order):
     """100 of them take at most 40 kB, whatever letters names are of."""
-    wide = {"n_clusters": 10**6, "priority": -1_000, "output": "s3://bucket/" + letter * 4_000}
+    wide = {"n_clusters": 10**6, "output": "s3://bucket/" + letter * 4_000}
     wide |= {"algorithm": AlgorithmSpec(name=max(ALGORITHMS, key=len))}
     jobs = [make(n, letter * 200, letter * 200, "finished", **wide) for n in range(200)]
     found = listing(jobs, {}, Query.of({"order": order}))
@@ -171,7 +171,7 @@ def test_rows_are_short(make, letter, order):
     assert rest["after"] is None
     row = found["jobs"][0]
     assert set(row) == {
-        "id", "name", "state", "reason", "owner", "created", "priority", "algorithm",
+        "id", "name", "state", "reason", "owner", "created", "algorithm",
         "n_clusters", "output",
     }  # fmt: skip
     n = (56 - 6) // (len(json.dumps(letter)) - 2)

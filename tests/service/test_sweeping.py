@@ -164,7 +164,6 @@ def test_sweep__who_goes_and_who_stays(open_jobs, document, finished, slow_steps
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         queued = jobs.submit(document("queued"), {}, "me")
         held = jobs.submit(document("held"), {}, "me")
-        jobs.steering.pause(held)
 
         def swept(**asked):
             found = jobs.sweeper.sweep({"older_than": "30d", **asked})
@@ -272,9 +271,8 @@ def test_retention__never_of_jobs_that_go_on(open_jobs, document, slow_steps, tm
     with dask.config.set({"largek.checkpoints.seconds": 0.0, **none}):
         running = jobs.submit(document("running"), {}, "me")
         begun(jobs, running, 2)
-        held = jobs.submit(document("held"), {}, "me")
-        jobs.steering.pause(held)
-        wait_until(jobs, held, "paused")
+        with dask.config.set({"largek.service.concurrent-jobs": 1}):
+            held = jobs.submit(document("held"), {}, "me")
         job = jobs._register.find(running)
         job.record = replace(job.record, created=0.0)
         jobs.sweeper._each(jobs.sweeper.retain)
