@@ -12,6 +12,7 @@ from largek_dask.cli.cluster import cluster as cluster_command
 from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
 from largek_dask.cli.crew import workers as workers_command
+from largek_dask.cli.delete import delete as delete_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
 from largek_dask.cli.elbow import elbow as elbow_command
@@ -28,9 +29,6 @@ from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
-from largek_dask.cli.removing import delete as delete_command
-from largek_dask.cli.removing import gc as gc_command
-from largek_dask.cli.removing import keep as keep_command
 from largek_dask.cli.report import report as report_command
 from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
@@ -73,10 +71,8 @@ for command in (
     logs_command,
     result_command,
     workers_command,
-    keep_command,
     notify_command,
     delete_command,
-    gc_command,
     cluster_command,
 ):
     main.add_command(command)

@@ -37,8 +37,6 @@ ASIDE = (
 """Parameters of `submit` that are no option of a job."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
-ALL_AT_ONCE = 1_000
-"""Jobs in one answer, where all are asked for."""
 CONNECT_SECONDS = 10.0
 """Within so long a scheduler has to answer, or it is away."""
 PAUSE_SECONDS = 0.5
@@ -286,22 +284,12 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--state", multiple=True, metavar="STATE", help="May be repeated."),
             click.option("--owner", metavar="USER", help="Who submitted them."),
             click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'."),
-            click.option("--algorithm", metavar="NAME", help="As it was asked for."),
             click.option(
                 "--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days."
             ),
-            click.option("--until", metavar="TIME", help="Submitted before."),
             click.option(
-                "--order",
-                type=click.Choice(["created", "newest", "oldest", "name"]),
-                default="created",
-                show_default=True,
-                help="created: the newest ones, of which the newest is the last.",
+                "--limit", type=int, default=100, show_default=True, help="The newest N of these."
             ),
-            click.option(
-                "--limit", type=int, default=100, show_default=True, help="Most of these."
-            ),
-            click.option("--after", metavar="TEXT", help="Go on where the list before has ended."),
         )
     ):
         command = option(command)
@@ -341,43 +329,25 @@ def jobs(
         query["owner"] = this_user()
     given = set(_given(ctx))
     is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
-    if every and given & {"limit", "after"}:
-        raise click.UsageError("give --all, or --limit and --after, not both")
+    if every:
+        if "limit" in given:
+            raise click.UsageError("give --all or --limit, not both")
+        query["limit"] = None
     with service_at(scheduler, storage_options) as service:
-        after = None
         if is_filtered:
-            rows, counts, after = _asked_for(service, query, every)
+            found = service.jobs(**query)
+            rows, counts = found.rows, found.counts
         else:
             rows, counts = service.overview()
         store = service.store
-    told = {"store": store, "jobs": rows, "counts": counts, "after": after}
-    # Order and limit leave none out.
-    is_narrowed = bool(set(query) - {"order", "limit"})
-    emit(told, as_json, lambda: _listing(rows, counts, after, store, is_narrowed))
-
-
-def _asked_for(
-    service: Service, query: dict[str, Any], every: bool
-) -> tuple[list[dict[str, Any]], dict[str, int], str | None]:
-    """Rows of jobs, how many there are by state, and where those that are left begin."""
-    if not every:
-        found = service.jobs(**query)
-        return found.rows, found.counts, found.after
-    query["limit"] = ALL_AT_ONCE
-    found = service.jobs(**query)
-    pages = [found.rows]
-    while (after := found.after) is not None:
-        found = service.jobs(**{**query, "after": after})
-        pages.append(found.rows)
-    # The newest page comes first, whose newest job is the last.
-    pages = pages[::-1] if query["order"] == "created" else pages
-    return [row for page in pages for row in page], found.counts, None
+    told = {"store": store, "jobs": rows, "counts": counts}
+    is_narrowed = bool(set(query) - {"limit"})
+    emit(told, as_json, lambda: _listing(rows, counts, store, is_narrowed))
 
 
 def _listing(
     rows: list[dict[str, Any]],
     counts: Mapping[str, int],
-    after: str | None,
     store: str,
     is_narrowed: bool = False,
 ) -> Any:
@@ -390,8 +360,6 @@ def _listing(
         return Text(none)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
     lines = [Text(f"{told} · {len(rows):,} shown")]
-    if after is not None:
-        lines.append(Text(f"more: --after {after}", overflow="fold"))
     return Lines(_table(rows), *lines)
 
 

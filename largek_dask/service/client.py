@@ -48,7 +48,7 @@ from largek_dask.passes.network import require_open
 from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.known import ACTIVE
-from largek_dask.service.listing import Order, moment_of
+from largek_dask.service.listing import moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.reaching import new_client, reach
 from largek_dask.service.scheduler_file import Finder
@@ -538,15 +538,10 @@ class Service:
         owner: str | None = None,
         name: str | None = None,
         since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        algorithm: str | None = None,
-        order: Order = "created",
-        limit: int = 100,
-        after: str | None = None,
+        older_than: datetime | str | None = None,
+        limit: int | None = 100,
     ) -> JobList:
-        """Jobs of the scheduler: the last hundred, or those that are asked for.
-
-        They are looked for on the scheduler, where 10,000 jobs are no burden.
+        """Jobs of the scheduler: the last hundred, or those that pass all filters.
 
         Parameters
         ----------
@@ -556,39 +551,31 @@ class Service:
             Who submitted it.
         name : str, optional
             A pattern for the name, such as ``"night*"``.
-        since, until : datetime or str, optional
-            When it was submitted: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
+        since : datetime or str, optional
+            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
             unless it says otherwise), or how long ago, such as ``"12h"`` or ``"30d"``.
-        algorithm : str, optional
-            Its name, as it was asked for.
-        order : str
-            ``"created"``: the newest, of which the oldest comes first, so that ``[-1]`` is the
-            newest job; ``"newest"``: the same, the newest first; ``"oldest"``: from the oldest
-            on; ``"name"``.
-        limit : int
-            Most jobs, 1 to 1,000.
-        after : str, optional
-            The attribute ``after`` of the list before, to go on behind it.
+        older_than : datetime or str, optional
+            Ended before then.
+        limit : int or None
+            Maximum number of jobs, the newest ones; None: all.
 
         Returns
         -------
         JobList
+            The oldest first, so that ``[-1]`` is the newest job.
 
         Raises
         ------
         ParameterError
-            Something is not of its kind.
+            A filter is not valid, or a date is in the future.
         """
         asked = {
             "state": [state] if isinstance(state, str) else _as_list(state),
             "owner": owner,
             "name": name,
             "since": None if since is None else moment_of(since, "since"),
-            "until": None if until is None else moment_of(until, "until"),
-            "algorithm": algorithm,
-            "order": order,
+            "ended_before": None if older_than is None else moment_of(older_than, "older_than"),
             "limit": limit,
-            "after": after,
         }
         return JobList(self, self.ask_again("jobs", query=asked))
 
@@ -618,66 +605,6 @@ class Service:
                     rows[job_id] = self.ask("status", id=job_id)
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
         return ordered, recent["counts"]
-
-    def gc(
-        self,
-        older_than: datetime | str,
-        *,
-        state: str | Sequence[str] | None = None,
-        owner: str | None = None,
-        keep_last: int = 0,
-        outputs: bool = False,
-        dry_run: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Remove jobs that have ended long ago: their records, checkpoints and events.
-
-        None that is kept (:meth:`Job.keep`). They are removed one after the other, while others
-        run.
-
-        Parameters
-        ----------
-        older_than : datetime or str
-            Since when they have ended: how long ago, such as ``"30d"``, or a date such as
-            ``"2026-11-25"`` (UTC unless it says otherwise).
-        state : str or sequence of str, optional
-            How they ended, any of these: "finished", "failed", "cancelled".
-        owner : str, optional
-            Who submitted them.
-        keep_last : int
-            So many of these jobs, those that have ended last, stay whatever their age.
-        outputs : bool
-            Whether models and labels are removed as well; else they stay where they are.
-        dry_run : bool
-            Only tell them.
-
-        Returns
-        -------
-        list of dict
-            Of each job, the one that ended first first: ``id``, ``name``, ``state``, ``owner``,
-            ``ended`` (UTC), ``bytes`` of what is removed, ``removed`` (whether it is), and else
-            ``why`` not.
-
-        Raises
-        ------
-        ParameterError
-            A time in the future, a state of jobs that have not ended, or what is not of its kind.
-        """
-        when = older_than.isoformat() if isinstance(older_than, datetime) else older_than
-        asked = {
-            "older_than": when,
-            "state": [state] if isinstance(state, str) else _as_list(state),
-            "owner": owner,
-            "keep_last": keep_last,
-            "outputs": outputs,
-            "dry_run": dry_run,
-        }
-        rows: list[dict[str, Any]] = []
-        after = None
-        while True:
-            found = self.ask("sweep", asked={**asked, "after": after})
-            rows += found["jobs"]
-            if (after := found["after"]) is None:
-                return rows
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers of the cluster, by name.
@@ -767,15 +694,12 @@ class JobList(list[Job]):
     Attributes
     ----------
     rows : list of dict
-        What is known of each: ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``,
-        ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…". ``Job.status`` has
-        all of it.
+        Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
+        (None if it has not), ``algorithm``, ``n_clusters`` and ``output``. ``Job.status`` has more.
     counts : dict
-        How many jobs there are by state, among those that are asked for but for their state.
+        Number of jobs by state that pass all filters but the one by state.
     total : int
-        How many jobs are asked for: those of this list, and others beyond its limit.
-    after : str or None
-        To be given to the next question, for those that follow; None where none do.
+        Number of jobs that pass all filters, those beyond the limit included.
     """
 
     def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
@@ -783,7 +707,6 @@ class JobList(list[Job]):
         self.rows: list[dict[str, Any]] = found["jobs"]
         self.counts: dict[str, int] = found["counts"]
         self.total: int = found["total"]
-        self.after: str | None = found["after"]
 
     def _repr_html_(self) -> str:
         return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")

@@ -70,10 +70,9 @@ class Job:
             storage, workers, memory, credentials, version), ``note`` (the same in words),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, ``kept`` (see :meth:`keep`), ``notify`` (targets
-            of notices), ``notices`` (of each its ``id``, ``kind``, ``target``, ``run``, ``at``,
-            ``text``, ``tries``, ``state``, pending, sent or given up, and the last ``answer``),
-            ``cleared`` (its checkpoints are removed by their age), while it is queued or waits
+            of this package that have computed it, ``notify`` (targets of notices), ``notices`` (of
+            each its ``id``, ``kind``, ``target``, ``run``, ``at``, ``text``, ``tries``, ``state``,
+            pending, sent or given up, and the last ``answer``), while it is queued or waits
             ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
             reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
             ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
@@ -114,7 +113,7 @@ class Job:
         ------
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
-            ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted, kept,
+            ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
             accepted, notice, cancelling, finished, failed, cancelled, deleted.
         """
         return (event for event in self._news(follow) if event is not None)
@@ -370,33 +369,23 @@ class Job:
         )
         return found
 
-    def keep(self, kept: bool = True) -> None:
-        """Have the job stay, whatever its age and whoever removes jobs; ``False``: no longer.
-
-        Raises
-        ------
-        ParameterError
-            It is being removed.
-        """
-        self._service.ask_again("keep", id=self.id, kept=bool(kept))
-
     def delete(self, *, outputs: bool = False) -> int | None:
-        """Remove a job that has ended: its record, checkpoints and events.
+        """Delete a job that has ended: its record, checkpoints and events.
 
         Parameters
         ----------
         outputs : bool
-            Whether its model and labels are removed as well; else they stay where they are.
+            Whether its model and labels are deleted as well; otherwise they stay where they are.
 
         Returns
         -------
         int or None
-            Bytes of its files; None where it is gone already.
+            Bytes of its files; None if it is gone already.
 
         Raises
         ------
         ParameterError
-            It has not ended, or is kept, or the values of storage options are needed for it.
+            It has not ended, or the values of storage options are needed for it.
         """
         try:
             found: int = self._service.ask("delete", id=self.id, outputs=bool(outputs))

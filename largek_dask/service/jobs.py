@@ -17,6 +17,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import check_secrets, options_of, output_folder
+from largek_dask.service.deletion import Deletions
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
 from largek_dask.service.journal import Journal
@@ -32,7 +33,6 @@ from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec, check_asked
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
-from largek_dask.service.sweeping import Sweeper
 from largek_dask.service.tenure import Tenure
 from largek_dask.version import __version__
 
@@ -68,8 +68,6 @@ class Jobs:
 
     Attributes
     ----------
-    sweeper : Sweeper
-        Removes jobs that have.
     journal : Journal
         What has been logged for each.
     notices : Notices
@@ -106,8 +104,8 @@ class Jobs:
         self._submissions = Submissions(register, tenure, owner, connect, heard, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(register, tenure)
-        self._tender = Tender(register, tenure, *tend)
-        self.sweeper = Sweeper(register, tenure)
+        self._deletions = Deletions(register, tenure)
+        self._tender = Tender(register, tenure, self._deletions.finish, *tend)
         self.journal = Journal(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
@@ -116,7 +114,6 @@ class Jobs:
         """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
         self._tender.start()
-        self.sweeper.start()
         self.journal.start()
         self.notices.start()
         if self.idle is not None and self.idle.is_on:
@@ -131,9 +128,8 @@ class Jobs:
             Jobs that had not stopped after ``seconds``.
         """
         self._tender.stop()
-        self.sweeper.stop()
         self.notices.stop()
-        threads = [self._queue, self._tender, self.sweeper, self.notices, self.journal]
+        threads = [self._queue, self._tender, self.notices, self.journal]
         if self.idle is not None and self.idle.is_on:
             self.idle.stop()
             threads.append(self.idle)
@@ -284,7 +280,6 @@ class Jobs:
                 before=ended if has_model else None,
                 failure=None,
                 ended=None,
-                cleared=False,
             )
             # It begins when this thread lets go of it, and tells of that later.
             job.tell({"event": "queued", "run": run, "owner": job.record.owner})
@@ -440,8 +435,8 @@ class Jobs:
         return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Remove a job that has ended: see :meth:`Sweeper.delete`."""
-        return self.sweeper.delete(job_id, outputs)
+        """Delete a job that has ended: see :meth:`Deletions.delete`."""
+        return self._deletions.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
         """A function that leaves out all secrets of all jobs, and these, of what is told."""

@@ -154,7 +154,6 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
     "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
     "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
-    "kept": lambda e: "stays until it is let go" if e.get("kept") else "need not stay",
     "notice": lambda e: (
         f"that it is {e.get('kind')}, {e.get('state')} to {e.get('target')}: {e.get('answer')}"
     ),

@@ -78,7 +78,7 @@ MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
     **dict.fromkeys(("submit", "start workers"), "submit"),
-    **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
+    **dict.fromkeys(("resume", "delete", "model", "events", "logged"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
     "notice": "notices",
 }
@@ -417,12 +417,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 return jobs.notices.try_out(given["target"])
             case "cancel":
                 return jobs.cancel(given["id"])
-            case "keep":
-                return jobs.sweeper.keep(given["id"], given["kept"])
             case "delete":
                 return jobs.delete(given["id"], given["outputs"])
-            case "sweep":
-                return jobs.sweeper.sweep(given["asked"])
         raise ParameterError(
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."

@@ -334,9 +334,7 @@ class Register:
 class Tender(threading.Thread):
     """Looks after a register's records again and again, and after what else lies in its store."""
 
-    def __init__(
-        self, register: Register, tenure: Tenure, also: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, register: Register, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
         self._register = register
         self._tenure = tenure
@@ -352,7 +350,8 @@ class Tender(threading.Thread):
             try:
                 if self._register.loaded.is_set():
                     self._register.tend()
-                    self._also()
+                    for call in self._also:
+                        call()
                     if (room := room_of(self._tenure.records.folder)) is not None:
                         self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.

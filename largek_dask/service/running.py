@@ -20,6 +20,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.saved import keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -240,6 +241,7 @@ class Runner(threading.Thread):
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
             else:
+                keep_last_checkpoints(folder)
                 self._publish(folder, result)
         finally:
             self._sinks.pop()

@@ -57,9 +57,9 @@ from largek_dask.version import __version__
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "kept", "cleared", "deleting", "versions", "notices")
+LATER = ("ended", "deleting", "versions", "notices")
 """Fields that records have only where they say something."""
-REMOVED = frozenset({"paused", "resumed"})
+REMOVED = frozenset({"paused", "resumed", "kept", "cleared"})
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority"})
 """Fields of job documents of earlier versions that are ignored."""
@@ -145,8 +145,6 @@ class _Document(BaseModel):
     before: Result | None = None
     failure: Result | None = None
     ended: Annotated[float, Field(ge=0)] | None = None
-    kept: bool = False
-    cleared: bool = False
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
     notices: Annotated[list[Notice], Field(max_length=1_000)] = []
@@ -177,10 +175,6 @@ class Record:
     ended: float | None = None
     """When this run ended, in seconds since 1970; None while it has not, or where an earlier
     version has kept it."""
-    kept: bool = False
-    """Whether it is removed neither by its age nor on demand."""
-    cleared: bool = False
-    """Whether its checkpoints have been removed since it ended."""
     deleting: Deleting | None = None
     """What is being removed of it: a scheduler that comes back goes on with that."""
     versions: tuple[str, ...] = ()
@@ -447,8 +441,6 @@ class Records:
             before=found.before,
             failure=found.failure,
             ended=found.ended,
-            kept=found.kept,
-            cleared=found.cleared,
             deleting=found.deleting,
             versions=tuple(found.versions),
             notices=tuple(found.notices),

@@ -316,36 +316,23 @@ def test_jobs_are_found(run, three, tag):
     one, two, other = three
     assert set(three) <= set(states(run))
     assert list(states(run, "--name", f"{tag}*")) == [one, two]
-    assert list(states(run, "--name", f"{tag}*", "--order", "newest")) == [two, one]
     mine = states(run, "--mine", "--state", "queued")
     assert one in mine
     assert other not in mine
     assert list(states(run, "--owner", f"owner-{tag}")) == [other]
-    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", f"{tag}-1")) == [one]
-    assert states(run, "--until", "1h") == {}
-    first = listed(run, "--name", f"{tag}*", "--limit", 1)
-    assert [job["id"] for job in first["jobs"]] == [two]
-    assert first["counts"] == {"queued": 2}
-    rest = listed(run, "--name", f"{tag}*", "--limit", 1, "--after", first["after"])
-    assert [job["id"] for job in rest["jobs"]] == [one]
-    assert rest["after"] is None
+    assert list(states(run, "--since", "1h", "--name", f"{tag}-1")) == [one]
+    last = listed(run, "--name", f"{tag}*", "--limit", 1)
+    assert [job["id"] for job in last["jobs"]] == [two]
+    assert last["counts"] == {"queued": 2}
     assert set(states(run, "--all")) >= set(three)
     shown = run("jobs", "--name", f"{tag}*", "--limit", 1).stdout
     assert "2 queued · 1 shown" in shown
-    assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
     for asked in (("--name", f"{tag}*", "--state", "failed"), ("--owner", "nobody")):
         shown = run("jobs", *asked).stdout
         assert re.search(r"none of the jobs in .+is as asked for", " ".join(shown.split()))
     assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr
     assert "not both" in run("jobs", "--all", "--limit", 3, code=2).stderr
     assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
-
-
-def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
-    monkeypatch.setattr("largek_dask.cli.jobs.ALL_AT_ONCE", 1)
-    for order in ("created", "newest"):
-        found = list(states(run, "--all", "--state", "queued", "--order", order))
-        assert found == (three if order == "created" else three[::-1])
 
 
 def test_workers_forget_a_job_that_is_cancelled(service, run, submit):
@@ -361,32 +348,29 @@ def test_workers_forget_a_job_that_is_cancelled(service, run, submit):
     eventually(lambda: not any(held), "workers have forgotten it")
 
 
-def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
+def test_jobs_are_deleted(run, submit, service, tmp_path):
     job_id = submit("--max-iter", 2)
     service.job(job_id).wait("60s")
-    assert json.loads(run("keep", job_id, "--json").stdout) == {
-        "jobs": [{"id": job_id, "kept": True}]
-    }
-    assert "is kept: let it go" in run("delete", job_id, code=1).stderr
-    quiet = ("--older-than", "0s", "--owner", this_user())
-    assert job_id not in run("gc", *quiet, "--dry-run").stdout
-    assert "need not stay" in run("keep", job_id, "--undo").stdout
-    shown = run("gc", *quiet, "--dry-run").stdout
-    assert job_id in shown
-    assert "would be removed" in shown
-    told = json.loads(run("delete", job_id, "--json").stdout)["jobs"]
-    assert [(job["id"], job["removed"]) for job in told] == [(job_id, True)]
-    assert told[0]["bytes"] > 0
-    assert run("delete", job_id).stdout == f"Job {job_id} is gone.\n"
-    assert json.loads(run("delete", job_id, "--json").stdout)["jobs"][0]["removed"] is False
+    running = submit("--name", "endless", *ENDLESS, "--out", tmp_path / "endless")
+    refused = run("delete", running, job_id, "--json", code=1)
+    assert f"job {running} is " in refused.stderr
+    assert "cancel it first" in refused.stderr
+    told = {row["id"]: row for row in json.loads(refused.stdout)["jobs"]}
+    assert (told[running]["deleted"], told[job_id]["deleted"]) == (False, True)
+    assert told[job_id]["bytes"] > 0
+    assert run("delete", job_id).stdout == f"Job {job_id} is deleted: it was gone already.\n"
     assert (tmp_path / "run" / "model.zarr").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
-    assert service.job(submit_again := submit_to(run, tmp_path)).wait("60s") == "finished"
-    rows = json.loads(run("gc", *quiet, "--outputs", "--json").stdout)["jobs"]
-    assert {row["id"]: row["removed"] for row in rows}[submit_again]
+    again = submit_to(run, tmp_path)
+    assert service.job(again).wait("60s") == "finished"
+    old = ("delete", "--older-than", "0s", "--owner", this_user(), "--state")
+    assert again not in run(*old, "failed", "--json").stdout
+    assert f"Job {again} is deleted: " in run(*old, "finished", "--outputs").stdout
     assert not (tmp_path / "again" / "model.zarr").exists()
-    assert run("gc", *quiet).stdout == "no job is as old as that\n"
-    assert "is in the future" in run("gc", "--older-than", "2999-01-01", code=1).stderr
+    assert run(*old, "finished").stdout == "No job is as old as that.\n"
+    assert running in states(run, "--all")
+    run("cancel", running)
+    service.job(running).wait("60s")
 
 
 def test_workers_are_listed(run):
@@ -511,8 +495,11 @@ def submit_to(run, tmp_path):
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
         (["logs", "lk-1", "--workers", "--source", "driver"], 2, "not both"),
-        (["gc"], 2, "Missing option '--older-than'"),
-        (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
+        (["delete"], 2, "give ID..., or --older-than"),
+        (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "belong to --older-than"),
+        (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
+        (["delete", "--older-than", "2999-01-01"], 1, "must be a date in the past"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),

@@ -19,7 +19,6 @@ from largek_dask.cli import main
 from largek_dask.cli.crew import _listing as _workers
 from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
-from largek_dask.cli.removing import _listing as _removed
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
@@ -79,14 +78,7 @@ QUEUED = [
               "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"),
 ]  # fmt: skip
 OTHERS = {
-    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "QQ" * 50, "store"),
-    "gc": lambda: _removed(
-        [
-            JOB | {"owner": "somebody-else", "ended": JOB["created"], "bytes": 3 << 30, "why": why}
-            for why in (None, "storage_options['key'] has not been supplied: call supply()")
-        ],
-        dry_run=False,
-    ),
+    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
     "workers": lambda: _workers(
         [
             {
@@ -183,7 +175,7 @@ def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "serve", "warmup", "keep", "delete", "notify"}
+    lines = {"submit", "cancel", "logs", "serve", "warmup", "delete", "notify"}
     assert set(main.commands) == told | lines
 
 

@@ -224,7 +224,7 @@ def test_every_figure_of_a_step_has_its_panel():
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
     board = board_of(started(), step(1), step(3))
     board.know({"id": "7f3a", "state": "failed", "owner": "somebody",
-                "kept": False, "versions": ["1.0", "1.1"],
+                "versions": ["1.0", "1.1"],
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
     found = panels_of(board)
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]

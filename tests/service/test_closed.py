@@ -81,11 +81,9 @@ ASKED = {
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
     "cancel": lambda _, job: job.cancel(),
-    "keep": lambda _, job: job.keep(),
     "delete": lambda _, job: job.delete(),
     "workers": lambda service, _: service.workers(),
     "retire": lambda service, _: service.retire("one"),
-    "gc": lambda service, _: service.gc("30d"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
-from largek_dask.service import lanes, places, plugin, sweeping
+from largek_dask.service import lanes, places, plugin
 from largek_dask.service.folders import Folders
 from largek_dask.service.lanes import Lanes
 from tests.helpers.checks import eventually
@@ -113,7 +113,7 @@ def test_journal__lines_of_others_are_written(storage, open_jobs, document, slow
     assert [one["message"] for one in jobs.journal.lines(hung)] == ["of the one that hangs"]
 
 
-def test_sweeper__jobs_after_one_that_hangs_are_removed(
+def test_deletions__those_after_one_that_hangs_are_finished(
     storage, open_jobs, document, tmp_path, monkeypatch
 ):
     first = open_jobs()
@@ -121,17 +121,20 @@ def test_sweeper__jobs_after_one_that_hangs_are_removed(
     wait_until(first, hung, "finished")
     well = first.submit(document("well", max_iter=1), {}, "me")
     wait_until(first, well, "finished")
-    monkeypatch.setattr(sweeping, "TICK_SECONDS", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "remove", lambda self, name: 1 / 0)
+        for job_id in (hung, well):
+            with pytest.raises(ZeroDivisionError):
+                first.delete(job_id)
     assert first.close(120.0) == []
     storage.opened.clear()
-    with dask.config.set({"largek.service.retention.jobs": "0.001s"}):
-        jobs = open_jobs()
-        jobs.wait_until_ready()
-        eventually(lambda: well not in jobs.ids(), "the other one is removed")
-        assert storage.hung.is_set()
-        assert hung in jobs.ids()
-        storage.opened.set()
-        eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
+    jobs = open_jobs()
+    jobs.wait_until_ready()
+    eventually(lambda: well not in jobs.ids(), "the other one is deleted")
+    assert storage.hung.is_set()
+    assert hung in jobs.ids()
+    storage.opened.set()
+    eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
 
 
 def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):

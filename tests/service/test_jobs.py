@@ -6,6 +6,7 @@ import shutil
 import stat
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -846,7 +847,9 @@ def test_events__of_what_is_done_to_a_job_outlive_the_scheduler(open_jobs, docum
     first = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = first.submit(document(), {}, "me")
-        first.sweeper.keep(job_id, True)
+        known = first._register.find(job_id)
+        known.record = replace(known.record, versions=("0.0.9",))
+        first.resume(job_id, {}, {}, accept_version=True)
     begun(first, job_id, 2)
     first.cancel(job_id)
     wait_until(first, job_id, "cancelled")
@@ -855,7 +858,7 @@ def test_events__of_what_is_done_to_a_job_outlive_the_scheduler(open_jobs, docum
     assert first.close(120.0) == []
     second = open_jobs()
     again = [event for event in second.events(job_id, 0, 1000) if event["event"] != "step"]
-    assert [event["event"] for event in again][:3] == ["queued", "kept", "running"]
+    assert [event["event"] for event in again][:3] == ["queued", "accepted", "running"]
     assert "cancelling" in [event["event"] for event in again]
     number = {"n": None}
     assert [{**event, **number} for event in again] == [{**event, **number} for event in told]

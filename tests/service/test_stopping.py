@@ -12,6 +12,7 @@ import zarr
 
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.model import load_model
 from largek_dask.service.running import Runner
 from tests.helpers.checks import eventually, join
 from tests.service.conftest import wait_until
@@ -41,8 +42,8 @@ def stopped(open_jobs, monkeypatch):
         def stop(job):
             if not closing:
                 thread = threading.Thread(target=lambda: left.extend(jobs.close(120.0)))
-                closing.append(thread)
                 thread.start()
+                closing.append(thread)
                 eventually(job.is_stopped, "the run to be asked to stop")
 
         def at_step(self, snapshot):
@@ -81,8 +82,10 @@ def documents():
 
 
 @pytest.mark.parametrize(("algorithm", "changes"), list(documents()))
-def test_same_bits_as_without(open_jobs, document, stopped, algorithm, changes):
+def test_same_bits_as_without(open_jobs, document, stopped, tmp_path, algorithm, changes):
     job_id = stopped(document(algorithm=algorithm, **changes))
+    # The best model so far is there meanwhile.
+    assert load_model(str(tmp_path / "out" / "model.zarr")).provenance["n_iter"] == STEP
     jobs = open_jobs()
     status = wait_until(jobs, job_id, "finished", "failed")
     assert status["state"] == "finished", status

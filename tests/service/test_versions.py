@@ -135,13 +135,13 @@ def test_one_that_has_ended_may_be_accepted_as_it_is_resumed(left, be):
 
 
 def test_fields_of_earlier_records_are_ignored(left, be):
-    """Those of jobs that were paused and had priorities, in a scheduler that was drained."""
+    """Jobs were paused or kept and had priorities, and their scheduler was drained."""
     be(OLD)
     folder = left.folder / "store"
     assert (folder / "drained.json").exists()
     for path in (folder / "jobs").glob("*.json"):
         record = json.loads(path.read_text())
-        record |= {"paused": True, "resumed": 1.0}
+        record |= {"paused": True, "resumed": 1.0, "kept": True, "cleared": True}
         assert "priority" in record["spec"]
         path.write_text(json.dumps(record))
     jobs, ended, job_id = left()
