@@ -124,7 +124,7 @@ def _summary_table(status: dict[str, Any]) -> Any:
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses that the commands are given."""
     folder = tmp_path_factory.mktemp("widths")
-    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     found = {name: str(folder / name) for name in ("npy.npy", "x", "run", "path")}
     np.save(found["npy.npy"], x)
     lk.ingest(x, found["x"], progress=False)
