@@ -140,10 +140,6 @@ class MadeUp:
 
         return JsonLines.read(Folder(self._folder))
 
-    def trouble(self) -> tuple[str, ...]:
-        """See ``observe.desk.Source``."""
-        return ()
-
     def cancel(self, job_id: str, who: str) -> str:
         """See ``observe.desk.Source``."""
         raise NotImplementedError
@@ -342,39 +338,36 @@ def table(result: dict[str, Any]) -> str:
 
 def picture() -> None:
     """The page of a job as the README shows it."""
+    from largek_dask.service.feed import Feed
     from tests.observe.browser import Tab, browser
+    from tests.observe.sources import MadeUp as Source
+    from tests.observe.sources import page_of
 
-    with tempfile.TemporaryDirectory() as folder, browser() as found:
-        write_example(Path(folder) / "photographs")
-        command = [sys.executable, "-c", "from largek_dask.cli import main; main()", "serve",
-                   "--json", "--port", "0", str(Path(folder) / "photographs")]  # fmt: skip
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                url = json.loads(process.stdout.readline())["url"]
-                tab = Tab(found, 1160)
-                tab.open(f"{url}?job=photographs")
-                tab.wait(DRAWN)
-                tab.page.get_by_label("above the best, log").check()
-                time.sleep(2.0)
-                clip = {"x": 0, "y": 0, "width": 1160, "height": 632}
-                tab.page.screenshot(path=str(PICTURE), clip=clip)
-            finally:
-                process.kill()
+    source, events = Source(), example()
+    feed = Feed("photographs", lambda event: None, is_new=True)
+    for event in events:
+        feed(event)
+    source.add("photographs", **feed.figures())
+    source.tell("photographs", *events)
+    with page_of(source) as url, browser() as found:
+        tab = Tab(found, 1160)
+        tab.open(f"{url}?job=photographs")
+        tab.wait(DRAWN)
+        tab.page.get_by_label("above the best, log").check()
+        time.sleep(2.0)
+        clip = {"x": 0, "y": 0, "width": 1160, "height": 632}
+        tab.page.screenshot(path=str(PICTURE), clip=clip)
 
 
-def write_example(folder: Path) -> None:
+def example() -> list[dict[str, Any]]:
     """Events of a run of some minutes on four workers, one of which dies."""
-    from largek_dask.driver.event_log import JsonLines
-    from largek_dask.driver.storage import Folder
-
-    sink = JsonLines(Folder(str(folder)))
+    events: list[dict[str, Any]] = []
     begin = datetime.now(UTC) - timedelta(seconds=2 * 180 + 1)
 
     def at(seconds: float) -> dict[str, str]:
         return {"time": (begin + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")}
 
-    sink(started(begin))
+    events.append(started(begin))
     totals = {f"tcp://10.0.0.{i}:8788": 0 for i in range(1, 5)}
     for number in range(1, 181):
         at_step = 2.0 * number
@@ -382,27 +375,27 @@ def write_example(folder: Path) -> None:
         if number == 90:
             gone = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "left",
                     "chunks": 15, **at(at_step)}  # fmt: skip
-            sink(gone)
+            events.append(gone)
             event["retries"] = 15
         if number == 110:
             back = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "joined",
                     "chunks": 0, **at(at_step)}  # fmt: skip
-            sink(back)
+            events.append(back)
         is_gone = 90 <= number < 110
         event["rows_per_second"] *= 0.75 if is_gone else 1.0
         for name in totals:
             if not (is_gone and name.endswith("3:8788")):
                 totals[name] += 320_000 if is_gone else 250_000
-        sink(event)
+        events.append(event)
         if number % 3 == 0:
             about = {name: {"rows": rows, "compute": rows / 2e5, "read": rows / 2e6, "wait": 0.0,
                             "state_bytes": 1_000_000, "cache_bytes": 16_000_000}
                      for name, rows in totals.items()}  # fmt: skip
-            sink({"event": "workers", "workers": about, **at(at_step)})
+            events.append({"event": "workers", "workers": about, **at(at_step)})
         if number % 30 == 0:
-            sink({"event": "checkpoint", "n_iter": number, "url": "", "seconds": 0.4,
+            events.append({"event": "checkpoint", "n_iter": number, "url": "", "seconds": 0.4,
                   **at(at_step)})  # fmt: skip
-    sink.close()
+    return events
 
 
 def main() -> None:

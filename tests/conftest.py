@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
+import os
 import signal
 import sys
 import types
@@ -31,8 +32,10 @@ from largek_dask.driver import fit as fit_module
 from tests.helpers.object_store import ObjectStore
 
 # Before any test module is imported: a first example may have to compile a kernel.
-settings.register_profile("no clock", deadline=None)
-settings.load_profile("no clock")
+# CI takes the time to look at more of them.
+settings.register_profile("quick", deadline=None, max_examples=30)
+settings.register_profile("CI", deadline=None, max_examples=100)
+settings.load_profile("CI" if os.environ.get("CI") == "true" else "quick")
 
 # Workers in threads have the memory of this process: Dask would pause them for what tests before
 # them have left, and what they are asked to do would wait for ever.
@@ -48,6 +51,11 @@ dask.config.set(
         "distributed.admin.system-monitor.disk": False,
     }
 )
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Start more workers than cores: a third of the time of most tests is waiting."""
+    return min(8, max(2, (os.cpu_count() or 1) * 3 // 2))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

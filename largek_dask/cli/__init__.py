@@ -24,13 +24,11 @@ from largek_dask.cli.jobs import logs as logs_command
 from largek_dask.cli.jobs import result as result_command
 from largek_dask.cli.jobs import submit as submit_command
 from largek_dask.cli.jobs import watch as watch_command
-from largek_dask.cli.notify import notify as notify_command
 from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
 from largek_dask.cli.report import report as report_command
-from largek_dask.cli.serve import serve as serve_command
 from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
@@ -61,7 +59,6 @@ for command in (
     score_command,
     plot_command,
     report_command,
-    serve_command,
     path_command,
     elbow_command,
     submit_command,
@@ -71,7 +68,6 @@ for command in (
     logs_command,
     result_command,
     workers_command,
-    notify_command,
     delete_command,
     cluster_command,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from largek_dask.cli.common import (
     option_away,
     option_service,
     option_storage,
+    service_option,
 )
 from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
 
@@ -40,6 +42,8 @@ WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 CONNECT_SECONDS = 10.0
 """Within so long a scheduler has to answer, or it is away."""
 PAUSE_SECONDS = 0.5
+ID = re.compile(r"lk-[0-9a-f]+")
+"""Ids that a scheduler gives to jobs."""
 
 
 @click.command(
@@ -55,12 +59,6 @@ PAUSE_SECONDS = 0.5
 )
 @fit_options
 @click.option("--name", help="Shown beside the id.")
-@click.option(
-    "--notify",
-    multiple=True,
-    metavar="TARGET",
-    help="Have notices of the job sent to this target of the scheduler's; may be repeated.",
-)
 @click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
 @click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
 @click.option(
@@ -388,28 +386,36 @@ def _table(statuses: list[dict[str, Any]]) -> Any:
 
 @click.command(
     cls=Command,
-    short_help="Show a job until it has ended.",
+    short_help="Show a job or a fit until it has ended.",
     example="largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
     json_help="Print one JSON object a line: the events of the job.",
 )
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID_OR_FOLDER")
 @option_away
-@option_service
+@service_option(required=False)
 @option_storage
 @click.pass_context
 def watch(
     ctx: click.Context,
     job_id: str,
     away: str,
-    scheduler: str,
+    scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Show a job: what it has told so far, then what comes, until it has ended.
+    """Show a job: its events so far, then those that follow, until it has ended.
+
+    A folder (--out of largek fit or submit, checkpoint= of an estimator), at any URL that fsspec
+    knows, is followed without a scheduler; `./` before a folder's name tells it from an ID.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled; or 4: lost sight of it.
     """
+    if ID.fullmatch(job_id) is None:
+        _exit_like(ctx, _watch_folder(job_id, storage_options, as_json))
+        return
+    if scheduler is None:
+        raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
         service_at(scheduler, storage_options, away, waits=True) as service,
@@ -421,6 +427,26 @@ def watch(
         else:
             job.watch()
         _exit_like(ctx, job.status())
+
+
+def _watch_folder(
+    url: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> Mapping[str, Any]:
+    """Show the fit in a folder until it has ended; return its status."""
+    from largek_dask.driver.storage import Folder
+    from largek_dask.service.fit_folder import FitFolder, follow
+    from largek_dask.service.terminal import terminal
+
+    fit = FitFolder(Folder(url, storage_options))
+    if as_json:
+        for event in follow(fit):
+            if event is not None:
+                click.echo(json.dumps(event, allow_nan=False))
+    else:
+        with terminal(fit.seen) as show:
+            for event in follow(fit):
+                show(event)
+    return fit.seen.status
 
 
 @contextmanager
@@ -482,49 +508,26 @@ def cancel(
     cls=Command,
     short_help="Print what a job has told so far.",
     example="largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job, or what was logged.",
+    json_help="Print one JSON object a line: the events of the job.",
 )
 @click.argument("job_id", metavar="ID")
-@click.option("--workers", is_flag=True, help="Warnings and errors that workers have logged.")
-@click.option("--worker", metavar="ADDR", help="Those of this worker alone.")
-@click.option(
-    "--source",
-    type=click.Choice(["driver", "worker"]),
-    help="Warnings and errors of the scheduler's process, or of workers.",
-)
-@click.option(
-    "--level",
-    type=click.Choice(["warning", "error", "critical"]),
-    help="Those of this level or above.",
-)
-@click.option("--last", "n", metavar="N", type=click.IntRange(0), help="The last N of them.")
 @option_service
 @option_storage
 def logs(
-    job_id: str,
-    workers: bool,
-    scheduler: str,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-    **asked: Any,
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
 ) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says.
 
-    With any of --workers, --worker, --source, --level and --last: the warnings and errors that were
-    logged for it, also by workers that are no more.
+    Below warnings and errors, indented, is where they come from: the traceback, and the last
+    warnings in the log of the process, also of a worker that has died.
     """
-    if workers:
-        if asked["source"] == "driver":
-            raise click.UsageError("give --workers or --source driver, not both")
-        asked["source"] = "worker"
-    is_log = any(value is not None for value in asked.values())
     with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
-            for event in job.logged(**asked) if is_log else job.events(follow=False):
+            for event in job.events(follow=False):
                 click.echo(json.dumps(event, allow_nan=False))
         else:
-            for line in job.logs(**asked):
+            for line in job.logs():
                 click.echo(line)
 
 

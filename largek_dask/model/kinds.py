@@ -58,7 +58,7 @@ def kind_named(name: object, place: str) -> type[Model]:
     if name not in KINDS:
         raise ModelFormatError(
             f"{place} is a model of the kind {name!r}, and this version of largek_dask knows only "
-            f"{', '.join(map(repr, KINDS))}. If a newer one has written it, install "
+            f"{', '.join(map(repr, sorted(KINDS)))}. If a newer one has written it, install "
             "that, from its checkout or wheel."
         )
     return KINDS[name]

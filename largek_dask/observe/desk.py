@@ -95,9 +95,6 @@ class Source(Protocol):
     def history(self, job_id: str) -> Iterable[Event]:
         """All events from files, the oldest first."""
 
-    def trouble(self) -> Sequence[str]:
-        """What cannot be read at the moment, in words."""
-
     def cancel(self, job_id: str, who: str) -> str:
         """Ask a job to end; its state."""
 
@@ -555,7 +552,6 @@ class Desk(threading.Thread):
             "states": states,
             "rows_per_second": round(sum(s for s in speeds if is_number(s))),
             "workers": len(workers),
-            "trouble": list(self.source.trouble()),
         }
 
     def _board(self, job_id: str) -> Watched:

@@ -73,7 +73,7 @@ NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
 LIVE = frozenset(
     {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
      "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective",
-     "result", "notices"}
+     "result"}
 )  # fmt: skip
 """Fields of a status that change while a job runs, or are told elsewhere."""
 

@@ -414,7 +414,6 @@ class Service:
         labels: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
-        notify: str | Sequence[str] = (),
         resume: str | Job | None = None,
         accept_version: bool = False,
         workers: Mapping[str, Any] | None = None,
@@ -446,8 +445,6 @@ class Service:
             the job waits until :meth:`Job.supply` gives it again.
         name : str, optional
             Shown beside the id.
-        notify : str or sequence of str
-            Targets of ``largek.service.notify``, on the scheduler, that are sent notices of it.
         resume : str or Job, optional
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may be
             given with it.
@@ -479,7 +476,7 @@ class Service:
         effort, one = options.pop("effort", None), _one_seed(seed, random_state)
         changes = _asked_workers(workers) | _fields(
             data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
-            labels=labels, name=name, notify=notify, **options,
+            labels=labels, name=name, **options,
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
@@ -618,29 +615,6 @@ class Service:
             ``silent`` (seconds since its last sign), ``why`` (it is left out, else None).
         """
         return list(self.ask_again("workers"))
-
-    def try_notice(self, target: str) -> dict[str, Any]:
-        """Have the scheduler send a notice for trial to one of its targets.
-
-        Parameters
-        ----------
-        target : str
-            Its name in the scheduler's configuration, ``largek.service.notify``.
-
-        Returns
-        -------
-        dict
-            ``target``, ``place`` (scheme and host, or the program), ``id`` of the notice,
-            ``delivered``, ``answer`` (what came back, in words), ``seconds``. It is tried once, for
-            5 seconds at most.
-
-        Raises
-        ------
-        ParameterError
-            There is no such target; names those there are.
-        """
-        found: dict[str, Any] = self.ask("notice", target=target)
-        return found
 
     def retire(self, worker: str) -> str:
         """Let a worker go: what it holds is brought to others, and its process ends.
@@ -806,7 +780,6 @@ def _one_seed(seed: Any, random_state: Any) -> Any:
 
 def _fields(**given: Any) -> dict[str, Any]:
     """What is given of a job's fields, as they are sent."""
-    notify = given.pop("notify")
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
@@ -817,8 +790,6 @@ def _fields(**given: Any) -> dict[str, Any]:
         given["max_time"] = parse_duration(given["max_time"], "max_time")
     if given.get("memory_limit") is not None:
         given["memory_limit"] = parse_memory(given["memory_limit"])
-    if notify:
-        given["notify"] = [notify] if isinstance(notify, str) else _as_list(notify)
     return {name: _plain(value) for name, value in given.items() if value is not None}
 
 

@@ -28,7 +28,7 @@ from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
 from largek_dask.observe.showing import Seen
 from largek_dask.service.credentials import check_secrets
-from largek_dask.service.lines import line_of, log_line_of
+from largek_dask.service.lines import line_of, origin_of
 from largek_dask.service.terminal import terminal
 from largek_dask.service.wire import error_of, model_of
 
@@ -70,9 +70,7 @@ class Job:
             storage, workers, memory, credentials, version), ``note`` (the same in words),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, ``notify`` (targets of notices), ``notices`` (of
-            each its ``id``, ``kind``, ``target``, ``run``, ``at``, ``text``, ``tries``, ``state``,
-            pending, sent or given up, and the last ``answer``), while it is queued or waits
+            of this package that have computed it, while it is queued or waits
             ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
             reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
             ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
@@ -114,7 +112,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            accepted, notice, cancelling, finished, failed, cancelled, deleted.
+            accepted, cancelling, finished, failed, cancelled, deleted.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -218,63 +216,18 @@ class Job:
         events = self.events(follow=False)
         return plot_of(self.id, self.status(), events)
 
-    def logs(
-        self,
-        *,
-        worker: str | None = None,
-        source: str | None = None,
-        level: str | None = None,
-        n: int | None = None,
-    ) -> list[str]:
-        """What the job has told so far, as lines of text.
+    def logs(self) -> list[str]:
+        """What the job has told so far, as lines of text: when (UTC), what kind, what it says.
 
-        Without arguments its events: when (UTC), what kind, what it says. With any of them the
-        warnings and errors that processes have logged for it: see :meth:`logged`, which has them as
-        mappings.
+        Below warnings and errors, indented, is where they come from: the traceback, and the last
+        warnings in the log of the process. ``client.get_worker_logs()`` has all lines of workers.
         """
-        if all(asked is None for asked in (worker, source, level, n)):
-            objective = objective_in(self.status())
-            return [line_of(event, objective) for event in self.events(follow=False)]
-        found = self.logged(worker=worker, source=source, level=level, n=n)
-        return [log_line_of(line) for line in found]
-
-    def logged(
-        self,
-        *,
-        worker: str | None = None,
-        source: str | None = None,
-        level: str | None = None,
-        n: int | None = None,
-    ) -> list[dict[str, Any]]:
-        """Warnings and errors that processes have logged for the job, the oldest first.
-
-        Workers send them at once, so that the last ones of a worker that died are there: at most 10
-        a second and 1,000 a job, of 2 kB each. They are kept in its folder.
-
-        Parameters
-        ----------
-        worker : str, optional
-            Of this worker alone, by its address.
-        source : str, optional
-            ``"driver"``, the scheduler's process, or ``"worker"``.
-        level : str, optional
-            Of this level or above: ``"warning"``, ``"error"`` or ``"critical"``.
-        n : int, optional
-            The last so many of these.
-
-        Returns
-        -------
-        list of dict
-            ``time`` (UTC), ``run``, ``source``, ``worker`` (its address, or None), ``level``,
-            ``logger``, ``message``, and ``left_out``, if lines before it were.
-
-        Raises
-        ------
-        ParameterError
-            There is no such source, level or number.
-        """
-        asked = {"worker": worker, "source": source, "level": level, "n": n}
-        return list(self._service.ask_again("logged", id=self.id, asked=asked))
+        objective = objective_in(self.status())
+        return [
+            line
+            for event in self.events(follow=False)
+            for line in (line_of(event, objective), *origin_of(event))
+        ]
 
     def _is_over(self, n: int) -> bool:
         """Whether no event follows number ``n - 1``."""

@@ -20,12 +20,10 @@ from largek_dask.service.credentials import check_secrets, options_of, output_fo
 from largek_dask.service.deletion import Deletions
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
-from largek_dask.service.journal import Journal
 from largek_dask.service.known import KnownJob, unreadable_status
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
-from largek_dask.service.notices import Notices
 from largek_dask.service.queue import Queue
 from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
@@ -68,10 +66,6 @@ class Jobs:
 
     Attributes
     ----------
-    journal : Journal
-        What has been logged for each.
-    notices : Notices
-        What is sent of them to targets that are configured here.
     idle : IdleWorkers, optional
         Ends workers while there are no jobs.
 
@@ -94,19 +88,12 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-
-        def heard(event: Event) -> None:
-            self.notices.hear(event)
-            tell(event)
-
-        self._register = register = Register(tenure, heard, self._changed, *tend)
-        self.notices = Notices(register, owner)
-        self._submissions = Submissions(register, tenure, owner, connect, heard, workers)
+        self._register = register = Register(tenure, tell, self._changed, *tend)
+        self._submissions = Submissions(register, tenure, owner, connect, tell, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(register, tenure)
         self._deletions = Deletions(register, tenure)
         self._tender = Tender(register, tenure, self._deletions.finish, *tend)
-        self.journal = Journal(register)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -114,8 +101,6 @@ class Jobs:
         """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
         self._tender.start()
-        self.journal.start()
-        self.notices.start()
         if self.idle is not None and self.idle.is_on:
             self.idle.start()
 
@@ -128,8 +113,7 @@ class Jobs:
             Jobs that had not stopped after ``seconds``.
         """
         self._tender.stop()
-        self.notices.stop()
-        threads = [self._queue, self._tender, self.notices, self.journal]
+        threads = [self._queue, self._tender]
         if self.idle is not None and self.idle.is_on:
             self.idle.stop()
             threads.append(self.idle)
@@ -139,8 +123,6 @@ class Jobs:
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        # The last lines of runs that have ended just now are written too.
-        self.journal.stop()
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
@@ -219,7 +201,6 @@ class Jobs:
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
         spec = JobSpec.parse(document)
-        self.notices.check(spec.notify)
         return self._submissions.take(spec, secrets, owner, check).record.id
 
     def resume(

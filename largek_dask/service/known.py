@@ -410,8 +410,6 @@ class KnownJob:
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
             "versions": list(record.versions),
-            "notify": list(record.spec.notify),
-            "notices": [notice.model_dump(mode="json") for notice in record.notices],
             # Who has all jobs knows its place among them.
             "queue": None,
             **record.spec.objective.told(),

@@ -99,12 +99,6 @@ def _algorithm(name: str) -> str:
     return _one_of(ALGORITHMS, name)
 
 
-def _once_each(names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise ValueError("names one twice")
-    return names
-
-
 def _one_of(names: Collection[str], name: str) -> str:
     if name not in names:
         raise ValueError(f"is not one of {', '.join(names)}")
@@ -254,8 +248,6 @@ class JobSpec(BaseModel):
     """None: all that there are."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
-    notify: Annotated[list[Name], Field(max_length=10), AfterValidator(_once_each)] = []
-    """Targets of the scheduler's that notices of the job are sent to."""
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
@@ -285,8 +277,6 @@ class JobSpec(BaseModel):
         document = self.model_dump(mode="json")
         if self.workers is None:
             del document["workers"]
-        if not self.notify:
-            del document["notify"]
         if self.mixture is None:
             del document["mixture"], document["dither"]
         return document

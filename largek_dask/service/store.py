@@ -47,9 +47,8 @@ from largek_dask.errors import (
     RecoveryWarning,
     warn,
 )
-from largek_dask.redaction import redactor
+from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
-from largek_dask.service.notice import Notice
 from largek_dask.service.sizing import Takes
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
@@ -57,11 +56,11 @@ from largek_dask.version import __version__
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "deleting", "versions", "notices")
+LATER = ("ended", "deleting", "versions")
 """Fields that records have only where they say something."""
-REMOVED = frozenset({"paused", "resumed", "kept", "cleared"})
+REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
 """Fields of records of earlier versions that are ignored."""
-REMOVED_FROM_SPEC = frozenset({"priority"})
+REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
 IDLE = "idle"
 """A file of the store that is there while workers are to end, as no job wants them."""
@@ -147,7 +146,6 @@ class _Document(BaseModel):
     ended: Annotated[float, Field(ge=0)] | None = None
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
-    notices: Annotated[list[Notice], Field(max_length=1_000)] = []
     takes: Takes | None = None
     spec: dict[str, Any]
 
@@ -180,8 +178,6 @@ class Record:
     versions: tuple[str, ...] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by somebody."""
-    notices: tuple[Notice, ...] = ()
-    """Notices of this run, and of those before what is still to be sent; see ``notices.py``."""
     takes: Takes | None = None
     """What it takes of workers' memory; None of one that an earlier version has kept."""
 
@@ -208,7 +204,7 @@ class Records:
         # Who submits what, where: for nobody else on this machine.
         self.folder = folder = folder.private()
         self.url = folder.url
-        self._redact = redactor(folder.storage_options)
+        self._redact = Redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self._lease = lease
@@ -443,7 +439,6 @@ class Records:
             ended=found.ended,
             deleting=found.deleting,
             versions=tuple(found.versions),
-            notices=tuple(found.notices),
             takes=found.takes,
         )
 
@@ -574,17 +569,11 @@ def _dumped(record: Record) -> bytes:
             )
         },
         # Earlier versions read records without what they do not know.
-        **{name: _plain(value) for name in LATER if (value := getattr(record, name))},
+        **{name: value for name in LATER if (value := getattr(record, name))},
         **({} if record.takes is None else {"takes": record.takes.model_dump()}),
         "spec": record.spec.dump(),
     }
     return json.dumps(document, allow_nan=False).encode()
-
-
-def _plain(value: Any) -> Any:
-    """A field as JSON has it."""
-    is_documents = isinstance(value, tuple) and isinstance(value[0], BaseModel)
-    return [each.model_dump(mode="json") for each in value] if is_documents else value
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from benchmarks import guard, tables
 from benchmarks.common import RESULTS
 from benchmarks.quotes import QUOTES
@@ -45,6 +47,7 @@ def test_every_marker_is_compared():
         assert text.count("<!-- quote") == len(tables.read_quotes(page))
 
 
+@pytest.mark.slow
 def test_fixed_fits_do_no_more_than_they_did():
     """Counts of distances, passes, bytes and kernels, which have no noise."""
     found = guard.child_record("benchmarks.counted", None)

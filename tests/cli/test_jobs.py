@@ -33,10 +33,8 @@ ENDLESS = ("--algorithm", "minibatch", "--set", "batch_rows=64", "--tol", 0, "--
 def service(tmp_path_factory):
     """The service of a cluster of one worker, in this process."""
     quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
-    # They end with 0, and with 1.
-    targets = {"lab": {"command": ["true"]}, "deaf": {"command": ["false"]}}
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set({**quick, "largek.service.notify": targets}))
+        stack.enter_context(dask.config.set(quick))
         client = make_client(stack, 1, processes=False, protocol="tcp://")
         yield lk.connect(client, store=str(tmp_path_factory.mktemp("store")))
 
@@ -394,28 +392,6 @@ def test_workers__the_address_is_whole_in_a_narrow_terminal():
     assert "Left out: " in shown
 
 
-def test_notices_are_tried_out_and_sent(service, run, submit, data, tmp_path):
-    told = run("notify", "test", "lab").stdout
-    assert told == "lab (true): delivered, exit code 0\n"
-    found = json.loads(run("notify", "test", "deaf", "--json", code=1).stdout)
-    assert (found["delivered"], found["answer"]) == (False, "exit code 1")
-    assert "no target 'lap'" in run("notify", "test", "lap", code=1).stderr
-    job = service.job(submit("--notify", "lab", "--max-iter", 1))
-    assert job.status()["notify"] == ["lab"]
-    eventually(
-        lambda: [each["state"] for each in job.status()["notices"]] == ["sent"], "it is sent"
-    )
-    assert job.status()["notices"][0]["id"] == f"{job.id}.1.finished"
-    assert "finished, sent to lab" in run("logs", job.id).stdout
-    refused = run("submit", "--resume", job.id, "--notify", "lab", code=2)
-    assert "--notify belongs to a new job" in refused.stderr
-    wrong = run("submit", data, "-k", 5, "--out", tmp_path / "b", "--notify", "lap", code=1)
-    assert "those of largek.service.notify in its configuration: lab, deaf" in wrong.stderr
-    other = service.submit(data, n_clusters=5, output=str(tmp_path / "c"), notify="lab", max_iter=1)
-    assert other.status()["notify"] == ["lab"]
-    other.wait("120s")
-
-
 def test_a_version_is_accepted(run, three, service):
     one = three[0]
     known = job_on_the_scheduler(service, one)
@@ -426,37 +402,6 @@ def test_a_version_is_accepted(run, three, service):
     run("submit", "--resume", one, "--accept-version")
     assert service.job(one).state == "queued"
     assert service.job(one).status()["versions"] == ["0.0.9", lk.__version__]
-
-
-def test_what_was_logged_for_a_job(run, submit, service):
-    """How lines come to the scheduler is tested with its journal."""
-    job_id = submit("--name", "noisy", *ENDLESS)
-    job = service.job(job_id)
-    eventually(lambda: job.status().get("step", 0) >= 1, "it takes steps")
-    (address,) = (row["address"] for row in service.workers())
-    journal = service.client.cluster.scheduler.plugins["largek-jobs"]._jobs.journal
-    line = {"job": job_id, "run": 1, "time": "2026-11-25T12:00:00.000+00:00", "level": "ERROR"}
-    line["logger"] = "some.driver"
-    journal.take("driver", None, {**line, "message": "of the scheduler's process"})
-    journal.take("worker", address, {**line, "message": "of a worker"})
-
-    def own(lines):
-        """Those of this test: of a busy machine a fit may have something to say as well."""
-        return [line for line in lines if "some.driver" in str(line)]
-
-    eventually(lambda: len(own(job.logged())) == 2, "both lines")
-    lines = own(run("logs", job_id, "--workers").stdout.splitlines())
-    assert len(lines) == 1
-    assert lines[0].endswith(f"{address} some.driver: of a worker")
-    assert own(run("logs", job_id, "--worker", address).stdout.splitlines()) == lines
-    printed = run("logs", job_id, "--source", "driver", "--json").stdout.splitlines()
-    (told,) = map(json.loads, own(printed))
-    assert (told["message"], told["level"]) == ("of the scheduler's process", "ERROR")
-    assert own(run("logs", job_id, "--level", "critical").stdout.splitlines()) == []
-    assert len(run("logs", job_id, "--last", 1).stdout.splitlines()) == 1
-    assert "queued" in run("logs", job_id).stdout.splitlines()[0]
-    run("cancel", job_id)
-    job.wait("60s")
 
 
 def submit_to(run, tmp_path):
@@ -489,12 +434,11 @@ def submit_to(run, tmp_path):
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
         (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
-        (["watch"], 2, "Missing argument 'ID'"),
+        (["watch"], 2, "Missing argument 'ID_OR_FOLDER'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
         (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
-        (["logs", "lk-1", "--workers", "--source", "driver"], 2, "not both"),
         (["delete"], 2, "give ID..., or --older-than"),
         (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
         (["delete", "lk-1", "--state", "failed"], 2, "belong to --older-than"),

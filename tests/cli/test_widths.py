@@ -116,7 +116,7 @@ def _summary_table(status: dict[str, Any]) -> Any:
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses that the commands are given."""
     folder = tmp_path_factory.mktemp("widths")
-    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     found = {name: str(folder / name) for name in ("npy.npy", "x", "run", "path")}
     np.save(found["npy.npy"], x)
     lk.ingest(x, found["x"], progress=False)
@@ -173,9 +173,9 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
-    # These print lines, ids and words, or serve until they are stopped; `warmup` compiles, and has
+    # These print lines, ids and words; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "serve", "warmup", "delete", "notify"}
+    lines = {"submit", "cancel", "logs", "warmup", "delete"}
     assert set(main.commands) == told | lines
 
 

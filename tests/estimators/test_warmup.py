@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +22,6 @@ from largek_dask.kernels.bounds.boxes import FEWEST_CENTERS, FEWEST_DIRECT, WIDT
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import cache_folder
 from largek_dask.kernels.tile import DIRECT_FEATURES
-from tests.helpers.covering import slow
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -78,13 +75,6 @@ for k in (6, 250):
     km.predict(x), km.transform(x[:77]), km.score(x)
 """
 
-ONE = """
-import numpy as np
-from largek_dask.kernels.jit import njit
-njit(lambda x: x)(np.zeros((1,) * {n}))
-"""
-"""A small function of its own for each kind."""
-
 
 def run_json(*arguments: str) -> Any:
     result = CliRunner().invoke(main, [*arguments, "--json"])
@@ -110,23 +100,15 @@ def test_every_number_of_features_with_kernels_of_its_own_is_warmed(tmp_path: Pa
             assert f"float32, {d} features, 300 clusters{how}" in names
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("kind", "narrow"),
-    [
-        ("float32", (6,)),
-        ("sparse float32", (6,)),
-        *slow(*((kind, (3, 8)) for kind in warmup_module.KINDS)),
-    ],
-)
-def test_a_fit_needs_nothing_that_is_not_there_afterwards(
-    kind: str, narrow: tuple[int, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", warmup_module.KINDS)
+def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: Path) -> None:
     """Whatever has been compiled before: the files that a fit uses are among the warmed."""
-    warms = WARMS.format(kind=kind, narrow=narrow)
+    warms = WARMS.format(kind=kind, narrow=(3, 8))
     warmed = names_used(warms)
     fits = SPARSE if kind.startswith("sparse") else DENSE
-    program = fits.format(dtype=kind.rpartition(" ")[2], few=narrow[0], narrow=narrow[-1])
+    program = fits.format(dtype=kind.rpartition(" ")[2], few=3, narrow=8)
     used = names_used(FITS.format(fits=program), str(tmp_path / "x.zarr"))
     assert len(used) > 20
     if not used <= warmed:
@@ -146,6 +128,7 @@ lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500
 """
 
 
+@pytest.mark.slow
 def test_the_last_pass_over_many_clusters_needs_nothing_else() -> None:
     """As the test before: of the files that a fit uses, those of boxes are among the warmed."""
     warms = WARMS.replace(", narrow={narrow!r}", "").format(kind=warmup_module.MANY[0])
@@ -168,45 +151,6 @@ def test_boxes_of_every_width_are_warmed() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """An empty cache, and processes that compile one function each."""
-
-    async def in_process(kind: str, told: Any) -> None:
-        ran = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", ONE.format(n=1 + warmup_module.KINDS.index(kind))),
-            env=os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path)},
-        )
-        assert await ran.wait() == 0
-        told(f"{kind} is done")
-
-    monkeypatch.setattr(warmup_module, "_in_process", in_process)
-    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
-        assert not cache_folder().exists()
-        yield
-
-
-def compile_one(kind: str) -> None:
-    """A small function of its own for each kind."""
-    from largek_dask.kernels.jit import njit
-
-    njit(lambda x: x)(np.zeros((1,) * (1 + warmup_module.KINDS.index(kind))))
-
-
-@pytest.mark.usefixtures("small")
-def test_the_second_time_there_is_nothing_to_do() -> None:
-    told: list[str] = []
-    (first,) = lk.warmup(told=told.append)
-    assert sorted(told) == sorted(f"{kind} is done" for kind in warmup_module.KINDS)
-    assert (first.kernels, first.there, first.folder) == (4, 4, str(cache_folder()))
-    (second,) = lk.warmup(told=told.append)
-    assert (second.kernels, second.there, len(told)) == (0, 4, 4)
-    assert "nothing to do, 4 kernels are there" in second.words()
-    next(cache_folder().glob("*.bin")).unlink()
-    (third,) = lk.warmup(n_processes=1)
-    assert (third.kernels, third.there) == (1, 4), "what was removed is made again"
-
-
-@pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """An empty cache, and a file of each kind that is made."""
 
@@ -218,6 +162,20 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(warmup_module, "_in_process", in_process)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         yield
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_second_time_there_is_nothing_to_do() -> None:
+    told: list[str] = []
+    (first,) = lk.warmup(told=told.append)
+    assert sorted(told) == sorted(f"{kind} is done" for kind in warmup_module.KINDS)
+    assert (first.kernels, first.there, first.folder) == (4, 4, str(cache_folder()))
+    (second,) = lk.warmup(told=told.append)
+    assert (second.kernels, second.there, len(told)) == (0, 4, 4)
+    assert "nothing to do, 4 kernels are there" in second.words()
+    next(cache_folder().glob("*.bin")).unlink()
+    (third,) = lk.warmup(n_processes=1)
+    assert (third.kernels, third.there) == (1, 4), "what was removed is made again"
 
 
 @pytest.mark.usefixtures("quick")
@@ -249,7 +207,7 @@ def test_what_is_written_about_many_clusters_is_so() -> None:
     assert f"From {few} on ({direct} with" in page.read_text()
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("quick")
 def test_command_and_workers(fresh_cluster: Any) -> None:
     told = run_json("warmup")
     assert told["kernels"] == 4

@@ -283,7 +283,7 @@ class Values(Program):
     """A model is saved, and labels and probabilities are written to files."""
 
     name = "values"
-    OUTS = ("labels.npy", "labels.npz", "labels.csv", "labels.zarr")
+    OUTS = ("labels.npy", "labels.csv", "labels.zarr")
 
     def _write(self, folder: Path, out: str) -> str | None:
         model = lk.load_model(str(self.data / "mixture.zarr"))
@@ -304,13 +304,13 @@ class Values(Program):
         model = lk.load_model(str(self.data / "mixture.zarr"))
         model.save(str(folder / "model.zarr"))
         say("model", model.digest())
-        for out in (*self.OUTS, "soft.npz"):
+        for out in (*self.OUTS, "soft.npy"):
             say("values", out, self._write(folder, out))
 
     def check(self, folder: Path, said: Said, everything: Said) -> None:
         """Look at each, and write those again that are not there."""
         self.expect(said, everything, ("model",), digest_of_model(folder / "model.zarr"))
-        for out in (*self.OUTS, "soft.npz"):
+        for out in (*self.OUTS, "soft.npy"):
             found = self._found(folder, out)
             self.expect(said, everything, ("values", out), found)
             if found is None:

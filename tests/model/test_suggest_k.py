@@ -18,6 +18,7 @@ from largek_dask.model.suggest_k import (
     spectrum_of,
     suggest_k,
 )
+from tests.helpers.covering import in_turns
 from tests.oracles.dcd_certain import inertia_of, simple_path
 
 K = 8
@@ -45,9 +46,12 @@ def planted(k, d, r):
     return np.array(centers)[r.integers(k, size=N)] + r.normal(size=(N, d))
 
 
-@pytest.mark.parametrize("with_spectrum", [True, False])
-@pytest.mark.parametrize(("k", "d"), [(2, 1), (4, 1), (3, 2), (6, 2), (5, 5), (3, 20), (6, 20)])
-def test_planted_groups_are_counted(k, d, with_spectrum):
+@pytest.mark.parametrize(
+    ("shape", "with_spectrum"),
+    in_turns([(2, 1), (4, 1), (3, 2), (6, 2), (5, 5), (3, 20), (6, 20)], [True, False]),
+)
+def test_planted_groups_are_counted(shape, with_spectrum):
+    k, d = shape
     found = judged(planted(k, d, np.random.default_rng([k, d])), with_spectrum=with_spectrum)
     assert (found.k, found.clear) == (k, True), str(found)
     assert found.stability[k - 1] >= STABLE
@@ -72,8 +76,7 @@ ONE_LUMP = {
 }
 
 
-@pytest.mark.parametrize("with_spectrum", [True, False])
-@pytest.mark.parametrize("name", ONE_LUMP)
+@pytest.mark.parametrize(("name", "with_spectrum"), in_turns([*ONE_LUMP], [True, False]))
 def test_one_lump_has_no_clear_k(name, with_spectrum):
     found = judged(ONE_LUMP[name](np.random.default_rng(0)), with_spectrum=with_spectrum)
     assert (found.k, found.runner_up, found.clear) == (None, None, False), str(found)

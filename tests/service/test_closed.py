@@ -77,7 +77,6 @@ ASKED = {
     "watch": lambda _, job: job.watch(),
     "events": lambda _, job: list(job.events()),
     "logs": lambda _, job: list(job.logs()),
-    "logged": lambda _, job: job.logged(),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
     "cancel": lambda _, job: job.cancel(),
@@ -167,7 +166,6 @@ def test_commands_without_a_scheduler(command, data, model, tmp_path, monkeypatc
     line = command.format(data=data, out=tmp_path, model=tmp_path / "model.zarr")
     done = CliRunner().invoke(main, [*line.split(), "--scheduler", "tcp://127.0.0.1:9"])
     assert done.exit_code == (4 if command.startswith("watch") else 1)
-    assert done.stderr == (
-        "Error: no Dask scheduler answers at 'tcp://127.0.0.1:9' (OSError): check the address and "
-        "that `dask scheduler` runs there. Try `largek doctor --scheduler tcp://127.0.0.1:9`.\n"
-    )
+    assert "no Dask scheduler answers at 'tcp://127.0.0.1:9'" in done.stderr
+    assert "(OSError: nothing listens at tcp://127.0.0.1:9): check the address" in done.stderr
+    assert "`largek doctor --scheduler tcp://127.0.0.1:9`" in done.stderr

@@ -23,6 +23,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.threads import ALONE
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
+from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 from tests.passes.toys import rows_of
 
@@ -74,9 +75,10 @@ def optimum(x, k):
     return best
 
 
-@pytest.mark.parametrize("dtype", ["f8", "f4", "u1"])
-@pytest.mark.parametrize("method", [Published(), DCClust()])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "method", "weighted"),
+    in_turns(["f8", "f4", "u1"], [Published(), DCClust()], [False, True]),
+)
 def test_path(dtype, method, weighted):
     x = blobs(300, 3, 5)
     x = np.round(x * 5 + 100).astype(dtype) if dtype == "u1" else x.astype(dtype)

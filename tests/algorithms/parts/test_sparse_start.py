@@ -19,6 +19,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits
+from tests.helpers.covering import in_turns
 
 ALGORITHMS = {"nmbatch": lk.NMBatch(), "minibatch": lk.MiniBatch(), "lloyd": lk.Lloyd()}
 
@@ -66,10 +67,12 @@ def test_the_fit_of_the_issue():
     assert km.inertia_ < 0.9 * cost(x, start(x, 101, init="random"))
 
 
-@pytest.mark.parametrize(("n", "k"), [(101, 101), (130, 101), (1_001, 101), (4_000, 700)])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_any_size(n, k, dtype, weighted):
+@pytest.mark.parametrize(
+    ("size", "dtype", "weighted"),
+    in_turns([(101, 101), (130, 101), (1_001, 101), (4_000, 700)], ["f4", "f8"], [False, True]),
+)
+def test_any_size(size, dtype, weighted):
+    n, k = size
     x = topics(n, 40, 60, dtype=dtype)
     weight = np.arange(n) % 3 + 0.5 if weighted else None
     km = lk.KMeans(k, random_state=1, max_iter=5).fit(x, sample_weight=weight)
@@ -78,8 +81,7 @@ def test_any_size(n, k, dtype, weighted):
     assert km.inertia_ == pytest.approx(cost(x, km.cluster_centers_, weight), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("init", ["auto", "two-level"])
+@pytest.mark.parametrize(("name", "init"), in_turns([*ALGORITHMS], ["auto", "two-level"]))
 def test_every_algorithm_that_takes_sparse_rows(name, init):
     x = topics(2_000, 50, 150)
     km = lk.KMeans(150, algorithm=ALGORITHMS[name], init=init, random_state=0, max_iter=4).fit(x)

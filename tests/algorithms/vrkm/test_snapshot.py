@@ -37,6 +37,9 @@ FORMS = {
     "rows-gradient": {"round_rows": 1, "plus_plus": False},
 }
 every_form = pytest.mark.parametrize("form", FORMS)
+few_forms = pytest.mark.parametrize(
+    "form", ["auto", "rows-gradient", *slow("rounds", "rounds-gradient", "rows")]
+)
 
 
 def run(
@@ -233,7 +236,7 @@ def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
     assert found(memory_limit=0) == expected, "labels are found again for every round"
 
 
-@every_form
+@few_forms
 @pytest.mark.parametrize("weighted", [True, *slow(False)])
 def test_chunks_that_are_shown_as_one_change_no_bit(form, weighted, monkeypatch):
     """With bounds, threads, and rows of weight 0 that hold nothing."""
@@ -281,7 +284,7 @@ def test_rows_one_by_one_know_no_chunks(form):
     assert len(found) == 1
 
 
-@every_form
+@few_forms
 def test_bounds_change_no_bit(form, monkeypatch):
     """They begin once few rows change; then fewer distances are computed, for the same labels."""
     x = blobs(3000, 60, 150, seed=8, spread=0.5)
