@@ -449,10 +449,8 @@ class Service:
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may be
             given with it.
         accept_version : bool
-            With ``resume``, whether the scheduler's version may continue what another version has
-            computed. A job that has not ended waits for that (``reason`` "version"). The bits of
-            its result may differ from those of either version alone; the provenance of its model
-            names both.
+            With ``resume``, whether this version may continue what another one has computed, as a
+            waiting job (``reason`` "version") needs. Its model's provenance names both.
         workers : mapping, optional
             Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: with fewer than ``min`` (1) it
             waits; it uses at most ``max``, the same ones while they live, which have all ``tags``
