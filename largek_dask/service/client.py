@@ -452,9 +452,8 @@ class Service:
             With ``resume``, whether this version may continue what another one has computed, as a
             waiting job (``reason`` "version") needs. Its model's provenance names both.
         workers : mapping, optional
-            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: with fewer than ``min`` (1) it
-            waits; it uses at most ``max``, the same ones while they live, which have all ``tags``
-            (``dask worker --resources bigmem=1``). No bit of the model depends on it.
+            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: the fewest (1) and most workers
+            that it uses, and tags that these have (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
