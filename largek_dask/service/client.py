@@ -419,10 +419,7 @@ class Service:
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job, or go on with one that has ended.
-
-        Whatever can be known to go wrong is found now: data, numbers, memory, output, and the
-        versions and the view of every worker.
+        """Submit a job, or resume one that has ended, after checks of all that it needs.
 
         Parameters
         ----------
@@ -434,7 +431,7 @@ class Service:
         output : str
             URL of a new folder: model, labels, checkpoints, events.
         seed, random_state : int
-            Two names of the seed: give one of them. 0 by default.
+            Two names of the seed, 0 by default.
         max_time : float or str, optional
             Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
