@@ -5,7 +5,7 @@ ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
 WORKDIR /source
-COPY pyproject.toml hatch_build.py README.md CHANGELOG.md LICENSE ./
+COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY largek_dask ./largek_dask
 RUN python3 -m venv /opt/largek \
     && /opt/largek/bin/pip install --no-cache-dir --no-compile ".[s3,parquet,hdf5,metrics]"

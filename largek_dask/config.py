@@ -78,17 +78,6 @@ DEFAULTS: dict[str, Any] = {
         "retry-seconds": 300.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,
-        # looked after once an hour; never of jobs that are kept, and never a model or labels
-        "retention": {
-            # how long after its end a job's checkpoints are removed, such as 7d (None: never): to
-            # go on with it is then to begin anew
-            "checkpoints": "7d",
-            # how long after its end a job is, with its record, checkpoints and events
-            "jobs": None,
-        },
-        # targets of notices of jobs, by name: url, perhaps with secret, or command, a list of
-        # texts; secret is {env: NAME}, of the scheduler's environment, and url may be
-        "notify": {},
         # seconds without a job after which all workers end; None: they stay
         "idle-seconds": None,
         # the command, without a shell, that has them start again when there is a job
@@ -96,9 +85,6 @@ DEFAULTS: dict[str, Any] = {
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },
-    # form of the log of a scheduler with jobs and of its workers: plain, as Dask sets it up, or
-    # json, one object a line
-    "log": "plain",
     "observe": {
         # whether a scheduler's dashboard has a page of its jobs, at /largek
         "dashboard": True,

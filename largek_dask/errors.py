@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from typing import Literal, ParamSpec, TypeVar
@@ -46,9 +46,11 @@ __all__ = [
     "UnknownParameterError",
     "VersionMismatchError",
     "VersionMismatchWarning",
+    "raised_on",
     "warn",
     "warnings_heard_by",
     "without_causes",
+    "worker_of",
 ]
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -56,6 +58,7 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Error = TypeVar("Error", bound=BaseException)
 Hearer = Callable[[str, type[Warning]], None]
 _hearer: ContextVar[Hearer | None] = ContextVar("largek-warnings", default=None)
 
@@ -82,6 +85,20 @@ def warn(message: str, category: type[Warning]) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, category, stacklevel=level)
+
+
+def raised_on(worker: str, error: Error) -> Error:
+    """Return ``error`` with the address of the worker that it comes from, if it is known."""
+    if worker:
+        with suppress(AttributeError):
+            error.largek_worker = worker  # type: ignore[attr-defined]
+    return error
+
+
+def worker_of(error: BaseException) -> str | None:
+    """Return the address of the worker that an error comes from; None if it is not known."""
+    found: str | None = getattr(error, "largek_worker", None)
+    return found
 
 
 class LargekError(Exception):

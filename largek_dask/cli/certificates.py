@@ -13,7 +13,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from largek_dask.errors import ClusterError, OutputError
-from largek_dask.passes.encryption import certificates_in
 
 __all__ = ["FOLDER", "provide"]
 
@@ -83,8 +82,7 @@ def _why_not_valid(folder: Path) -> str | None:
         return "there were none" if absent == [*NAMES] else f"there was no {absent[0]}"
     authority, certificate, key = (str(folder / name) for name in NAMES)
     try:
-        ends = min(certificates_in(pem)[0].ends for pem in (authority, certificate))
-        _shake_hands(authority, certificate, key)
+        ends = _end_of(authority, certificate, key)
     except (ssl.SSLError, ValueError) as error:
         return f"the ones before were of no use: {getattr(error, 'verify_message', error)}"
     if ends < datetime.now(UTC) + LEAST:
@@ -92,8 +90,16 @@ def _why_not_valid(folder: Path) -> str | None:
     return None
 
 
-def _shake_hands(authority: str, certificate: str, key: str) -> None:
-    """Have a server with this certificate accepted by a client with this authority, in memory."""
+def _end_of(authority: str, certificate: str, key: str) -> datetime:
+    """Return when the authority or the certificate ends, whichever is first.
+
+    A client with this authority accepts a server with this certificate, in memory.
+
+    Raises
+    ------
+    ssl.SSLError
+        It does not, or the files are no certificates.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # A key with a password is refused, and nobody asked for it.
     server.load_cert_chain(certificate, key, lambda: "")
@@ -105,6 +111,9 @@ def _shake_hands(authority: str, certificate: str, key: str) -> None:
     for side in sides * 2:
         with contextlib.suppress(ssl.SSLWantReadError):
             side.do_handshake()
+    known = [*client.get_ca_certs(), sides[0].getpeercert() or {}]
+    ends = min(ssl.cert_time_to_seconds(str(each["notAfter"])) for each in known)
+    return datetime.fromtimestamp(ends, UTC)
 
 
 def _make(home: str, folder: Path) -> None:

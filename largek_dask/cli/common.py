@@ -38,6 +38,7 @@ __all__ = [
     "option_storage",
     "output",
     "parse_settings",
+    "service_option",
 ]
 
 FAILED = 1
@@ -209,17 +210,20 @@ def option_scheduler(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def option_service(command: Callable[..., Any]) -> Callable[..., Any]:
+def service_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``--scheduler ADDR`` of a command that is about jobs; Dask's own variable may say it."""
     return click.option(
         "--scheduler",
         metavar="ADDR",
-        required=True,
+        required=required,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
         help="Address of the scheduler that has the jobs (tcp://host:8786), or the scheduler.json "
         "in its store (path or URL), which says where it is now.",
-    )(command)
+    )
+
+
+option_service = service_option(required=True)
 
 
 def option_away(command: Callable[..., Any]) -> Callable[..., Any]:

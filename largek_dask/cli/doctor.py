@@ -1,23 +1,72 @@
-"""``largek doctor``: what is wrong with this machine, cluster or data set, and what to do."""
+"""``largek doctor``: check versions, threads, memory, a cluster and a data set."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import platform
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from largek_dask.cli.common import FAILED, Command, emit, option_scheduler, option_storage
+from largek_dask.cli.common import (
+    FAILED,
+    Command,
+    connected,
+    emit,
+    one_line,
+    option_scheduler,
+    option_storage,
+)
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from largek_dask.data.rows import Rows
 
 __all__ = ["doctor"]
+
+PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec", "scikit-learn")
+EXTRAS = {"s3": "s3fs", "parquet": "pyarrow", "hdf5": "h5py", "plots": "matplotlib"}
+"""A package of each extra whose absence is reported."""
+COMPARED = ("largek_dask", "numpy", "numba", "zarr")
+"""Packages compared between client, scheduler and workers, besides those that Dask compares."""
+MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
+"""Packages whose versions change results or the protocol; others are only noted."""
+
+LOW_MEMORY = 1 << 30
+"""Bytes; not tuned, as are those below."""
+LOW_DISK, MODEST_DISK = 256 << 20, 5 << 30
+SMALL_CHUNK, LARGE_CHUNK = 1 << 20, 256 << 20
+BUSY = 0.7
+"""Fraction of its memory limit that a worker uses before any job."""
+DROP = "remove them, or skip them: KMeans(on_bad_rows='skip'), largek fit --on-bad-rows skip"
+MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "broken": "[bold red]broken[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    area: str
+    level: Literal["ok", "note", "broken"]
+    """``broken`` keeps something from working; ``note`` costs time or memory."""
+    text: str
+    advice: str = ""
+    """What to do; empty if nothing is to be done."""
 
 
 @click.command(
     cls=Command,
-    short_help="Say what is wrong with machine, cluster or data, and what to do.",
+    short_help="Check this machine, a cluster or a data set, and say what to do.",
     example="largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr",
 )
 @option_scheduler
-@click.option("--data", metavar="URL", help="Also look at this data set.")
+@click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
 @click.pass_context
 def doctor(
@@ -27,40 +76,327 @@ def doctor(
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Say what is wrong with this machine, a cluster or a data set, and what to do.
+    """Check versions, threads and memory of this machine, a cluster and a data set.
 
-    Of a cluster that speaks TLS it says when each certificate ends. The exit code is 1 when
-    something is broken.
+    The exit code is 1 if something is broken.
     """
-    from distributed.security import Security
-
-    from largek_dask.cli.check_cluster import check_cluster
-    from largek_dask.cli.check_data import check_data
-    from largek_dask.cli.check_encryption import check_reachable, check_workers
-    from largek_dask.cli.check_machine import check_machine
-    from largek_dask.cli.common import connected
-    from largek_dask.cli.findings import broken, report, table
     from largek_dask.errors import LargekError
-    from largek_dask.service.scheduler_file import Finder
 
-    findings = list(check_machine())
+    found = [*_versions(), *_threads(), *_memory()]
     if scheduler is not None:
         try:
-            finder = Finder(scheduler, storage_options)
-            address = finder.find()
-            security = finder.security() or Security()
-            reachable = check_reachable(address, security)
-            findings += reachable
-            # What the look has found out already nobody has to wait for a second time.
-            if all(finding.level != "broken" for finding in reachable):
-                with connected(scheduler, storage_options) as client:
-                    findings += check_cluster(client)
-                    findings += check_workers(client, security)
+            with connected(scheduler, storage_options) as client:
+                assert client is not None
+                found += check_cluster(client)
         except LargekError as error:
-            findings.append(broken("cluster", str(error), "start it, or correct the address"))
+            advice = "start it, or correct the address"
+            found.append(Finding("cluster", "broken", one_line(error), advice))
     if data is not None:
-        findings += check_data(data, storage_options)
-    told = report(findings)
-    emit(told, as_json, lambda: table(findings))
-    if not told["healthy"]:
+        found += check_data(data, storage_options)
+    is_healthy = all(finding.level != "broken" for finding in found)
+    told = {"healthy": is_healthy, "findings": [asdict(finding) for finding in found]}
+    emit(told, as_json, lambda: _table(found))
+    if not is_healthy:
         ctx.exit(FAILED)
+
+
+def _table(findings: list[Finding]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.markup import escape
+    from rich.table import Table
+
+    shown = Table(box=SIMPLE_HEAD)
+    shown.add_column("", no_wrap=True)
+    shown.add_column("what", style="cyan", no_wrap=True)
+    shown.add_column("finding, and what to do", overflow="fold")
+    previous = None
+    for finding in findings:
+        text = escape(finding.text)
+        if finding.advice:
+            text += f"\n[dim]→ {escape(finding.advice)}[/]"
+        area = "" if finding.area == previous else finding.area
+        shown.add_row(MARKS[finding.level], area, text)
+        previous = finding.area
+    levels = [finding.level for finding in findings]
+    n_broken, n_notes = levels.count("broken"), levels.count("note")
+    if n_broken:
+        verdict = f"[bold red]{n_broken} broken[/], {n_notes} to improve."
+    elif n_notes:
+        verdict = f"[green]Nothing is broken[/]; {n_notes} to improve."
+    else:
+        verdict = "[green]All is well.[/]"
+    return Group(shown, verdict)
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def _versions() -> Iterator[Finding]:
+    from importlib import metadata, util
+
+    from largek_dask.version import __version__
+
+    told = [f"largek_dask {__version__}", f"Python {platform.python_version()}"]
+    told += [f"{name} {metadata.version(name)}" for name in PACKAGES]
+    yield Finding("versions", "ok", ", ".join(told))
+    if absent := {e: name for e, name in EXTRAS.items() if util.find_spec(name) is None}:
+        text = f"not installed: {', '.join(absent.values())}"
+        advice = f"if you need them: pip install 'largek_dask[{','.join(absent)}]'"
+        yield Finding("versions", "ok", text, advice)
+
+
+def _threads() -> Iterator[Finding]:
+    from llvmlite import binding
+
+    from largek_dask import config
+    from largek_dask.kernels.jit import cache_folder
+    from largek_dask.kernels.tile import select_tile
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    tile = select_tile()
+    text = (
+        f"{usable} of {os.cpu_count()} cores of {binding.get_host_cpu_name()} "
+        f"({platform.machine()}), kernels for vectors of {tile.lanes} numbers ({tile.name})"
+    )
+    if config.get("kernels.tile") != "auto":
+        advice = "unset largek.kernels.tile for the fastest one; results are the same"
+        yield Finding("threads", "note", f"{text}, as configured", advice)
+    elif tile.name == "plain":
+        advice = "expect a fraction of the speed of a CPU with AVX2"
+        yield Finding("threads", "note", f"{text}: correct, but not tuned for it", advice)
+    else:
+        yield Finding("threads", "ok", text)
+    folder = existing = cache_folder()
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK):
+        yield Finding(
+            "threads",
+            "note",
+            f"compiled kernels cannot be kept in {folder}: every process compiles them again",
+            "make it writable, or set DASK_LARGEK__KERNELS__CACHE_DIR to a folder that is",
+        )
+
+
+def _memory() -> Iterator[Finding]:
+    import psutil
+    from distributed.system import MEMORY_LIMIT
+
+    from largek_dask.driver.words import human_bytes
+
+    available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
+    text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
+    if available < LOW_MEMORY:
+        advice = "close something: a fit wants at least 1 GiB free"
+        yield Finding("memory", "note", text, advice)
+    else:
+        yield Finding("memory", "ok", text)
+    for name, folder in (("this folder", os.getcwd()), ("temporary files", tempfile.gettempdir())):
+        free = shutil.disk_usage(folder).free
+        text = f"{human_bytes(free)} free on disk for {name} ({folder})"
+        if free < LOW_DISK:
+            advice = "free some, or work elsewhere (TMPDIR for temporary files)"
+            yield Finding("memory", "broken", text, advice)
+        elif free < MODEST_DISK:
+            yield Finding("memory", "note", text, "enough for small data only")
+        else:
+            yield Finding("memory", "ok", text)
+
+
+# --- a cluster ------------------------------------------------------------------------------------
+
+
+def check_cluster(client: Client) -> Iterator[Finding]:
+    """Check workers, their memory and scratch, and the versions of packages."""
+    from largek_dask.driver.words import human_bytes
+
+    info = client.scheduler_info(n_workers=-1)
+    workers: dict[str, Any] = info["workers"]
+    text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"
+    yield Finding("cluster", "ok", text)
+    if not workers:
+        advice = f"start one: dask worker {info['address']}"
+        yield Finding("cluster", "broken", "no workers: a job waits for the first one", advice)
+        return
+    threads = sum(worker["nthreads"] for worker in workers.values())
+    least = human_bytes(min(worker["memory_limit"] for worker in workers.values()))
+    text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
+    yield Finding("cluster", "ok", text)
+    for address, worker in workers.items():
+        used, limit = worker["metrics"].get("memory", 0), worker["memory_limit"]
+        if limit and used > BUSY * limit:
+            text = f"worker {address} uses {human_bytes(used)} of {human_bytes(limit)}"
+            advice = "restart it, or give it more with --memory-limit"
+            yield Finding("cluster", "note", f"{text} before any job", advice)
+    for address, found in client.run(scratch_of, on_error="return").items():
+        # A worker of another version may not know the function: its version is reported.
+        if not isinstance(found, Exception) and found[1] < LOW_DISK:
+            folder, free = found
+            yield Finding(
+                "cluster",
+                "broken",
+                f"worker {address} has {human_bytes(free)} free for its scratch ({folder})",
+                "free some there, or start it with another --local-directory",
+            )
+    yield from compare_versions(client.get_versions(check=False, packages=list(COMPARED)))
+
+
+def scratch_of(dask_worker: Any) -> tuple[str, int]:
+    """Return a worker's folder for temporary files, and the free bytes there."""
+    folder = str(dask_worker.local_directory)
+    return folder, shutil.disk_usage(folder).free
+
+
+def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
+    """Name every package whose version is not the same everywhere.
+
+    Parameters
+    ----------
+    versions : mapping
+        As ``distributed.Client.get_versions`` returns it.
+    """
+    places = {
+        "here": versions["client"],
+        "scheduler": versions["scheduler"],
+        **{f"worker {address}": found for address, found in versions["workers"].items()},
+    }
+    by_package: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for place, found in places.items():
+        for package, version in found["packages"].items():
+            by_package[package][str(version)].append(place)
+    is_same = True
+    for package, by_version in sorted(by_package.items()):
+        if len(by_version) == 1 and not (package == "largek_dask" and "None" in by_version):
+            continue
+        is_same = False
+        told = "; ".join(
+            f"{'missing' if version == 'None' else version} at {', '.join(where)}"
+            for version, where in sorted(by_version.items())
+        )
+        level: Literal["note", "broken"] = "broken" if package in MUST_AGREE else "note"
+        advice = f"install one version of {package} everywhere and restart those processes"
+        yield Finding("versions", level, f"{package} is not the same everywhere: {told}", advice)
+    if is_same:
+        yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
+
+
+# --- a data set -----------------------------------------------------------------------------------
+
+
+def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Check a data set by its metadata and its first chunk."""
+    from largek_dask.data.sources import open_rows
+    from largek_dask.driver.words import human_bytes
+    from largek_dask.errors import LargekError, warnings_heard_by
+    from largek_dask.kernels.exact.statistics import compute_dtype
+
+    heard: list[str] = []
+    try:
+        with warnings_heard_by(lambda message, _: heard.append(message)):
+            rows = open_rows(url, storage_options=storage_options)
+    except (LargekError, OSError) as error:
+        advice = "check the address, the driver and the access rights"
+        yield Finding("data", "broken", str(error), advice)
+        return
+    n, d = rows.shape
+    text = f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)}"
+    yield Finding("data", "ok", text)
+    for message in heard:
+        yield Finding("data", "note", message, "say by --missing of a fit what they are")
+    yield from _storage(url, rows)
+    yield from _first_chunk(rows)
+    known = rows.stored_statistics()
+    if known is not None and known.get("n_bad"):
+        text = f"{known['n_bad']:,} rows hold NaN or infinity, the first is {known['first_bad']}"
+        yield Finding("data", "broken", text, DROP)
+    compute = compute_dtype(rows.dtype)
+    if compute.itemsize == 8:
+        yield Finding(
+            "data",
+            "note",
+            f"{rows.dtype} is computed in {compute}: half the speed of float32",
+            "if float32 is precise enough, store that: largek ingest --dtype float32",
+        )
+    yield from _reading_memory(rows)
+
+
+def _storage(url: str, rows: Rows) -> Iterator[Finding]:
+    from zarr.codecs import Crc32cCodec
+
+    from largek_dask import config
+    from largek_dask.data.stores import open_node
+    from largek_dask.data.zarr_rows import ZarrRows
+    from largek_dask.driver.words import count_of, human_bytes
+
+    if not isinstance(rows, ZarrRows) or rows.location is None:
+        yield Finding("data", "ok", f"read in {count_of(rows.n_chunks, 'chunk')}")
+        return
+    array = open_node(rows.location, rows.component, rows.storage_options)
+    advice = f"rewrite it once: largek ingest {url} better.zarr (chunks of 65,536 rows, floats raw)"
+    chunk_rows, chunk_columns = array.chunks
+    chunk = chunk_rows * chunk_columns * array.dtype.itemsize
+    text = f"stored in chunks of {chunk_rows:,} × {chunk_columns:,} ({human_bytes(chunk)})"
+    if array.shards is not None:
+        text += f" inside shards of {array.shards[0]:,} rows"
+    is_small = chunk < SMALL_CHUNK and chunk_rows < int(config.get("data.ingest-chunk-rows"))
+    if is_small and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
+        yield Finding("data", "note", f"{text}: too small, each one costs a request", advice)
+    elif chunk > LARGE_CHUNK:
+        yield Finding("data", "note", f"{text}: too large, several are in memory at once", advice)
+    else:
+        yield Finding("data", "ok", text)
+    if chunk_columns < rows.n_features:
+        text = "chunks are split along the columns: a row needs several"
+        yield Finding("data", "note", text, advice)
+    # A checksum, as ingest writes, counts as a compressor with Zarr.
+    packing = [codec for codec in array.compressors if not isinstance(codec, Crc32cCodec)]
+    if packing and array.dtype.kind == "f":
+        names = ", ".join(type(codec).__name__ for codec in packing)
+        text = f"floats compressed with {names}: they hardly shrink and read at half the rate"
+        yield Finding("data", "note", text, advice)
+
+
+def _first_chunk(rows: Rows) -> Iterator[Finding]:
+    from time import perf_counter
+
+    import numpy as np
+
+    from largek_dask.driver.words import human_bytes
+    from largek_dask.errors import LargekError
+    from largek_dask.kernels.rows import finite_rows
+    from largek_dask.passes.chunks import name_bad_columns
+
+    begun = perf_counter()
+    try:
+        x = rows.read(0)
+    except (LargekError, OSError) as error:
+        yield Finding("data", "broken", str(error), "restore the store from its source")
+        return
+    rate = human_bytes(x.nbytes / max(perf_counter() - begun, 1e-9))
+    text = f"the first chunk of {len(x):,} rows can be read, at {rate} per second"
+    yield Finding("data", "ok", text)
+    bad = np.flatnonzero(~finite_rows(x))
+    if len(bad):
+        columns = name_bad_columns(rows, x[bad[0] : bad[0] + 1])
+        text = (
+            f"row {bad[0]} holds NaN or infinity ({columns}; "
+            f"{len(bad):,} such rows in the first chunk)"
+        )
+        yield Finding("data", "broken", text, DROP)
+
+
+def _reading_memory(rows: Rows) -> Iterator[Finding]:
+    import numpy as np
+    from distributed.system import MEMORY_LIMIT
+
+    from largek_dask.driver.words import human_bytes
+
+    largest = int(np.diff(rows.chunk_table).max()) * rows.n_features * rows.dtype.itemsize
+    need = 4 * largest
+    text = f"reading holds about {human_bytes(need)} (four chunks) of {human_bytes(MEMORY_LIMIT)}"
+    if need > MEMORY_LIMIT // 2:
+        advice = "smaller chunks: largek ingest --chunk-rows 16384"
+        yield Finding("memory", "broken", text, advice)
+    else:
+        yield Finding("memory", "ok", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from largek_dask.cli.common import (
     option_away,
     option_service,
     option_storage,
+    service_option,
 )
 from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
 
@@ -31,16 +33,17 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
-ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
+ASIDE = (
+    "data", "resume", "accept_version", "wait", "away", "scheduler", "storage_options", "as_json",
+)  # fmt: skip
 """Parameters of `submit` that are no option of a job."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
-DRAINED = "the scheduler is drained; largek drain --undo ends that"
-ALL_AT_ONCE = 1_000
-"""Jobs in one answer, where all are asked for."""
 CONNECT_SECONDS = 10.0
 """Within so long a scheduler has to answer, or it is away."""
 PAUSE_SECONDS = 0.5
+ID = re.compile(r"lk-[0-9a-f]+")
+"""Ids that a scheduler gives to jobs."""
 
 
 @click.command(
@@ -56,13 +59,6 @@ PAUSE_SECONDS = 0.5
 )
 @fit_options
 @click.option("--name", help="Shown beside the id.")
-@click.option(
-    "--notify",
-    multiple=True,
-    metavar="TARGET",
-    help="Have notices of the job sent to this target of the scheduler's; may be repeated.",
-)
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
 @click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
 @click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
 @click.option(
@@ -74,9 +70,14 @@ PAUSE_SECONDS = 0.5
 @click.option(
     "--resume",
     metavar="ID",
-    help="Go on with a job that has ended, by other --max-iter, --tol, --max-time, --priority or "
-    "workers if given; or "
-    "with one that waits for its storage options since the scheduler was started again.",
+    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers if "
+    "given; or one that waits for its storage options or its version since the scheduler was "
+    "started again.",
+)
+@click.option(
+    "--accept-version",
+    is_flag=True,
+    help="With --resume: also if another version of largek has computed it; bits may differ then.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @option_away
@@ -88,6 +89,7 @@ def submit(
     /,
     data: str | None,
     resume: str | None,
+    accept_version: bool,
     wait: bool,
     away: str,
     scheduler: str,
@@ -102,6 +104,8 @@ def submit(
     only the name is kept, and the value is looked up in the scheduler's environment.
     """
     if resume is None:
+        if accept_version:
+            raise click.UsageError("give --resume ID with --accept-version")
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
@@ -109,7 +113,7 @@ def submit(
         if resume is None:
             job = service.submit(**order)
         else:
-            job = _resumed(service, resume, order, storage_options)
+            job = _resumed(service, resume, order, storage_options, accept_version)
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if as_json else job.id)
@@ -238,14 +242,20 @@ def _changeable() -> list[str]:
 
 
 def _resumed(
-    service: Service, job_id: str, changes: dict[str, Any], options: dict[str, Any] | None
+    service: Service,
+    job_id: str,
+    changes: dict[str, Any],
+    options: dict[str, Any] | None,
+    accept_version: bool,
 ) -> Job:
-    """The job, gone on with, or with the values that it waited for."""
+    """Resume a job, or supply the storage options that it waits for."""
     from largek_dask.errors import ParameterError
 
     job = service.job(job_id)
     if not (needs := job.status()["needs"]):
-        return service.submit(resume=job, storage_options=options, **changes)
+        return service.submit(
+            resume=job, storage_options=options, accept_version=accept_version, **changes
+        )
     if changes:
         raise ParameterError(
             f"job {job_id} has not ended yet, it waits for {', '.join(needs)}: give these by "
@@ -272,22 +282,12 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--state", multiple=True, metavar="STATE", help="May be repeated."),
             click.option("--owner", metavar="USER", help="Who submitted them."),
             click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'."),
-            click.option("--algorithm", metavar="NAME", help="As it was asked for."),
             click.option(
                 "--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days."
             ),
-            click.option("--until", metavar="TIME", help="Submitted before."),
             click.option(
-                "--order",
-                type=click.Choice(["created", "newest", "oldest", "name"]),
-                default="created",
-                show_default=True,
-                help="created: the newest ones, of which the newest is the last.",
+                "--limit", type=int, default=100, show_default=True, help="The newest N of these."
             ),
-            click.option(
-                "--limit", type=int, default=100, show_default=True, help="Most of these."
-            ),
-            click.option("--after", metavar="TEXT", help="Go on where the list before has ended."),
         )
     ):
         command = option(command)
@@ -327,59 +327,37 @@ def jobs(
         query["owner"] = this_user()
     given = set(_given(ctx))
     is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
-    if every and given & {"limit", "after"}:
-        raise click.UsageError("give --all, or --limit and --after, not both")
+    if every:
+        if "limit" in given:
+            raise click.UsageError("give --all or --limit, not both")
+        query["limit"] = None
     with service_at(scheduler, storage_options) as service:
-        after = None
         if is_filtered:
-            rows, counts, after = _asked_for(service, query, every)
+            found = service.jobs(**query)
+            rows, counts = found.rows, found.counts
         else:
             rows, counts = service.overview()
-        store, draining = service.store, service.draining
-    told = {"store": store, "jobs": rows, "counts": counts, "after": after, "draining": draining}
-    # Order and limit leave none out.
-    is_narrowed = bool(set(query) - {"order", "limit"})
-    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining, is_narrowed))
-
-
-def _asked_for(
-    service: Service, query: dict[str, Any], every: bool
-) -> tuple[list[dict[str, Any]], dict[str, int], str | None]:
-    """Rows of jobs, how many there are by state, and where those that are left begin."""
-    if not every:
-        found = service.jobs(**query)
-        return found.rows, found.counts, found.after
-    query["limit"] = ALL_AT_ONCE
-    found = service.jobs(**query)
-    pages = [found.rows]
-    while (after := found.after) is not None:
-        found = service.jobs(**{**query, "after": after})
-        pages.append(found.rows)
-    # The newest page comes first, whose newest job is the last.
-    pages = pages[::-1] if query["order"] == "created" else pages
-    return [row for page in pages for row in page], found.counts, None
+        store = service.store
+    told = {"store": store, "jobs": rows, "counts": counts}
+    is_narrowed = bool(set(query) - {"limit"})
+    emit(told, as_json, lambda: _listing(rows, counts, store, is_narrowed))
 
 
 def _listing(
     rows: list[dict[str, Any]],
     counts: Mapping[str, int],
-    after: str | None,
     store: str,
-    draining: bool = False,
     is_narrowed: bool = False,
 ) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
-    drained = [Text(f"no job begins: {DRAINED}")] if draining else []
     if not rows:
         is_empty = not (counts or is_narrowed)
         none = f"no jobs in {store}" if is_empty else f"none of the jobs in {store} is as asked for"
-        return Lines(Text(none), *drained)
+        return Text(none)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    lines = [Text(f"{told} · {len(rows):,} shown"), *drained]
-    if after is not None:
-        lines.append(Text(f"more: --after {after}", overflow="fold"))
+    lines = [Text(f"{told} · {len(rows):,} shown")]
     return Lines(_table(rows), *lines)
 
 
@@ -408,28 +386,36 @@ def _table(statuses: list[dict[str, Any]]) -> Any:
 
 @click.command(
     cls=Command,
-    short_help="Show a job until it has ended.",
+    short_help="Show a job or a fit until it has ended.",
     example="largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
     json_help="Print one JSON object a line: the events of the job.",
 )
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID_OR_FOLDER")
 @option_away
-@option_service
+@service_option(required=False)
 @option_storage
 @click.pass_context
 def watch(
     ctx: click.Context,
     job_id: str,
     away: str,
-    scheduler: str,
+    scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
 ) -> None:
-    """Show a job: what it has told so far, then what comes, until it has ended.
+    """Show a job: its events so far, then those that follow, until it has ended.
+
+    A folder (--out of largek fit or submit, checkpoint= of an estimator), at any URL that fsspec
+    knows, is followed without a scheduler; `./` before a folder's name tells it from an ID.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled; or 4: lost sight of it.
     """
+    if ID.fullmatch(job_id) is None:
+        _exit_like(ctx, _watch_folder(job_id, storage_options, as_json))
+        return
+    if scheduler is None:
+        raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
     with (
         _job_that_goes_on(ctx, job_id, scheduler),
         service_at(scheduler, storage_options, away, waits=True) as service,
@@ -441,6 +427,26 @@ def watch(
         else:
             job.watch()
         _exit_like(ctx, job.status())
+
+
+def _watch_folder(
+    url: str, storage_options: dict[str, Any] | None, as_json: bool
+) -> Mapping[str, Any]:
+    """Show the fit in a folder until it has ended; return its status."""
+    from largek_dask.driver.storage import Folder
+    from largek_dask.service.fit_folder import FitFolder, follow
+    from largek_dask.service.terminal import terminal
+
+    fit = FitFolder(Folder(url, storage_options))
+    if as_json:
+        for event in follow(fit):
+            if event is not None:
+                click.echo(json.dumps(event, allow_nan=False))
+    else:
+        with terminal(fit.seen) as show:
+            for event in follow(fit):
+                show(event)
+    return fit.seen.status
 
 
 @contextmanager
@@ -502,49 +508,26 @@ def cancel(
     cls=Command,
     short_help="Print what a job has told so far.",
     example="largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job, or what was logged.",
+    json_help="Print one JSON object a line: the events of the job.",
 )
 @click.argument("job_id", metavar="ID")
-@click.option("--workers", is_flag=True, help="Warnings and errors that workers have logged.")
-@click.option("--worker", metavar="ADDR", help="Those of this worker alone.")
-@click.option(
-    "--source",
-    type=click.Choice(["driver", "worker"]),
-    help="Warnings and errors of the scheduler's process, or of workers.",
-)
-@click.option(
-    "--level",
-    type=click.Choice(["warning", "error", "critical"]),
-    help="Those of this level or above.",
-)
-@click.option("--last", "n", metavar="N", type=click.IntRange(0), help="The last N of them.")
 @option_service
 @option_storage
 def logs(
-    job_id: str,
-    workers: bool,
-    scheduler: str,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-    **asked: Any,
+    job_id: str, scheduler: str, storage_options: dict[str, Any] | None, as_json: bool
 ) -> None:
     """Print the events of a job so far, one a line: when (UTC), what kind, what it says.
 
-    With any of --workers, --worker, --source, --level and --last: the warnings and errors that were
-    logged for it, also by workers that are no more.
+    Below warnings and errors, indented, is where they come from: the traceback, and the last
+    warnings in the log of the process, also of a worker that has died.
     """
-    if workers:
-        if asked["source"] == "driver":
-            raise click.UsageError("give --workers or --source driver, not both")
-        asked["source"] = "worker"
-    is_log = any(value is not None for value in asked.values())
     with service_at(scheduler, storage_options) as service:
         job = service.job(job_id)
         if as_json:
-            for event in job.logged(**asked) if is_log else job.events(follow=False):
+            for event in job.events(follow=False):
                 click.echo(json.dumps(event, allow_nan=False))
         else:
-            for line in job.logs(**asked):
+            for line in job.logs():
                 click.echo(line)
 
 

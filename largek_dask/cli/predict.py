@@ -46,8 +46,7 @@ WRITTEN = {
     "--out",
     required=True,
     metavar="OUT",
-    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .npz, .csv, "
-    ".parquet).",
+    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .csv, .parquet).",
 )
 @click.option(
     "--density",
@@ -59,7 +58,7 @@ WRITTEN = {
     "--proba",
     is_flag=True,
     help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
-    "a sparse (CSR) group in AnnData's layout, not labels; or to .npz (sparse) or .npy (dense).",
+    "a sparse (CSR) group in AnnData's layout, not labels; or to .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @option_source

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +22,7 @@ from largek_dask.cli.common import (
 
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
+    from largek_dask.model import Model
 
 __all__ = ["report"]
 
@@ -46,6 +49,7 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
 @click.option("--out", metavar="HTML", help="The page.  [RUN's name with -report.html]")
 @click.option(
     "--data",
+    "rows",
     metavar="DATA",
     help="The rows to show.  [those of the fit, if they can still be read where they were]",
 )
@@ -76,64 +80,101 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     metavar="NAMES",
     help="What rows are called: a text file with one name a line, or a .npy file of texts.",
 )
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="Write the page again after each TIME, such as 30s, until the fit has ended; a browser "
+    "that shows it reloads it.",
+)
 @click.option("--force", is_flag=True, help="Replace the page if it exists.")
 @option_scheduler
 @option_storage
 def report(
     run: str,
     out: str | None,
-    data: str | None,
-    sample_weight: str | None,
-    sample: int | None,
-    seed: int,
-    clusters: list[int] | None,
-    image: str | None,
     names: str | None,
+    every: str | None,
     force: bool,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Write a page about RUN, the folder of a fit or job, or a model.
 
     One HTML file that needs no server and loads nothing: what was fitted, cost against time,
     cluster sizes, a picture of the centres, the rows nearest to some centres and farthest from
-    them, scores, warnings. Without rows it tells what the model knows.
+    them, scores, warnings. Without rows it tells what the model knows. Of a fit that still runs it
+    shows the last checkpoint.
     """
+    from dataclasses import replace
     from pathlib import Path
 
+    from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError, OutputError
-    from largek_dask.model import load_model
     from largek_dask.observe.report import make_report
 
+    seconds = None if every is None else parse_duration(every, "every")
     place = Folder(run, storage_options)
     path = Path(out if out is not None else named_after(place, "-report.html"))
     if path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    if (model_url := model_in(place)) is None:
-        raise DataError(
-            f"{run} holds no model: give the folder of a fit that has ended, or a model.zarr"
-        )
-    model = load_model(model_url, storage_options=storage_options)
-    called = None if names is None else read_names(names, storage_options)
+    asked["names"] = None if names is None else read_names(names, storage_options)
     with connected(scheduler, storage_options) as client:
-        page = make_report(
-            model,
-            data,
-            sample=sample,
-            clusters=clusters,
-            image=image,
-            names=called,
-            seed=seed,
-            sample_weight=sample_weight,
-            storage_options=storage_options,
-            warnings=warnings_of(place),
-            client=client,
-        )
-    page.save(path, overwrite=force)
-    told = {"out": str(path), "bytes": path.stat().st_size, **page.figures}
-    emit(told, as_json, lambda: key_values(_shown(told)))
+        while True:
+            model, notes, is_last = _model_of(place)
+            if model is None and (is_last or seconds is None):
+                raise DataError(
+                    f"{run} holds neither a model nor a checkpoint: give the folder of a fit, or a "
+                    "model.zarr; of a fit that has just begun, add --every 30s to wait for its "
+                    "first checkpoint"
+                )
+            if model is not None:
+                page = make_report(
+                    model, storage_options=storage_options, warnings=notes, client=client, **asked
+                )
+                page = replace(page, reload_seconds=None if is_last else seconds)
+                page.save(path, overwrite=force)
+                told = {"out": str(path), "bytes": path.stat().st_size, **page.figures}
+                emit(told, as_json, partial(_table, told))
+                force = True
+            if is_last or seconds is None:
+                return
+            time.sleep(seconds)
+
+
+def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
+    """The model of a folder, what is to be said of its fit, and whether it is the final one.
+
+    Of a fit that runs it is the model of the last checkpoint, if there is one.
+    """
+    from largek_dask.driver.event_log import JsonLines
+    from largek_dask.model import load_model
+    from largek_dask.service.fit_folder import FitFolder
+    from largek_dask.service.fitting import model_so_far
+
+    url = model_in(place)
+    model = None if url is None else load_model(url, storage_options=place.storage_options)
+    if not JsonLines.is_in(place):
+        return model, [], True
+    fit = FitFolder(place)
+    warned = (str(e.get("message")) for e in fit.update() if e.get("event") == "warning")
+    notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
+    # A fit says that it has stopped before it writes its model.
+    has_none = fit.n_iter == 0 or fit.seen.state == "failed"
+    is_written = model is not None and fit.n_iter in (None, model.provenance.get("n_iter"))
+    is_last = fit.has_ended and (has_none or is_written)
+    if (model is None or not fit.has_ended) and (found := model_so_far(place)) is not None:
+        model, saved = found
+        if not is_last:
+            step = f"{saved.n_iter:,}"
+            notes = [f"The fit has not ended: this is its checkpoint after step {step}.", *notes]
+    return model, notes, is_last
+
+
+def _table(told: Mapping[str, Any]) -> Any:
+    return key_values(_shown(told))
 
 
 def _shown(told: Mapping[str, Any]) -> dict[str, str]:
@@ -180,17 +221,3 @@ def read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]
             "of texts, or a text file with one name a line."
         )
     return [str(name) for name in found]
-
-
-def warnings_of(place: Folder) -> list[str]:
-    """What the fit of a folder has warned of, each once."""
-    from largek_dask.driver.event_log import JsonLines
-
-    if not JsonLines.is_in(place):
-        return []
-    told = (
-        str(event.get("message"))
-        for event in JsonLines.read(place)
-        if event.get("event") == "warning"
-    )
-    return list(dict.fromkeys(told))[:MOST_WARNINGS]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import numpy as np
-
 from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import listed
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
@@ -93,7 +91,10 @@ def open_hdf5(
     if component is None:
         component = _only_table(node, where)
     if component not in node:
-        raise _no_such_table(node, component, where)
+        raise DataError(
+            f"{where} has no dataset named {component!r}; pass component= one that it has "
+            f"({_shown(node)})."
+        )
     table = node[component]
     rows: Rows
     if not hasattr(table, "keys"):
@@ -125,22 +126,6 @@ def _only_table(group: Any, where: str) -> str:
     )
 
 
-def _no_such_table(group: Any, component: str, where: str) -> DataError:
-    """The error that names the tables that there are."""
-    above, _, name = component.rpartition("/")
-    fields = getattr(group.get(above) if above else None, "dtype", np.dtype(float)).names
-    if fields and name in fields:
-        return DataError(
-            f"{component!r} is a field of the dataset {above!r} in {where}, as AnnData before 0.7 "
-            "wrote tables: write the file again with anndata.read_h5ad(path).write_h5ad(new_path), "
-            f"and open {component!r} of that."
-        )
-    return DataError(
-        f"{where} has no dataset named {component!r}; pass component= one that it has "
-        f"({_shown(group)})."
-    )
-
-
 def _members(group: Any) -> list[tuple[str, Any]]:
     """The datasets in a group of HDF5, and the sparse matrices, by their paths."""
     found: list[tuple[str, Any]] = []
@@ -154,14 +139,8 @@ def _members(group: Any) -> list[tuple[str, Any]]:
 
 
 def _shown(group: Any) -> str:
-    """The tables in a group, and the fields of old ones, for messages."""
-    names = []
-    for name, node in _members(group):
-        if hasattr(node, "keys") or node.ndim >= 2:
-            names.append(name)
-        else:
-            fields = node.dtype.names or ()
-            names += [f"{name}/{field}" for field in fields if node.dtype[field].shape]
+    """The tables in a group, for messages."""
+    names = [name for name, node in _members(group) if hasattr(node, "keys") or node.ndim >= 2]
     return listed(names) if names else "there is none"
 
 

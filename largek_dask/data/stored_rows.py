@@ -144,11 +144,6 @@ def _group_at(store: Any, path: str) -> Any:
 def names_in_anndata(group: Any) -> list[str] | None:
     """The names of variables in a group (of Zarr or HDF5) that AnnData has written, else None."""
     variables = group.get("var")
-    fields = getattr(getattr(variables, "dtype", None), "names", None)
-    if fields:
-        # before 0.7 it was one array with named fields, the first of them the index
-        names = np.asarray(variables[:])[fields[0]].tolist()
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
     if not hasattr(variables, "attrs"):
         return None
     index = variables.attrs.get("_index")

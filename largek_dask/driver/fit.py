@@ -318,7 +318,9 @@ class _Work:
             on_bad_rows=options.on_bad_rows,
             statistics=None if job is None else job.statistics(),
             cancelled=cancelled,
-            log=lambda kind, text: events.emit("warning", topic=kind, message=text),
+            log=lambda kind, text, **about: events.emit(
+                "warning", topic=kind, message=text, **about
+            ),
             tell=events.emit if events else None,
         )
 

@@ -1,4 +1,4 @@
-"""What is found of every row, in one file: .npy, .npz, .csv or .parquet, as its name says.
+"""What is found of every row, in one file: .npy, .csv or .parquet, as its name says.
 
 Values are gathered in a Zarr store beside the file first, which several workers can write and with
 which a killed run goes on. The file is made of it piece by piece, and appears whole or not at all.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +28,7 @@ from largek_dask.errors import MissingDependencyError, OutputError, ParameterErr
 __all__ = [
     "PROBABILITIES",
     "LabelFile",
-    "SparseFile",
+    "ProbabilityFile",
     "holds_values",
     "open_label_output",
     "stage_of",
@@ -61,9 +60,10 @@ def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
     if suffix in ZARR:
         return None
     if suffix not in allowed:
+        names = ", ".join([".zarr (or without a suffix)", *allowed[:-1]])
         raise ParameterError(
-            f"{url} ends in {suffix!r}, which is not written here: name it .zarr "
-            f"(or without a suffix), {', '.join(allowed[:-1])} or {allowed[-1]}."
+            f"{url} ends in {suffix!r}, which is not written here: name it {names} or "
+            f"{allowed[-1]}."
         )
     return suffix
 
@@ -73,7 +73,7 @@ class Table:
     """Values of all rows, to be read piece by piece."""
 
     name: str
-    """Name of the values: of the array in an ``.npz`` file; of the column without the plural."""
+    """Name of the values, in the plural."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Callable[[], Iterator[NDArray[Any]]]
@@ -91,17 +91,6 @@ def write_npy(file: Any, table: Table) -> None:
     np.lib.format.write_array_header_1_0(file, header)
     for piece in table.pieces():
         file.write(np.asarray(piece, table.dtype).tobytes())
-
-
-def write_npz(file: BinaryIO, table: Table) -> None:
-    """An archive with one array."""
-    with zipfile.ZipFile(file, "w") as archive:
-        _add(archive, table)
-
-
-def _add(archive: zipfile.ZipFile, table: Table) -> None:
-    with archive.open(f"{table.name}.npy", "w", force_zip64=True) as member:
-        write_npy(member, table)
 
 
 def write_csv(file: BinaryIO, table: Table) -> None:
@@ -124,7 +113,6 @@ def write_parquet(file: BinaryIO, table: Table) -> None:
 
 WRITERS: Mapping[str, Callable[[BinaryIO, Table], None]] = {
     ".npy": write_npy,
-    ".npz": write_npz,
     ".csv": write_csv,
     ".parquet": write_parquet,
 }
@@ -234,11 +222,8 @@ class LabelFile(LabelStore):
         self._parent.remove(self._progress)
 
 
-SPARSE_SUFFIXES = (".npz", ".npy")
-
-
-class SparseFile:
-    """Probabilities in a file: ``.npz`` as ``scipy.sparse.load_npz`` reads it, dense in ``.npy``.
+class ProbabilityFile:
+    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group by any other name.
 
     Parameters
     ----------
@@ -254,7 +239,7 @@ class SparseFile:
     """
 
     def __init__(self, place: Folder) -> None:
-        self._suffix = suffix_of(place.url, SPARSE_SUFFIXES)
+        self._suffix = suffix_of(place.url, (".npy",))
         self._parent, self._name = place.parent()
         self._parent.check_writable()
         refuse_taken(place)
@@ -267,19 +252,8 @@ class SparseFile:
             return
         name = self.stage.parent()[1]
         group = patiently(lambda: zarr.open_group(self._parent.store(name), mode="r"))
-        write = _write_csr if self._suffix == ".npz" else _write_dense
-        self._parent.publish_file(self._name, lambda file: write(file, group))
+        self._parent.publish_file(self._name, lambda file: _write_dense(file, group))
         remove_store(self.stage.url, self.stage.storage_options)
-
-
-def _write_csr(file: BinaryIO, group: Any) -> None:
-    """An archive of the arrays that ``scipy.sparse.save_npz`` writes."""
-    shape = np.array(group.attrs["shape"], np.int64)
-    with zipfile.ZipFile(file, "w") as archive:
-        for name in ("indices", "indptr", "data"):
-            _add(archive, _stored(name, group[name]))
-        for name, value in (("format", np.array(b"csr")), ("shape", shape)):
-            _add(archive, Table(name, value.dtype, value.shape, partial(iter, [value])))
 
 
 def _stored(name: str, array: Any) -> Table:
@@ -326,7 +300,7 @@ def holds_values(place: Folder, kind: str) -> bool:
     with parent.fs.open(parent.path(name), "rb") as file:
         try:
             return _HOLDERS[str(suffix)](file, kind)
-        except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+        except (ValueError, EOFError, KeyError):
             # Whatever it is, it is none.
             return False
 
@@ -337,13 +311,6 @@ def _npy_holds(file: Any, kind: str) -> bool:
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     wanted = "<i4" if kind == LABELS.name else "<f8"
     return dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1)
-
-
-def _npz_holds(file: Any, kind: str) -> bool:
-    with zipfile.ZipFile(file) as archive:
-        names = set(archive.namelist())
-    csr = {f"{name}.npy" for name in ("indices", "indptr", "data", "format", "shape")}
-    return names == (csr if kind == PROBABILITIES else {f"{kind}.npy"})
 
 
 def _csv_holds(file: Any, kind: str) -> bool:
@@ -361,7 +328,6 @@ def _parquet_holds(file: Any, kind: str) -> bool:
 
 _HOLDERS: Mapping[str, Callable[[Any, str], bool]] = {
     ".npy": _npy_holds,
-    ".npz": _npz_holds,
     ".csv": _csv_holds,
     ".parquet": _parquet_holds,
 }

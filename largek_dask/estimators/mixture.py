@@ -374,7 +374,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         X : as for ``fit``
         out : str, optional
             URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
-            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
+            of an ``.npy``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -406,8 +406,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
             URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
-            sparse (CSR), in AnnData's layout; of an ``.npz`` file (sparse, for
-            ``scipy.sparse.load_npz``); or of an ``.npy`` file (dense).
+            sparse (CSR), in AnnData's layout; or of an ``.npy`` file (dense).
 
         Returns
         -------
@@ -427,7 +426,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         X : as for ``fit``
         out : str, optional
             URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
-            of an ``.npy``, ``.npz``, ``.csv`` or ``.parquet`` file.
+            of an ``.npy``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------

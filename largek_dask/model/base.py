@@ -209,8 +209,8 @@ class Model(ABC):
             another order.
         out : str or Folder, optional
             URL to write labels to, instead of returning them: of a Zarr array, or of a file whose
-            suffix says what it is (``.npy``, ``.npz``, ``.csv``, ``.parquet``; there the array or
-            column is called "labels" or "label"). A killed run goes on where it was when it is
+            suffix says what it is (``.npy``, ``.csv``, ``.parquet``; there the column is
+            called "label"). A killed run goes on where it was when it is
             started again.
         client : distributed.Client, optional
             Its cluster computes; None: threads of this process.

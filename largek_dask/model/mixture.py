@@ -27,7 +27,7 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.value_files import PROBABILITIES, SparseFile, open_label_output
+from largek_dask.driver.value_files import PROBABILITIES, ProbabilityFile, open_label_output
 from largek_dask.errors import DataError, ParameterError, without_causes
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
@@ -211,8 +211,8 @@ class MixtureModel(Model):
             None: dense up to 1,000 components.
         out : str, optional
             URL to write them to, instead of returning them: of a Zarr group, sparse, in AnnData's
-            layout (CSR); of an ``.npz`` file for ``scipy.sparse.load_npz``; or of an ``.npy`` file,
-            which is dense. What a killed run has left in a group is to be removed.
+            layout (CSR); or of an ``.npy`` file, which is dense. What a killed run has left in
+            a group is to be removed.
         client, n_threads, storage_options
             As of ``predict``.
 
@@ -354,7 +354,7 @@ class MixtureModel(Model):
         n_threads: int | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        file = SparseFile(Folder.of(out, storage_options))
+        file = ProbabilityFile(Folder.of(out, storage_options))
         writer = CSRWriter(
             file.stage.url,
             n_features=self.n_clusters,

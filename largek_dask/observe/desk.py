@@ -70,7 +70,7 @@ PAGE_JOBS = 50
 """Jobs in one answer of the list."""
 MOST_SEARCH = 200
 """Characters of a search."""
-RANKS = {"running": 0, "waiting": 1, "queued": 2, "paused": 3, "unreadable": 4}
+RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
 """Order of states in the list; all others come last."""
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
@@ -94,9 +94,6 @@ class Source(Protocol):
 
     def history(self, job_id: str) -> Iterable[Event]:
         """All events from files, the oldest first."""
-
-    def trouble(self) -> Sequence[str]:
-        """What cannot be read at the moment, in words."""
 
     def cancel(self, job_id: str, who: str) -> str:
         """Ask a job to end; its state."""
@@ -555,7 +552,6 @@ class Desk(threading.Thread):
             "states": states,
             "rows_per_second": round(sum(s for s in speeds if is_number(s))),
             "workers": len(workers),
-            "trouble": list(self.source.trouble()),
         }
 
     def _board(self, job_id: str) -> Watched:

@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from largek_dask.observe import carrying, logs, metrics
+from largek_dask.observe import metrics, process_log
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.version import __version__
 
@@ -21,31 +21,21 @@ NOTHING: Mapping[str, Any] = {
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Set up on every worker of a cluster that has a service, also on those that join later.
-
-    Parameters
-    ----------
-    log : str
-        Form of the log, as it is on the scheduler.
-    """
+    """Set up on every worker of a cluster that has a service, also on those that join later."""
 
     name = f"largek-watch-{__version__}"
     idempotent = True
 
-    def __init__(self, log: str) -> None:
-        self.log = log
-
     def setup(self, worker: Any) -> None:
         """Called by Dask on each worker."""
-        logs.set_up(self.log, worker.address)
         self.worker = worker
         metrics.watch_worker(self.figures)
-        carrying.carry(carrying.sender(worker), worker)
+        process_log.watch(worker, process_log.sender(worker))
 
     def teardown(self, worker: Any) -> None:
         """Called by Dask when the worker closes."""
         metrics.forget(self.figures)
-        carrying.carry_no_more(worker=worker)
+        process_log.unwatch(worker)
 
     def figures(self) -> Mapping[str, Any]:
         """What the passes of all jobs have done on this worker; never waits."""

@@ -8,6 +8,7 @@ fragment changes nothing of the page that it stands in.
 from __future__ import annotations
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -160,13 +161,15 @@ def fragment(body: str) -> str:
     return f'<div class="largek"><style>{STYLE}</style><div class="page">{body}</div></div>'
 
 
-def document(title: str, body: str) -> str:
-    """A whole page, in one file."""
+def document(title: str, body: str, reload_seconds: float | None = None) -> str:
+    """A whole page in one file, which a browser reloads after some seconds if they are given."""
+    seconds = "" if reload_seconds is None else math.ceil(reload_seconds)
+    reload = f'<meta http-equiv="refresh" content="{seconds}">' if seconds else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{text(title)}</title><style>body{{margin:0}}{STYLE}</style></head>"
+        f"{reload}<title>{text(title)}</title><style>body{{margin:0}}{STYLE}</style></head>"
         f'<body class="largek"><main class="page">{body}</main></body></html>\n'
     )
 

@@ -73,7 +73,7 @@ NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
 LIVE = frozenset(
     {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
      "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective",
-     "result", "notices"}
+     "result"}
 )  # fmt: skip
 """Fields of a status that change while a job runs, or are told elsewhere."""
 
@@ -632,11 +632,10 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
 
 
 def _job(seen: Seen, heard: Heard) -> Panel | None:
-    # What is off says nothing: that a job is not kept, not cleared, not held.
     told = [
         (name, _in_words(value))
         for name, value in seen.status.items()
-        if name not in LIVE and value is not False and value not in (None, "", [], {})
+        if name not in LIVE and value not in (None, "", [], {})
     ]
     if not told:
         return None

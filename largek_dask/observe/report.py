@@ -107,11 +107,13 @@ class Report:
     """The page without what surrounds it."""
     figures: Mapping[str, Any] = field(repr=False)
     """The figures that the page tells, as JSON."""
+    reload_seconds: float | None = None
+    """Seconds after which a browser reloads the page; None: never."""
 
     @property
     def html(self) -> str:
         """The whole page."""
-        return document(self.title, self.body)
+        return document(self.title, self.body, self.reload_seconds)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page to a file.
@@ -129,8 +131,14 @@ class Report:
         """
         place = Path(path)
         try:
-            with place.open("w" if overwrite else "x", encoding="utf-8") as file:
-                file.write(self.html)
+            if overwrite:
+                # Nobody reads half a page.
+                part = place.with_name(f"{place.name}.partial")
+                part.write_text(self.html, encoding="utf-8")
+                part.replace(place)
+            else:
+                with place.open("x", encoding="utf-8") as file:
+                    file.write(self.html)
         except FileExistsError:
             raise OutputError(
                 f"{place} exists already; nothing was changed. Choose another name, or "

@@ -13,7 +13,7 @@ from typing import Any
 from largek_dask.algorithms.objective import Objective, objective_in, value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
+from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.history import Series, Y, key_of
 from largek_dask.observe.totals import OF_A_STEP
 from largek_dask.observe.worker_figures import WorkerFigures, seconds_of
@@ -49,16 +49,11 @@ Show = Callable[[Event | None], None]
 NONE = "–"
 BLOCKS = "▁▂▃▄▅▆▇█"
 WARNINGS = 3
-NOTICES = 6
-"""How many notices, the last ones, it is told of what has become of them."""
-FATES = {"pending": "waiting", "given up": "failed"}
-"""States of notices that have not been sent, in words."""
 COLORS = {
     "unreadable": "red",
     "queued": "yellow",
     "waiting": "magenta",
     "running": "blue",
-    "paused": "yellow",
     "finished": "green",
     "failed": "red",
     "cancelled": "yellow",
@@ -310,7 +305,6 @@ def facts(seen: Seen) -> list[tuple[str, str]]:
         ]  # fmt: skip
     if failure := _mapping(s.get("failure")):
         found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
-    found += [("notice", text) for text in notices_of(s)]
     return [(name, printable(text)) for name, text in found]
 
 
@@ -318,25 +312,6 @@ def waits_of(status: Mapping[str, Any]) -> list[str]:
     """What a job waits for, in sentences of which none says what another one does."""
     words, note = queue_words(status), str(status.get("note") or "")
     return [text for text in (note if note not in words else "", words) if text]
-
-
-def notices_of(status: Mapping[str, Any]) -> list[str]:
-    """What has become of the last notices of a job, a sentence each, the newest last."""
-    notices = status.get("notices")
-    told = notices[-NOTICES:] if isinstance(notices, list | tuple) else ()
-    return [
-        f"{each.get('kind')} to {each.get('target')}: {_fate_of(each)}"
-        for each in told
-        if isinstance(each, Mapping)
-    ]
-
-
-def _fate_of(notice: Mapping[str, Any]) -> str:
-    state, tries, answer = (notice.get(name) for name in ("state", "tries", "answer"))
-    words = FATES.get(str(state), str(state))
-    if state == "sent" or not is_number(tries):
-        return words
-    return f"{words}, tried {count_of(int(tries), 'time')}{f': {answer}' if answer else ''}"
 
 
 def queue_words(status: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from largek_dask.observe import pages
 from largek_dask.observe.desk import MOST_SEARCH, PAGE_JOBS, Answer, Desk, Key, Source
 from largek_dask.observe.hosts import GuardedHandler, Hosts
 
-__all__ = ["PATH", "Page", "Root", "install"]
+__all__ = ["PATH", "Page", "install"]
 
 logger = logging.getLogger(__name__)
 
@@ -191,14 +191,6 @@ class Handler(GuardedHandler):
         """In words, without anything of the program."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish({"error": self._reason})
-
-
-class Root(GuardedHandler):
-    """Lead from a server's root to the page, where the server has no other."""
-
-    def get(self) -> None:
-        """Redirect."""
-        self.redirect(PATH)
 
 
 class Html(Handler):

@@ -17,7 +17,7 @@ from uuid import uuid4
 from distributed import Client
 
 from largek_dask import config
-from largek_dask.context import working
+from largek_dask.context import current_job
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
@@ -96,7 +96,7 @@ class Workers:
             rows=pickle.dumps(rows),
             memory_limit=memory_limit,
             cache_bytes=int(config.get("passes.cache-bytes")),
-            working=working(),
+            service_job=current_job(),
             declared=declared(),
         )
         self._versions = versions()

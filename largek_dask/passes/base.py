@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LogCallback = Callable[[str, str], None]
+LogCallback = Callable[..., None]
 """``callback(kind, message)``: kind is "waiting", "workers", "retry", "storage" (it is
 waited for) or "back" (no longer)."""
 
@@ -459,12 +459,12 @@ class BasePasses(ABC):
         """Call ``callback(kind, message)`` for what a user should know meanwhile."""
         self._callbacks.append(callback)
 
-    def _say(self, kind: str, message: str) -> None:
+    def _say(self, kind: str, message: str, **about: str) -> None:
         if not self._callbacks:
             # Nobody listens: Python's log prints it, so that no one waits without a word.
             logger.warning(message)
         for callback in self._callbacks:
-            callback(kind, message)
+            callback(kind, message, **about)
 
     @abstractmethod
     def close(self) -> None:

@@ -23,7 +23,7 @@ from distributed import Client, Future
 from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.stores import is_local
-from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.errors import ClusterError, ParameterError, raised_on
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
@@ -377,7 +377,8 @@ class ClusterPasses(BasePasses):
                 if why is not None and current.rescued.isdisjoint(one.chunks):
                     self._stragglers.add(one.worker)
                     current.rescued.update(one.chunks)
-                    self._say("slow", f"{one.worker} {why}: its chunks go to others")
+                    told = f"{one.worker} {why}: its chunks go to others"
+                    self._say("slow", told, worker=one.worker)
                     self._slow.add(one.worker)
                     self._tell_worker(one.worker, "slow", len(one.chunks))
                     lost = True
@@ -405,15 +406,17 @@ class ClusterPasses(BasePasses):
             self._network, error.task, chunks[0], current.forgiven
         ):
             named = self.rows.name_chunk(chunks[0])
-            raise ClusterError(
+            failure = ClusterError(
                 f"{named} killed every worker that it was given to: {error} Does it need more "
                 "memory than a worker has? Smaller chunks or larger workers help."
                 if error.killed
                 else f"{named} failed {most} times with its worker, last: {error}; see its log."
             )
+            raise raised_on(error.worker, failure)
         if error.killed or is_over:
             current.suspects.extend(chunks)
-        self._say("retry", f"{len(chunks)} chunks are handed out again: {error}")
+        about = {"worker": error.worker} if error.worker else {}
+        self._say("retry", f"{len(chunks)} chunks are handed out again: {error}", **about)
 
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int
@@ -440,7 +443,7 @@ class ClusterPasses(BasePasses):
                 current.at[share.id] = _Slice(target, future, answer, time.monotonic(), chunks)
                 outcome: ShareResult = await waiting.granted(answer)
                 if outcome.error is not None:
-                    raise outcome.error.unpacked()
+                    raise raised_on(outcome.worker, outcome.error.unpacked())
                 current.done[share.id] = outcome.done
                 if outcome.worker != target:
                     # Dask moved it: the worker died, or another one was idle for long.
@@ -452,7 +455,7 @@ class ClusterPasses(BasePasses):
                 elif outcome.needs_replay:
                     replay = await self._broadcaster.send(Sealed(current.replay), [target])
             except Lost as lost:
-                lost.task = "" if future is None else future.key
+                lost.task, lost.worker = "" if future is None else future.key, target
                 current.done.pop(share.id, None)
                 return lost
             finally:
@@ -462,7 +465,9 @@ class ClusterPasses(BasePasses):
             if not self._workers.takes_tasks(target):
                 # Dask would give all of its share to the same other worker.
                 del current.done[share.id]
-                return Lost(ClusterError(f"{target} takes no tasks any more"))
+                full = Lost(ClusterError(f"{target} takes no tasks any more"))
+                full.worker = target
+                return full
         if not outcome.parked:
             self._spent.append(future)
         current.report.add(outcome.report)

@@ -38,6 +38,8 @@ class Lost(Exception):
         self.left = left
         self.task = ""
         """What was waited for, where that is a task."""
+        self.worker = ""
+        """Address of the worker that was waited for, where it is known."""
 
 
 async def attended(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:

@@ -18,7 +18,7 @@ from distributed import get_worker
 from distributed.core import clean_exception, error_message
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from largek_dask.context import Working, working_for
+from largek_dask.context import working_for
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
 from largek_dask.passes.engine import Engine, Ticket
@@ -28,7 +28,7 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
-from largek_dask.redaction import hide_in_logs, redactor
+from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.version import __version__
 
 __all__ = [
@@ -66,8 +66,8 @@ class WorkSpec:
     """Pickled ``Rows``: their address, not the data. It may hold secrets, and Dask logs calls."""
     memory_limit: int | None
     cache_bytes: int
-    working: Working | None = None
-    """The job of the service that this one is a part of."""
+    service_job: str | None = None
+    """Id of the job of the service that this one is a part of."""
     declared: int = 0
     """Bytes of row state that others do not take from it: there is room for all that declare."""
 
@@ -157,10 +157,10 @@ class _Job:
 
     def __init__(self, engine: Engine, spec: WorkSpec, state_limit: int) -> None:
         self.engine = engine
-        self.working = spec.working
+        self.service_job = spec.service_job
         options = getattr(engine.rows, "storage_options", None)
         # Kept here as long as the job is: the log forgets it with the last reference.
-        self.redact = redactor(options)
+        self.redact = Redactor(options)
         hide_in_logs(self.redact)
         self.state_limit = state_limit
         """Bytes that it might keep if it were alone here."""
@@ -291,7 +291,7 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
         out.unknown = True
         return out
     try:
-        with working_for(job.working):
+        with working_for(job.service_job):
             _go_on(job, share, payload, replay, out, plugin)
     except Exception as error:
         return ShareResult(out.worker, share.id, error=PackedError.of(error))
@@ -397,7 +397,7 @@ def admit(
         found = plugin.jobs[spec.id].engine.rows.shape
         if tuple(found) != tuple(shape):
             raise DataError(f"it finds the shape {found} there instead of {shape}")
-        with working_for(spec.working):
+        with working_for(spec.service_job):
             _warn_of_scratch(dask_worker.local_directory)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -405,7 +405,7 @@ def admit(
 
 
 def _warn_of_scratch(folder: str) -> None:
-    """Log that a worker's scratch is full: nothing else of it would reach who has the job."""
+    """Log that a worker's scratch is full."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < LEAST_SCRATCH:

@@ -6,7 +6,6 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from largek_dask.driver.checkpoint import RESUMED as CHECKPOINTS
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.labels import are_whole
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
 
 __all__ = [
-    "CHECKPOINTS",
     "JOB_FILES",
     "LABELS",
-    "LOG",
     "MODEL",
     "UNFINISHED_LABELS",
     "fit_into",
@@ -36,18 +33,18 @@ __all__ = [
     "loss_in",
     "model_in",
     "model_of_checkpoint",
+    "model_so_far",
 ]
 
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
-LOG = "logs.jsonl"
 UNFINISHED_LABELS = "labels.zarr.progress.json"
 JOB_FILES = (
     "job.json",
     "counted.json",
     "events",
     "events.jsonl",
-    LOG,
+    "logs.jsonl",  # of earlier versions
     "checkpoints",
     "starts",
     MODEL,
@@ -215,9 +212,27 @@ def model_of_checkpoint(
     OSError
         It cannot be read, or the model not be written.
     """
+    found = model_so_far(folder, stop_reason)
+    if found is None or found[1].n_iter <= beyond:
+        return None
+    model, saved = found
+    before = model_in(folder)
+    changed = before is None or before.digest() != model.digest()
+    if changed and labels_in(folder):
+        folder.remove(LABELS)
+    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
+        _save(model, folder, before)
+    return model, saved
+
+
+def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, Saved] | None:
+    """Return the model of the last checkpoint, and the checkpoint; None without one.
+
+    Nothing is written. Parameters and errors as for :func:`model_of_checkpoint`.
+    """
     about = description_in(folder)
     saved = best_saved(folder)
-    if about is None or saved is None or saved.n_iter <= beyond:
+    if about is None or saved is None:
         return None
     provenance = {
         "parameters": about["job"],
@@ -228,7 +243,7 @@ def model_of_checkpoint(
         },
         "versions": about["versions"],
         "n_iter": saved.n_iter,
-        "stop_reason": stop_reason,
+        **({} if stop_reason is None else {"stop_reason": stop_reason}),
         saved.objective.name: saved.value,
         "start": saved.stream,
         "seconds": saved.seconds,
@@ -243,12 +258,6 @@ def model_of_checkpoint(
         provenance,
         None if (names := about["data"].get("feature_names")) is None else tuple(names),
     )
-    before = model_in(folder)
-    changed = before is None or before.digest() != model.digest()
-    if changed and labels_in(folder):
-        folder.remove(LABELS)
-    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
-        _save(model, folder, before)
     return model, saved
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event
@@ -23,7 +23,7 @@ from largek_dask.observe.showing import (
     whole,
 )
 
-__all__ = ["Lines", "line_of", "log_line_of"]
+__all__ = ["Lines", "line_of", "origin_of"]
 
 STEP_SECONDS = 10.0
 """Least time between two lines of steps where there is no terminal."""
@@ -46,14 +46,14 @@ def line_of(event: Event, objective: Objective = INERTIA) -> str:
     return printable(f"{when:<23}  {kind:<11} {told}").rstrip()
 
 
-def log_line_of(line: Mapping[str, Any]) -> str:
-    """What was logged as one line: when (UTC), how bad, by whom, what."""
-    when = str(line.get("time") or "")[:23].replace("T", " ")
-    who = line.get("worker") or line.get("source")
-    left_out = line.get("left_out")
-    before = f"({figure(left_out, whole)} lines left out before) " if is_number(left_out) else ""
-    told = f"{before}{line.get('logger')}: {line.get('message')}"
-    return printable(f"{when:<23}  {line.get('level')!s:<8} {who} {told}").rstrip()
+def origin_of(event: Event) -> list[str]:
+    """Return the traceback of an event and the last warnings of its process, as indented lines."""
+    found = str(event.get("traceback") or "").splitlines()
+    log = event.get("log")
+    if isinstance(log, list) and log:
+        process = event.get("worker") or event.get("address") or "the scheduler"
+        found += [f"last warnings of {process}:", *map(str, log)]
+    return [f"    {printable(line)}".rstrip() for text in found for line in text.splitlines()]
 
 
 def _others(event: Event) -> str:
@@ -153,16 +153,7 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "report": lambda e: str(e.get("words")),
     "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
     "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
-    "draining": lambda e: "held, as no job is to begin or run",
-    "pausing": lambda e: "asked to pause",
-    "paused": lambda e: "until it is resumed",
-    "resumed": lambda e: "goes on before others of its priority",
-    "priority": lambda e: figure(e.get("priority"), whole),
     "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
-    "kept": lambda e: "stays until it is let go" if e.get("kept") else "need not stay",
-    "notice": lambda e: (
-        f"that it is {e.get('kind')}, {e.get('state')} to {e.get('target')}: {e.get('answer')}"
-    ),
     "cancelling": lambda e: f"asked to end from {e['who']}" if e.get("who") else "asked to end",
     "finished": _end_line,
     "failed": _end_line,

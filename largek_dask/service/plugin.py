@@ -37,9 +37,8 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OutputError, ParameterError
-from largek_dask.observe.carrying import OPERATION, carry, carry_no_more
+from largek_dask.observe import process_log
 from largek_dask.observe.hosts import Hosts
-from largek_dask.observe.logs import set_up as set_up_logs
 from largek_dask.observe.metrics import forget, watch_jobs
 from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
@@ -78,9 +77,8 @@ MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
     **dict.fromkeys(("submit", "start workers"), "submit"),
-    **dict.fromkeys(("resume", "delete", "sweep", "model", "events", "logged"), "files"),
+    **dict.fromkeys(("resume", "delete", "model", "events"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
-    "notice": "notices",
 }
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
 
@@ -125,7 +123,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def start(self, scheduler: Any) -> None:
         """Called by Dask when the scheduler has started, or the plugin is registered."""
-        set_up_logs(config.get("log"))
         self.scheduler = scheduler
         self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
         if (application := getattr(scheduler, "http_application", None)) is not None:
@@ -155,8 +152,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
         if (streams := getattr(scheduler, "stream_handlers", None)) is not None:
-            streams[OPERATION] = self._hear_of_worker
-        carry(self._hear)
+            streams[process_log.OPERATION] = process_log.take
+        process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
@@ -202,7 +199,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
         forget(self._jobs.metrics)
-        carry_no_more(self._hear)
+        process_log.unwatch(self.scheduler)
         await asyncio.to_thread(self._disconnect)
 
     # --- from threads -----------------------------------------------------------------------------
@@ -246,7 +243,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     security=driver_security(self.scheduler.security),
                     name="largek-driver",
                 )
-                self._client.register_plugin(WatchPlugin(config.get("log")))
+                self._client.register_plugin(WatchPlugin())
             return self._client
 
     def _disconnect(self) -> None:
@@ -292,15 +289,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         for name in [name for name in topics if name.startswith(f"{TOPIC}/")]:
             if name.removeprefix(f"{TOPIC}/") not in ids and not topics[name].subscribers:
                 del topics[name]
-
-    def _hear(self, entry: Mapping[str, Any]) -> None:
-        """A line that this process has logged for a job."""
-        self._jobs.journal.take("driver", None, entry)
-
-    def _hear_of_worker(self, worker: str, entry: Any) -> None:
-        """A line that a worker has logged for a job."""
-        if isinstance(entry, Mapping):
-            self._jobs.journal.take("worker", worker, entry)
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = partial(function, *args)
@@ -395,7 +383,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     given["document"], given["secrets"], given["owner"], check_workers
                 )
             case "resume":
-                return jobs.resume(given["id"], given["changes"], given["secrets"])
+                accepted = bool(given.get("accept_version"))
+                return jobs.resume(given["id"], given["changes"], given["secrets"], accepted)
             case "supply":
                 return jobs.supply(given["id"], given["secrets"])
             case "jobs":
@@ -407,32 +396,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
-            case "logged":
-                return jobs.journal.lines(given["id"], **given["asked"])
-            case "pause":
-                return jobs.steering.pause(given["id"])
-            case "unpause":
-                return jobs.steering.resume(given["id"], bool(given.get("accept_version")))
-            case "drain":
-                return jobs.steering.drain(given["drained"])
-            case "left":
-                return jobs.steering.left_to_drain()
             case "workers":
                 return self._crew.rows()
             case "retire":
                 return self._crew.retire(given["worker"])
-            case "notice":
-                return jobs.notices.try_out(given["target"])
-            case "priority":
-                return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
-            case "keep":
-                return jobs.sweeper.keep(given["id"], given["kept"])
             case "delete":
                 return jobs.delete(given["id"], given["outputs"])
-            case "sweep":
-                return jobs.sweeper.sweep(given["asked"])
         raise ParameterError(
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."

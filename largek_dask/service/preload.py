@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import dask
 
 from largek_dask import config
-from largek_dask.observe.logs import FORMS
 from largek_dask.service.plugin import JobsPlugin
 
 __all__ = ["dask_setup"]
@@ -54,13 +52,6 @@ if config.get("observe.dashboard"):
     metavar="URL",
     help="Folder where jobs are kept, so that a restarted scheduler goes on with them.",
 )
-@click.option(
-    "--largek-log",
-    type=click.Choice(FORMS),
-    help="Form of the log, here and on workers; largek.log by default, which is plain.",
-)
-def dask_setup(scheduler: Any, largek_store: str | None, largek_log: str | None) -> None:
+def dask_setup(scheduler: Any, largek_store: str | None) -> None:
     """Called by Dask with the scheduler that is starting."""
-    if largek_log is not None:
-        dask.config.set({"largek.log": largek_log})
     scheduler.add_plugin(JobsPlugin(largek_store))

@@ -73,6 +73,7 @@ def reach(finder: Finder, timeout: float | str = "10s") -> Client:
             seconds = until - time.monotonic() - PAUSE_SECONDS
             if not finder.is_file or seconds <= 0:
                 raise finder.nobody(error) from None
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
+            # A TypeError without certificates.
             raise finder.nobody(error) from None
         time.sleep(PAUSE_SECONDS)

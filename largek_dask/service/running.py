@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.algorithms.objective import Objective
-from largek_dask.context import Working, working_for
+from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.saved import keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -30,7 +31,9 @@ from largek_dask.errors import (
     RecoveryWarning,
     VersionMismatchError,
     warnings_heard_by,
+    worker_of,
 )
+from largek_dask.observe.process_log import last_warnings
 from largek_dask.passes.picking import picking
 from largek_dask.points import at
 from largek_dask.redaction import hide_in_logs
@@ -91,11 +94,13 @@ class Runner(threading.Thread):
         self._done = done
         self._redact = job.redact
         hide_in_logs(self._redact)
+        self._failed_on: str | None = None
+        """Address of the worker that the run has failed on, if it was on one."""
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
         """Run the job; what goes wrong becomes its result, unless it may pass."""
-        with working_for(Working(self.job.record.id, self.job.record.run)):
+        with working_for(self.job.record.id):
             self._run()
 
     def _run(self) -> None:
@@ -109,8 +114,6 @@ class Runner(threading.Thread):
         finally:
             job.snapshot = None
             job.running = False
-            if job.state == "paused":
-                job.tell({"event": "paused", "run": job.record.run})
             self._done()
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -164,7 +167,7 @@ class Runner(threading.Thread):
     # --- telling ----------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        told = self._redact(event)
+        told = self._redact(_with_log(event))
         self.job.heed(told)
         self.job.feed(told)
 
@@ -242,6 +245,7 @@ class Runner(threading.Thread):
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
             else:
+                keep_last_checkpoints(folder)
                 self._publish(folder, result)
         finally:
             self._sinks.pop()
@@ -271,7 +275,7 @@ class Runner(threading.Thread):
             # Before it what nobody could write when it was told.
             for each in (*self.job.unwritten(), event):
                 try:
-                    log(self._redact(each))
+                    log(self._redact(_with_log(each)))
                 except LostJobError:
                     raise
                 except Exception as error:
@@ -360,7 +364,7 @@ class Runner(threading.Thread):
                 log=False,
                 callbacks=(self._remember,),
                 cancelled=job.is_stopped,
-                held=lambda: job.stopped_for in ("pause", "drain"),
+                held=lambda: job.stopped_for == "shutdown",
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None
@@ -386,7 +390,7 @@ class Runner(threading.Thread):
 
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
-        record = self.job.record
+        record, self._failed_on = self.job.record, worker_of(error)
         # Indented, so that no line of somebody's text passes for a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
@@ -450,8 +454,23 @@ class Runner(threading.Thread):
             # It is tried again; a scheduler that comes back finds the result where the output is.
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
-        shown = result.model_dump(mode="json", exclude={"format", "job", "run", "traceback"})
+        shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
+        if result.state != "failed":
+            del shown["traceback"]
+        elif self._failed_on is not None:
+            shown["worker"] = self._failed_on
         self._emit(shown.pop("state"), **shown)
+
+
+def _with_log(event: Event) -> Event:
+    """Add the last warnings of the process that a warning or an error comes from."""
+    kind, worker = event["event"], event.get("worker")
+    if kind == "worker" and event.get("change") == "left":
+        worker = event["address"]
+    elif kind != "failed" and (kind != "warning" or worker is None):
+        return event
+    lines = last_warnings(worker)
+    return {**event, "log": lines} if lines else event
 
 
 def _value(objective: Objective, value: float | None) -> dict[str, Any]:

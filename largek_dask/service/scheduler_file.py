@@ -30,8 +30,8 @@ from largek_dask.errors import (
     ParameterError,
     SchedulerAwayError,
 )
-from largek_dask.passes.encryption import why_no_answer
 from largek_dask.service.tenure import Tenure
+from largek_dask.service.tls import why_no_answer
 from largek_dask.version import __version__
 
 __all__ = ["NAME", "Finder", "SchedulerFile", "Sign"]
@@ -268,8 +268,9 @@ class Finder:
             The present time by default.
         """
         if self.found is None:
+            quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
             return SchedulerAwayError(
-                f"no Dask scheduler answers at {self.place!r} ({type(error).__name__}): "
+                f"no Dask scheduler answers at {self.place!r} ({quoted}): "
                 f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
             )
         told, now = self.found, datetime.now(UTC) if now is None else now

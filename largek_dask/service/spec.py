@@ -99,12 +99,6 @@ def _algorithm(name: str) -> str:
     return _one_of(ALGORITHMS, name)
 
 
-def _once_each(names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise ValueError("names one twice")
-    return names
-
-
 def _one_of(names: Collection[str], name: str) -> str:
     if name not in names:
         raise ValueError(f"is not one of {', '.join(names)}")
@@ -250,14 +244,10 @@ class JobSpec(BaseModel):
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
     """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
-    priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
-    """Jobs of a higher priority begin sooner."""
     workers: WorkersSpec | None = None
     """None: all that there are."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
-    notify: Annotated[list[Name], Field(max_length=10), AfterValidator(_once_each)] = []
-    """Targets of the scheduler's that notices of the job are sent to."""
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
@@ -287,8 +277,6 @@ class JobSpec(BaseModel):
         document = self.model_dump(mode="json")
         if self.workers is None:
             del document["workers"]
-        if not self.notify:
-            del document["notify"]
         if self.mixture is None:
             del document["mixture"], document["dither"]
         return document

@@ -19,7 +19,7 @@ from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, NotEnoughMemoryError, OutputError, ParameterError
 from largek_dask.passes.picking import picking
-from largek_dask.redaction import redactor
+from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import missing, options_of, output_folder
 from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import claimed_for, reserve
@@ -99,7 +99,7 @@ class Submissions:
                 records = self._tenure.records
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
-                raise _without_secrets(error, redactor(options)) from None
+                raise _without_secrets(error, Redactor(options)) from None
             job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
             # Told before anybody can begin it, so that this is its first event.
             job.tell({"event": "queued", "run": record.run, "owner": owner})

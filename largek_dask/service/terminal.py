@@ -27,7 +27,7 @@ from largek_dask.service.lines import Lines
 __all__ = ["terminal", "view"]
 
 SILENT_SECONDS = 6.0
-"""A scheduler that has not answered for so long is said to be away."""
+"""Seconds without an answer of the scheduler or the store after which the view says so."""
 
 
 def view(seen: Seen, silent: float = 0.0) -> Any:
@@ -37,7 +37,7 @@ def view(seen: Seen, silent: float = 0.0) -> Any:
     ----------
     seen : Seen
     silent : float
-        Seconds since the scheduler's last answer.
+        Seconds since the last answer of the scheduler or the store.
     """
     from rich.console import Group
     from rich.panel import Panel
@@ -67,7 +67,7 @@ def view(seen: Seen, silent: float = 0.0) -> Any:
     if seen.warnings:
         parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in seen.warnings)]
     if silent > SILENT_SECONDS:
-        away = f"the scheduler has not answered for {silent:.0f} s; waiting for it"
+        away = f"no answer for {silent:.0f} s; waiting for it"
         parts += [Text(), Text(away, style="bold yellow")]
     name = f" · {seen.status['name']}" if seen.status.get("name") else ""
     title = Text(f" {printable(seen.status.get('id'))}{printable(name)} · ")

@@ -57,10 +57,6 @@ class JobsSource:
             kept = self._ended[record.id] = record, _for_a_list(job.status())
         return kept[1]
 
-    def trouble(self) -> Sequence[str]:
-        """Nothing: what is wrong is said by the jobs themselves."""
-        return ()
-
     def status(self, job_id: str) -> dict[str, Any]:
         """That of one; while it runs with ``memory`` of its workers."""
         status = self._jobs.status(job_id)

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import dask
 import numpy as np
 import pytest
 import zarr
@@ -10,11 +11,9 @@ from click.testing import CliRunner
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 import largek_dask as lk
-from largek_dask.cli import check_machine as machine
+from largek_dask.cli import doctor as module
 from largek_dask.cli import main
-from largek_dask.cli.check_cluster import check_cluster, compare_versions, scratch_of
-from largek_dask.cli.check_data import check_data
-from largek_dask.cli.findings import broken, note, ok, report, table
+from largek_dask.cli.doctor import check_cluster, check_data, compare_versions, scratch_of
 
 
 def texts(findings, level=None):
@@ -26,83 +25,62 @@ def store(path, array, **options):
     return str(path)
 
 
-# --- findings -----------------------------------------------------------------------------------
-
-
-def test_report_is_healthy_until_something_is_broken():
-    assert report([ok("a", "x"), note("b", "y", "do")])["healthy"]
-    told = report([ok("a", "x"), broken("b", "[y]", "do")])
-    assert not told["healthy"]
-    assert told["findings"][1] == {"area": "b", "level": "broken", "text": "[y]", "advice": "do"}
-
-
-@pytest.mark.parametrize(
-    ("findings", "verdict"),
-    [
-        ([ok("a", "fine [x]")], "All is well."),
-        ([note("a", "slow", "do this")], "Nothing is broken; 1 to improve."),
-        ([note("a", "slow", "do"), broken("b", "no", "do")], "1 broken, 1 to improve."),
-    ],
-)
-def test_table_has_a_verdict_and_keeps_brackets(findings, verdict):
-    from rich.console import Console
-
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(table(findings))
-    assert verdict in captured.get()
-    assert findings[0].text in captured.get()
+def told_of(*arguments, code=0):
+    """The findings of the command."""
+    done = CliRunner().invoke(main, ["doctor", "--json", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    told = json.loads(done.stdout)
+    assert told["healthy"] == (code == 0)
+    return [module.Finding(**finding) for finding in told["findings"]]
 
 
 # --- machine ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("free", [100 << 20, 1 << 30, 50 << 30])
+def test_table_has_a_verdict_and_keeps_brackets(free, tmp_path, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    (tmp_path / "[red]").mkdir()
+    monkeypatch.chdir(tmp_path / "[red]")
+    monkeypatch.setenv("COLUMNS", "300")
+    done = CliRunner().invoke(main, ["doctor"])
+    assert done.exit_code == (free == 100 << 20)
+    assert "/[red])" in done.stdout
+    assert ("2 broken" in done.stdout) == (free == 100 << 20)
+    assert ("All is well" in done.stdout) == (free == 50 << 30)
+
+
 def test_machine__says_all_areas():
-    areas = {finding.area for finding in machine.check_machine()}
-    assert areas >= {"cpu", "kernels", "versions", "blas", "memory", "disk", "extras"}
+    assert {finding.area for finding in told_of()} == {"versions", "threads", "memory"}
 
 
 def test_machine__forced_tile_is_named():
-    import dask
-
     with dask.config.set({"largek.kernels.tile": "plain"}):
-        told = texts(machine._cpu(), "note")
-    assert any("tile plain" in text and "forced" in text for text in told)
+        told = texts(told_of(), "note")
+    assert any("(plain), as configured" in text for text in told)
 
 
-def test_machine__kernel_cache_states(tmp_path, monkeypatch):
-    import dask
-
+def test_machine__a_kernel_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(module.os, "access", lambda *_: False)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "new" / "deep")}):
-        [empty] = machine._kernel_cache()
-        assert empty.level == "ok"
-        assert "no compiled kernels" in empty.text
-        monkeypatch.setattr(machine.os, "access", lambda *_: False)
-        [closed] = machine._kernel_cache()
-        assert closed.level == "note"
-        assert "cannot be written" in closed.text
-
-
-def test_machine__openblas_variables(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    assert any("OPENBLAS_CORETYPE=Haswell" in text for text in texts(machine._blas(), "note"))
+        told = texts(told_of(), "note")
+    assert any(f"cannot be kept in {tmp_path}" in text for text in told)
 
 
 def test_machine__little_memory_and_disk(monkeypatch):
     import distributed.system
 
     monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 100 << 20)
-    [memory] = machine._memory()
-    assert memory.level == "note"
     for free, level in ((100 << 20, "broken"), (1 << 30, "note"), (50 << 30, "ok")):
-        usage = type("Usage", (), {"free": free})
-        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _folder, usage=usage: usage)
-        assert {finding.level for finding in machine._disk()} == {level}
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(module.shutil, "disk_usage", lambda _folder, usage=usage: usage)
+        found = [f for f in told_of(code=level == "broken") if f.area == "memory"]
+        assert [f.level for f in found] == ["note", level, level]
 
 
 def test_machine__missing_extra_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(machine.util, "find_spec", lambda name: None)
-    assert any("largek_dask[s3]" in finding.advice for finding in machine._stores())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert any("largek_dask[s3,parquet" in finding.advice for finding in told_of())
 
 
 # --- cluster ------------------------------------------------------------------------------------
@@ -231,8 +209,6 @@ def test_data__small_chunks_split_columns_compressed_floats(tmp_path):
 
 
 def test_data__large_chunks_and_double_precision(tmp_path, monkeypatch):
-    from largek_dask.cli import check_data as module
-
     monkeypatch.setattr(module, "LARGE_CHUNK", 1000)
     url = store(tmp_path / "x.zarr", np.ones((500, 8)), chunks=(500, 8), compressors=None)
     findings = [f for f in check_data(url, None) if f.level == "note"]

@@ -395,7 +395,7 @@ def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path)
     assert "600" in run("predict", told["model"], data[0], "--out", target, "--force").stdout
 
 
-@pytest.mark.parametrize("suffix", ["npy", "npz", "csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
 def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, suffix):
     out, told = fitted
     target = tmp_path / f"labels.{suffix}"
@@ -403,7 +403,6 @@ def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, s
     assert run_json(*base)["out"] == str(target)
     labels = {
         "npy": np.load,
-        "npz": lambda path: np.load(path)["labels"],
         "csv": lambda path: pd.read_csv(path)["label"].to_numpy(),
         "parquet": lambda path: pd.read_parquet(path)["label"].to_numpy(),
     }[suffix]
@@ -421,7 +420,7 @@ def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, s
 
 def test_predict__names_what_can_be_written(data, fitted, tmp_path):
     done = run("predict", fitted[1]["model"], data[0], "--out", tmp_path / "labels.xlsx", code=1)
-    assert "name it .zarr (or without a suffix), .npy, .npz, .csv or .parquet." in done.stderr
+    assert "name it .zarr (or without a suffix), .npy, .csv or .parquet." in done.stderr
     assert not list(tmp_path.iterdir())
 
 

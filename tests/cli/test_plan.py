@@ -20,6 +20,7 @@ from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 from largek_dask.kernels.evidence import FAR
 from largek_dask.passes import collected
+from tests.helpers.covering import slow
 
 TWO = Machines(1, 2, 1 << 34, True)
 
@@ -207,15 +208,17 @@ def stored(tmp_path_factory):
 @pytest.mark.parametrize(
     ("algorithm", "threads", "least", "most"),
     [
-        (lk.NMBatch(), 1, 1.0, 12),
-        pytest.param(lk.NMBatch.paper(rho=1.0), 1, 1.0, 30, marks=pytest.mark.slow),
         (lk.NMBatch(gather=20_000), 2, 0.25, 12),
-        pytest.param(lk.VRKM(), 2, 1.0, 12, marks=pytest.mark.slow),
-        (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
         (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
         (lk.Truncated(), 2, 0.2, 30),
-        pytest.param(lk.DCDBundle(effort="fast"), 2, 1.0, 60, marks=pytest.mark.slow),
-        (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
+        *slow(
+            (lk.NMBatch(), 1, 1.0, 12),
+            (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
+            (lk.VRKM(), 2, 1.0, 12),
+            (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
+            (lk.DCDBundle(effort="fast"), 2, 1.0, 60),
+            (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
 )  # fmt: skip

@@ -230,46 +230,6 @@ def test_missing_chunks_are_what_a_fit_is_told(x: np.ndarray, tmp_path: Path) ->
     lk.KMeans(3, random_state=0, max_iter=1).fit(str(tmp_path / "x.zarr"), missing="fill")
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Iterator[Any]:
-    """A file as AnnData wrote it before version 0.7: tables are fields of datasets."""
-    variables = np.zeros(4, [("index", "S4"), ("n", "i4")])
-    variables["index"] = [b"g1", b"g2", b"g3", b"g\xc3\xa9"]
-    with h5py.File(tmp_path / "old.h5ad", "w") as file:
-        file["X"] = np.ones((30, 4), np.float32)
-        file["var"] = variables
-        file["obsm"] = np.zeros(30, [("X_pca", "f4", (2,)), ("X_umap", "f4", (2,))])
-        file["raw.X"] = np.ones((30, 9), np.float32)
-        yield file
-
-
-def test_names_of_variables_of_an_old_file(old: Any, tmp_path: Path) -> None:
-    assert open_rows(old).feature_names == ("g1", "g2", "g3", "gé")
-    path = old.filename
-    old.flush()
-    stored = lk.ingest(path, tmp_path / "x.zarr", drop="g2", progress=False)
-    assert stored.feature_names == ("g1", "g3", "gé")
-    group = zarr.open_group(tmp_path / "old.zarr", mode="w", zarr_format=2)
-    group.create_array("X", data=old["X"][:])
-    group.create_array("var", shape=(4,), dtype=old["var"].dtype)[:] = old["var"][:]
-    assert open_rows(tmp_path / "old.zarr").feature_names == ("g1", "g2", "g3", "gé")
-
-
-@pytest.mark.parametrize(
-    ("component", "told"),
-    [
-        ("obsm/X_pca", r"'obsm/X_pca' is a field .* before 0\.7 .* write the file again with annd"),
-        ("obsm/X_tsne", r"no dataset named 'obsm/X_tsne'.*'obsm/X_pca', 'obsm/X_umap', 'raw\.X'\)"),
-        ("nope", r"no dataset named 'nope'; pass component= one that it has \('X', 'obsm/X_pca'"),
-        ("obsm", r"named fields .*X_pca"),
-    ],
-)
-def test_tables_of_an_old_file(old: Any, component: str, told: str) -> None:
-    with pytest.raises(DataError, match=told):
-        open_rows(old, component=component)
-    assert open_rows(old, component="raw.X").shape == (30, 9)
-
-
 def test_what_a_store_has_is_named(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     group.create_array("table", data=np.ones((3, 2)))

@@ -267,7 +267,8 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
     service, namespace = kubernetes("scheduler.yaml", "Service")["metadata"]["name"], "largek"
     full = f"{service}.{namespace}.svc.cluster.local"
     for settings, names in ((mine, ["scheduler"]), (there, [service, full])):
-        with dask.config.set(settings):
+        # That alone: clusters of other tests read their own settings meanwhile.
+        with dask.config.set({"largek.observe.hosts": settings["largek"]["observe"]["hosts"]}):
             for name in names:
                 assert asyncio.run(Hosts(lambda: None).accepts(f"{name}:8787"))
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +20,6 @@ from benchmarks.sizing import (
     empty,
     planned,
 )
-from largek_dask.cli.check_encryption import _ends
 from largek_dask.passes.admission import differences
 from largek_dask.passes.picking import Pick, lacking
 from largek_dask.service.lines import line_of
@@ -87,8 +84,6 @@ def told() -> tuple[str, ...]:
     # As a worker is told of that is left out, and as it is listed.
     found.append(f"has {differences({'largek_dask': '0.0.1'})}")
     found.append(lacking(Pick(2, None, ["bigmem"]), 0, [()]))
-    ended = SimpleNamespace(ends=datetime(2026, 1, 1, tzinfo=UTC))
-    found.append(_ends("certificate of worker tls://10.0.0.7:1", ended).text)
     return tuple(found)
 
 
@@ -207,7 +202,9 @@ def test_commands_have_what_is_typed():
 
     typed = part("Upgrade") + part("Back-up") + part("What to watch") + part("What it looks like")
     commands = set(re.findall(r"largek (\w+)(?: \w+)?((?: (?:ID|ADDR|--[\w-]+))*)", typed))
-    assert {"drain", "resume", "doctor", "gc", "logs", "workers"} <= {name for name, _ in commands}
+    assert {"submit", "delete", "doctor", "jobs", "logs", "workers"} <= {
+        name for name, _ in commands
+    }
     for name, options in commands:
         if name == "cluster":
             continue

@@ -26,6 +26,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, OutputError
 from largek_dask.service.fitting import fit_into
 from tests.helpers.checks import fit_asked
+from tests.helpers.covering import slow
 
 K, N_INIT = 200, 2
 
@@ -77,11 +78,9 @@ def most_written(path: Path) -> int:
     "algorithm",
     [
         lk.Lloyd(),
-        lk.MiniBatch(),
-        lk.NMBatch(),
         lk.Truncated(),
-        lk.VRKM(),
         lk.VRKM(table="snapshot"),
+        *slow(lk.MiniBatch(), lk.NMBatch(), lk.VRKM()),
     ],
 )
 def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algorithm: Any) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse
 import zarr
 
 import largek_dask as lk
@@ -23,7 +22,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.driver.value_files import holds_values, stage_of, suffix_of
 from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
 
-SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+SUFFIXES = (".npy", ".csv", ".parquet")
 ROWS = 700
 
 
@@ -54,11 +53,6 @@ def read_back(url: str, column: str) -> np.ndarray:
         case ".npy":
             with fsspec.open(url, "rb") as file:
                 return np.load(file)
-        case ".npz":
-            with fsspec.open(url, "rb") as file:
-                found = np.load(file)
-                assert found.files == [column + "s"]
-                return found[column + "s"]
         case ".csv":
             # As Python reads a number, to the last bit.
             frame = pd.read_csv(url, converters={column: float})
@@ -106,18 +100,17 @@ def test_groups_of_rows_in_parquet(data: str, model: Any, tmp_path: Path, monkey
 def test_probabilities_in_a_file(data: str, mixture: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(value_files, "DENSE_VALUES", 400)
     expected = mixture.predict_proba(data, dense=False)
-    mixture.predict_proba(data, out=str(tmp_path / "p.npz"))
-    assert (scipy.sparse.load_npz(tmp_path / "p.npz") != expected).nnz == 0
     mixture.predict_proba(data, out=str(tmp_path / "p.npy"))
     dense = expected.toarray()
     dense[150] = np.nan
     np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), dense)
-    assert sorted(os.listdir(tmp_path)) == ["p.npy", "p.npz"]
-    with pytest.raises(ParameterError, match=r"'.csv'.*\.zarr \(or without a suffix\), .npz or"):
-        mixture.predict_proba(data, out=str(tmp_path / "p.csv"))
+    assert sorted(os.listdir(tmp_path)) == ["p.npy"]
+    for name in ("p.csv", "p.npz"):
+        with pytest.raises(ParameterError, match=r"\.zarr \(or without a suffix\) or \.npy"):
+            mixture.predict_proba(data, out=str(tmp_path / name))
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".zarr"])
+@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
 def test_probabilities_that_fail_leave_nothing(
     data: str, mixture: Any, suffix: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -133,7 +126,7 @@ def test_probabilities_that_fail_leave_nothing(
         patch.setattr("largek_dask.data.csr_writer.CSRWriter.append", fail)
         with pytest.raises(OSError, match="full"):
             mixture.predict_proba(data, out=target)
-    assert written == [f"p{suffix}" + (".partial.zarr" if suffix == ".npz" else "")]
+    assert written == [f"p{suffix}" + (".partial.zarr" if suffix == ".npy" else "")]
     assert os.listdir(tmp_path) == []
     mixture.predict_proba(data, out=target)
     with pytest.raises(OutputError, match="exists already"):
@@ -148,13 +141,13 @@ def test_what_names_no_file_is_zarr(data: str, model: Any, name: str, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "name", ["labels.xlsx", "labels.csv.gz", "labels.h5", "s3://b/labels.JSON"]
+    "name", ["labels.xlsx", "labels.npz", "labels.csv.gz", "labels.h5", "s3://b/labels.JSON"]
 )
 def test_another_suffix_is_refused_with_what_there_is(
     data: str, model: Any, name: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    allowed = r"\.zarr \(or without a suffix\), \.npy, \.npz, \.csv or \.parquet\."
+    allowed = r"\.zarr \(or without a suffix\), \.npy, \.csv or \.parquet\."
     with pytest.raises(ParameterError, match=allowed):
         model.predict(data, out=name)
     assert os.listdir(tmp_path) == []
@@ -257,11 +250,10 @@ def test_which_files_are_taken_for_ones_of_our_own(
 def test_which_probabilities_are_taken_for_ones_of_our_own(
     data: str, mixture: Any, tmp_path: Path
 ) -> None:
-    for suffix in (".npz", ".npy"):
-        place = str(tmp_path / f"p{suffix}")
-        mixture.predict_proba(data, out=place)
-        assert holds_values(Folder(place), "probabilities")
-        assert not holds_values(Folder(place), "log_likelihoods")
+    place = str(tmp_path / "p.npy")
+    mixture.predict_proba(data, out=place)
+    assert holds_values(Folder(place), "probabilities")
+    assert not holds_values(Folder(place), "log_likelihoods")
 
 
 def test_without_pyarrow(data: str, model: Any, tmp_path: Path, monkeypatch: Any) -> None:

@@ -15,6 +15,7 @@ from largek_dask.errors import (
     ParameterWarning,
 )
 from tests.helpers.checks import watched_passes
+from tests.helpers.covering import in_turns
 from tests.helpers.mixtures import log_joints, log_sums
 
 KINDS = ["iso", "isoflex", "diag"]
@@ -164,8 +165,9 @@ def test_defaults_are_cut_without_a_word():
 # --- what works -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("init", ["k-means", "two-level", "afk-mc2", "random"])
+@pytest.mark.parametrize(
+    ("kind", "init"), in_turns([*KINDS], ["k-means", "two-level", "afk-mc2", "random"])
+)
 def test_one_component_is_the_normal_distribution_of_the_rows(kind, init):
     weight = RNG.integers(0, 4, len(X)).astype(float)
     mixture = fitted(k=1, kind=kind, init=init, weight=weight)
@@ -178,8 +180,7 @@ def test_one_component_is_the_normal_distribution_of_the_rows(kind, init):
     assert_sound(mixture, X, weight)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), in_turns([*KINDS], [np.float32, np.float64]))
 def test_a_constant_feature_has_the_least_variance(kind, dtype):
     x = np.column_stack([X, np.full(len(X), 0.1)]).astype(dtype)
     mixture = fitted(x, kind=kind)
@@ -214,8 +215,7 @@ def test_weights_over_twelve_orders_of_magnitude(kind):
     assert (np.abs(means - mixture.means_) / scale).max() < 0.1
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), in_turns([*KINDS], [np.float32, np.float64]))
 def test_rows_far_from_the_origin(kind, dtype):
     """At 1e6 ± 1 float32 has four bits; what these are is found as it is about 0."""
     grid = np.round(RNG.normal(scale=0.05, size=(300, 2)) * 16) / 16

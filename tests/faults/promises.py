@@ -283,7 +283,7 @@ class Values(Program):
     """A model is saved, and labels and probabilities are written to files."""
 
     name = "values"
-    OUTS = ("labels.npy", "labels.npz", "labels.csv", "labels.zarr")
+    OUTS = ("labels.npy", "labels.csv", "labels.zarr")
 
     def _write(self, folder: Path, out: str) -> str | None:
         model = lk.load_model(str(self.data / "mixture.zarr"))
@@ -304,13 +304,13 @@ class Values(Program):
         model = lk.load_model(str(self.data / "mixture.zarr"))
         model.save(str(folder / "model.zarr"))
         say("model", model.digest())
-        for out in (*self.OUTS, "soft.npz"):
+        for out in (*self.OUTS, "soft.npy"):
             say("values", out, self._write(folder, out))
 
     def check(self, folder: Path, said: Said, everything: Said) -> None:
         """Look at each, and write those again that are not there."""
         self.expect(said, everything, ("model",), digest_of_model(folder / "model.zarr"))
-        for out in (*self.OUTS, "soft.npz"):
+        for out in (*self.OUTS, "soft.npy"):
             found = self._found(folder, out)
             self.expect(said, everything, ("values", out), found)
             if found is None:
@@ -373,7 +373,7 @@ class Service(Program):
 
 
 class Orders(Program):
-    """Jobs are deleted, gone on with and cancelled, and a scheduler is drained."""
+    """Jobs are deleted, resumed and cancelled."""
 
     name = "orders"
 
@@ -389,7 +389,7 @@ class Orders(Program):
             doomed, longer, cancelled = (
                 self._submit(jobs, folder, name, **changes)
                 for name, changes in (
-                    ("doomed", {"labels": False}), ("longer", {}), ("cancelled", {"priority": -1})
+                    ("doomed", {"labels": False}), ("longer", {}), ("cancelled", {})
                 )
             )  # fmt: skip
             say("job", "longer", longer)
@@ -402,8 +402,6 @@ class Orders(Program):
             jobs.resume(longer, {"max_iter": 2 * MAX_ITER}, {})
             say("resumed", longer)
             say("again", longer, ended(jobs, longer)["result"]["digest"])
-            jobs.steering.drain(True)
-            say("drained", True)
 
     def check(self, folder: Path, said: Said, everything: Said) -> None:
         """The next scheduler knows of all orders, and carries them out."""
@@ -413,8 +411,6 @@ class Orders(Program):
             assert ("deleted",) not in said or said["deleted",] not in found, (
                 "a deleted job is back"
             )
-            assert ("drained",) not in said or jobs.listed({})["draining"]
-            jobs.steering.drain(False)
             if ("cancelled",) in said:
                 assert ended(jobs, said["cancelled",])["state"] == "cancelled"
             for job_id in found:

@@ -93,6 +93,7 @@ def test_second_process_compiles_nothing(tmp_path):
     assert second[3] == 0
 
 
+@pytest.mark.slow
 @processes_compile
 def test_eight_processes_at_once_share_an_empty_cache(tmp_path):
     answers = run(tmp_path, "8")

@@ -222,6 +222,7 @@ def test_a_function_that_calls_itself(folder):
     assert njit(kernel.py_func)(5) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     """What a newcomer waits for. More of them is a cost that ``benchmarks.start`` should show."""

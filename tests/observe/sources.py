@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tornado import web
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
 from largek_dask.errors import JobNotFoundError
+from largek_dask.observe.hosts import Hosts
+from largek_dask.observe.web import install
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -58,7 +68,6 @@ class MadeUp:
         self.asked: list[tuple[str, ...]] = []
         self.cancelled: list[tuple[str, str]] = []
         self.fails: Exception | None = None
-        self.told: list[str] = []
 
     def add(self, job_id: str, state: str = "running", **about: Any) -> None:
         """One more job."""
@@ -99,10 +108,37 @@ class MadeUp:
         self._asks("history", job_id)
         return self.files[job_id]
 
-    def trouble(self) -> list[str]:
-        return self.told
-
     def cancel(self, job_id: str, who: str) -> str:
         self.status(job_id)
         self.cancelled.append((job_id, who))
         return "running"
+
+
+@contextmanager
+def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
+    """A server of the page in a thread; its address."""
+    address: list[str] = []
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        application = web.Application([])
+        page = install(application, "/", source, Hosts(lambda: None), **how)
+        server = HTTPServer(application)
+        sockets = bind_sockets(0, "127.0.0.1")
+        server.add_sockets(sockets)
+        address.append(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/largek")
+        ready.set()
+        while not over.is_set():
+            await asyncio.sleep(0.05)
+        server.stop()
+        await server.close_all_connections()
+        page.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(20)
+    try:
+        yield address[0]
+    finally:
+        over.set()
+        thread.join(20)

@@ -133,39 +133,6 @@ def test_cost_is_drawn_against_time_used_wall_time_and_passes():
     assert cost["table"]["rows"] == [["on all rows", "250", "250", "3"]]
 
 
-def test_what_has_become_of_notices_is_among_the_facts():
-    about = [
-        ("waiting", "sent", 2, "answered 204"),
-        ("failed", "pending", 0, None),
-        ("failed", "pending", 1, "answered 503"),
-        ("failed", "given up", 5, "no\x1banswer"),
-    ]
-    told = [dict(zip(("kind", "state", "tries", "answer"), each, strict=True), target=f"t{i}")
-            for i, each in enumerate(about)]  # fmt: skip
-    board = Board("7f3a")
-    board.know({"state": "failed", "notices": told})
-
-    def facts():
-        answer = strict(board.answer())
-        [about] = [panel for panel in answer["panels"] if panel["kind"] == "job"]
-        assert "notices" not in [name for name, _ in about["table"]["rows"]], "in words, and once"
-        return [text for name, text in answer["facts"] if name == "notice"]
-
-    assert facts() == [
-        "waiting to t0: sent",
-        "failed to t1: waiting, tried 0 times",
-        "failed to t2: waiting, tried 1 time: answered 503",
-        "failed to t3: failed, tried 5 times: no answer",
-    ]
-    board.know({"state": "failed", "notices": [*told, *told]})
-    assert [text[:12] for text in facts()] == [f"failed to t{i}" for i in (2, 3)] + [
-        f"{told[i]['kind']} to t{i}"[:12] for i in range(4)
-    ]
-    for wrong in (None, "text", 7, [7, {"kind": [], "tries": math.inf}]):
-        board.know({"state": "failed", "notices": wrong})
-        assert len(facts()) <= 1
-
-
 def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
     """Of quick steps not all are told, but how a run stopped is."""
     stopped = {"event": "stopped", "n_iter": 9, "cost": 100.0, "elapsed": 9.0, "reason": "tol"}
@@ -224,7 +191,7 @@ def test_every_figure_of_a_step_has_its_panel():
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
     board = board_of(started(), step(1), step(3))
     board.know({"id": "7f3a", "state": "failed", "owner": "somebody",
-                "kept": False, "draining": False, "versions": ["1.0", "1.1"],
+                "versions": ["1.0", "1.1"],
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
     found = panels_of(board)
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]

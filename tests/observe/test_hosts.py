@@ -140,7 +140,8 @@ def test_the_refusal_names_the_line_that_accepts(source):
         (line,) = [line for line in text.splitlines() if line.startswith("    ")]
         assert yaml.safe_load(line) == {"largek": {"observe": {"hosts": ["hub.example.org"]}}}
         name, _, value = text.split()[-1].partition("=")
-        with dask.config.set(dask.config.collect_env({name: value})):
+        given = dask.config.collect_env({name: value})["largek"]["observe"]["hosts"]
+        with dask.config.set({"largek.observe.hosts": given}):
             return refused.code, (await served.get("largek", Host="hub.example.org:8000")).code
 
     assert on(source, ask) == (403, 200)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 from urllib.request import urlopen
@@ -22,9 +18,6 @@ import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
-from tornado import web
-from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 
 import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
@@ -32,12 +25,10 @@ from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_count
 from largek_dask.observe.board import Board
 from largek_dask.observe.history import Series
-from largek_dask.observe.hosts import Hosts
-from largek_dask.observe.web import install
 from tests.faults.rig import Rig, free_port
 from tests.helpers.checks import eventually
 from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
-from tests.observe.sources import MadeUp, at, started, step
+from tests.observe.sources import MadeUp, at, page_of, started, step
 
 pytestmark = pytest.mark.slow
 
@@ -413,102 +404,7 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             tab.close()
 
 
-# --- without a scheduler --------------------------------------------------------------------------
-
-
-@contextmanager
-def serving(*folders: str) -> Iterator[str]:
-    """``largek serve`` in a process of its own; its address."""
-    command = [sys.executable, "-c", "from largek_dask.cli import main; main()", "serve", "--json"]
-    with subprocess.Popen([*command, *folders], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["url"]
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(20)
-        assert process.returncode == 0
-
-
-def test_serve__the_same_from_folders_alone(preloaded, tabs, tmp_path):
-    _, job, events, folder = preloaded
-    x = np.random.default_rng(0).standard_normal((500, 3)).astype(np.float32)
-    km = lk.KMeans(4, algorithm=lk.Lloyd(), random_state=0, checkpoint=str(tmp_path / "fit")).fit(x)
-    grows = tmp_path / "grows" / "events"
-    grows.mkdir(parents=True)
-    lines = [json.dumps(event) + "\n" for event in (started(), step(1), step(2), step(3))]
-    (grows / "000001.jsonl").write_text("".join(lines[:2]) + "{broken\n")
-    with serving(str(folder / "store"), str(tmp_path / "fit"), str(tmp_path / "grows"),
-                 str(tmp_path / "nothing")) as url:  # fmt: skip
-        tab = tabs().open(url)
-        tab.wait_text("tbody", "a name")
-        tab.wait_text(".say", "nothing cannot be read since")
-        tab.page.get_by_role("link", name="fit", exact=True).click()
-        tab.wait_text(".state", "finished")
-        assert str(km.n_iter_) in tab.text(".facts")
-        last = f"{km.history_[-1]['cost']:.8g}"
-        assert tab.text(".tiles>div:nth-child(2) dd span") == last
-        tab.open(f"{url}?job={job.id}")
-        tab.wait_text(".state", "finished")
-        tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
-        _, y = tab.page.evaluate(LINE, "cost/on all rows")
-        steps = [event["cost"] for event in events if event["event"] == "step"]
-        assert y[-1] == pytest.approx(steps[-1], rel=1e-6)
-        # What is added is shown, and that the folder is gone.
-        tab.open(f"{url}?job=grows")
-        tab.wait_text(".tiles", "1000")
-        with open(grows / "000001.jsonl", "a") as file:
-            file.write(lines[2])
-        tab.wait_text(".tiles", "500")
-        (grows / "000002.jsonl").write_text(lines[3])
-        tab.wait_text(".tiles", "333.33333")
-        shutil.rmtree(grows.parent)
-        tab.wait_text("main", "cannot be read since")
-        assert tab.text(".tiles>div:nth-child(2) dd span") == "333.33333"
-        # The server goes on, also where the outputs of a scheduler's job are gone.
-        shutil.copytree(folder / "out", tmp_path / "kept")
-        shutil.rmtree(folder / "out")
-        try:
-            tab.open(f"{url}?job={job.id}")
-            tab.wait_text("main", "its events are gone")
-            tab.wait_text(".state", "finished")
-            tab.open(url)
-            tab.wait_text("tbody", "a name")
-        finally:
-            shutil.copytree(tmp_path / "kept", folder / "out")
-
-
 # --- jobs that are made up ------------------------------------------------------------------------
-
-
-@contextmanager
-def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
-    """A server of the page in a thread; its address."""
-    address: list[str] = []
-    ready, over = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        application = web.Application([])
-        page = install(application, "/", source, Hosts(lambda: None), **how)
-        server = HTTPServer(application)
-        sockets = bind_sockets(0, "127.0.0.1")
-        server.add_sockets(sockets)
-        address.append(f"http://127.0.0.1:{sockets[0].getsockname()[1]}/largek")
-        ready.set()
-        while not over.is_set():
-            await asyncio.sleep(0.05)
-        server.stop()
-        await server.close_all_connections()
-        page.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(20)
-    try:
-        yield address[0]
-    finally:
-        over.set()
-        thread.join(20)
 
 
 NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "long "
@@ -516,7 +412,7 @@ NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "lo
 
 def made_up() -> MadeUp:
     source = MadeUp()
-    for state in ("finished", "failed", "cancelled", "queued", "waiting", "paused", "unreadable"):
+    for state in ("finished", "failed", "cancelled", "queued", "waiting", "unreadable"):
         source.add(f"lk-{state}", state, name=f"this one is {state}")
     source.statuses["lk-failed"]["result"] = {
         "error": "DataError", "message": "row 7 of chunk 3 is not finite", "state": "failed",
@@ -537,8 +433,7 @@ def test_states__each_says_what_it_is_and_why(tabs):
     with page_of(made_up()) as url:
         tab = tabs().open(url)
         for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
-                            ("queued", "○"), ("waiting", "◔"), ("paused", "‖"),
-                            ("unreadable", "?")]:  # fmt: skip
+                            ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
             tab.wait_text(".state", f"{sign} {state}")
         for state, words in [("failed", "row 7 of chunk 3 is not finite"),
                              ("waiting", "key, secret"),

@@ -687,7 +687,7 @@ def test_options_of_the_command(run: Path, tmp_path: Path) -> None:
     assert "there are 1 names and 600 rows" in refused("--names", tmp_path / "few.npy")
     (tmp_path / "empty").mkdir()
     done = invoke("report", tmp_path / "empty", code=1)
-    assert "holds no model" in done.stderr
+    assert "neither a model nor a checkpoint" in done.stderr
 
 
 def test_warnings_of_the_fit_are_repeated(run: Path, tmp_path: Path) -> None:
@@ -702,6 +702,49 @@ def test_warnings_of_the_fit_are_repeated(run: Path, tmp_path: Path) -> None:
     )
     assert told["warnings"] == ["the <disk> was away"]
     assert "the <disk> was away" in Page((tmp_path / "r.html").read_text()).text
+
+
+def test_a_fit_that_runs_is_shown_by_its_last_checkpoint(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    from largek_dask.cli import report as module
+
+    place, out = tmp_path / "run", tmp_path / "r.html"
+    shutil.copytree(run / "run", place)
+    (part,) = (place / "events").iterdir()
+    whole = part.read_text()
+    begun = [line for line in whole.splitlines(True) if '"event":"stopped"' not in line]
+    for name in ("checkpoints", "model.zarr"):
+        (place / name).rename(tmp_path / name)
+    part.write_text("".join(begun))
+    asked = ("report", place, "--out", out)
+    assert "add --every 30s" in invoke(*asked, code=1).stderr
+    pages = []
+
+    def checkpoint() -> None:
+        assert not out.exists()
+        (tmp_path / "checkpoints").rename(place / "checkpoints")
+
+    def stop() -> None:
+        pages.append(out.read_text())
+        part.write_text(whole)
+
+    def end() -> None:
+        pages.append(out.read_text())
+        (tmp_path / "model.zarr").rename(place / "model.zarr")
+
+    pauses = [checkpoint, stop, end]
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: pauses.pop(0)())
+    lines = invoke(*asked, "--every", "2.5s", "--json").stdout.splitlines()
+    first, second, last = map(json.loads, lines)
+    assert "its checkpoint after step" in first["warnings"][0]
+    assert second["warnings"] == first["warnings"]
+    assert last["warnings"] == []
+    assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
+    assert "refresh" not in out.read_text()
+    assert lk.load_model(str(place / "model.zarr")).digest() in out.read_text()
 
 
 # --- colours --------------------------------------------------------------------------------------

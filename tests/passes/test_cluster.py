@@ -785,7 +785,7 @@ def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatc
     monkeypatch.setattr("largek_dask.passes.admission.versions", told)
     client = fresh_cluster(1, processes=False)
     said = []
-    with ClusterPasses(rows, client, log=lambda *about: said.append(about)) as passes:
+    with ClusterPasses(rows, client, log=lambda *about, **_: said.append(about)) as passes:
         answers = [path_pass(passes, 1, retain=True)[0]]
         client.cluster.scale(2)
         client.wait_for_workers(2)
@@ -1032,7 +1032,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
     with ClusterPasses(
         rows,
         client,
-        log=lambda kind, text: said.append((kind, text)),
+        log=lambda kind, text, **about: said.append((kind, text)),
         deadline=time.monotonic() + 60,  # to fail, not to hang
     ) as passes:
         function = partial(barrier_chunk, str(tmp_path), count_chunk)
@@ -1213,7 +1213,7 @@ def test_retries_are_bounded(rows, cluster2, monkeypatch):
     monkeypatch.setattr(cluster_module, "BACKOFF_SECONDS", 0.0)
     said = []
     with ClusterPasses(rows, cluster2) as passes:
-        passes.log(lambda kind, message: said.append(kind))
+        passes.log(lambda kind, message, **about: said.append(kind))
         with pytest.raises(ClusterError, match=r"chunk \d+ .*failed 6 times"):
             counted(passes)
     assert set(said) == {"retry"}

@@ -111,7 +111,7 @@ def test_a_worker_that_stands_still_loses_its_chunks(
         ClusterPasses(
             rows,
             client,
-            log=lambda kind, text: said.append((kind, text)),
+            log=lambda kind, text, **about: said.append((kind, text)),
             cancelled=lambda: False,
             tell=lambda kind, **event: told.append(event) if kind == "worker" else None,
         ) as passes,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from largek_dask.context import Working, working
+from largek_dask.context import current_job
 from largek_dask.errors import CancelledFit
 from largek_dask.passes import worker as worker_module
 from largek_dask.passes.cache import Part, Span
@@ -216,9 +216,9 @@ def test_a_full_scratch_is_logged_for_the_job(x, plugin, tmp_path, monkeypatch):
     dask_worker, heard = plugin.worker, []
     dask_worker.local_directory = str(tmp_path)
     told = logging.Handler(logging.WARNING)
-    told.emit = lambda record: heard.append((working(), record.getMessage()))
+    told.emit = lambda record: heard.append((current_job(), record.getMessage()))
     logger = logging.getLogger(worker_module.__name__)
-    spec = WorkSpec("b", pickle.dumps(rows_of(x, [60])), None, 0, working=Working("lk-1", 2))
+    spec = WorkSpec("b", pickle.dumps(rows_of(x, [60])), None, 0, service_job="lk-1")
     logger.addHandler(told)
     try:
         assert admit(spec, (60, x.shape[1]), dask_worker) is None
@@ -230,5 +230,5 @@ def test_a_full_scratch_is_logged_for_the_job(x, plugin, tmp_path, monkeypatch):
     finally:
         logger.removeHandler(told)
     [(job, text)] = heard
-    assert job == spec.working
+    assert job == spec.service_job
     assert f" MB free for scratch in {tmp_path}: " in text

@@ -77,20 +77,12 @@ ASKED = {
     "watch": lambda _, job: job.watch(),
     "events": lambda _, job: list(job.events()),
     "logs": lambda _, job: list(job.logs()),
-    "logged": lambda _, job: job.logged(),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
-    "pause": lambda _, job: job.pause(),
-    "resume of a paused one": lambda _, job: job.resume(),
-    "priority": lambda _, job: job.set_priority(1),
     "cancel": lambda _, job: job.cancel(),
-    "keep": lambda _, job: job.keep(),
     "delete": lambda _, job: job.delete(),
-    "drain": lambda service, _: service.drain(),
-    "draining": lambda service, _: service.draining,
     "workers": lambda service, _: service.workers(),
     "retire": lambda service, _: service.retire("one"),
-    "gc": lambda service, _: service.gc("30d"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 
@@ -174,7 +166,6 @@ def test_commands_without_a_scheduler(command, data, model, tmp_path, monkeypatc
     line = command.format(data=data, out=tmp_path, model=tmp_path / "model.zarr")
     done = CliRunner().invoke(main, [*line.split(), "--scheduler", "tcp://127.0.0.1:9"])
     assert done.exit_code == (4 if command.startswith("watch") else 1)
-    assert done.stderr == (
-        "Error: no Dask scheduler answers at 'tcp://127.0.0.1:9' (OSError): check the address and "
-        "that `dask scheduler` runs there. Try `largek doctor --scheduler tcp://127.0.0.1:9`.\n"
-    )
+    assert "no Dask scheduler answers at 'tcp://127.0.0.1:9'" in done.stderr
+    assert "(OSError: nothing listens at tcp://127.0.0.1:9): check the address" in done.stderr
+    assert "`largek doctor --scheduler tcp://127.0.0.1:9`" in done.stderr

@@ -10,6 +10,8 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 
+pytestmark = pytest.mark.slow
+
 N = 100_000
 
 

@@ -8,19 +8,15 @@ import os
 import threading
 from typing import Any, ClassVar
 
-import dask
 import fsspec
 import pytest
 
-from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
-from largek_dask.service import lanes, places, plugin, sweeping
-from largek_dask.service.folders import Folders
+from largek_dask.service import lanes, places, plugin
 from largek_dask.service.lanes import Lanes
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
-from tests.observe.sources import started, step
-from tests.service.conftest import begun, wait_until
+from tests.service.conftest import wait_until
 from tests.service.test_plugin import running
 
 
@@ -70,11 +66,6 @@ def storage(monkeypatch):
     HangingFileSystem.opened.set()
 
 
-def line(job_id: str, message: str) -> dict[str, Any]:
-    return {"job": job_id, "run": 1, "time": "2026-01-01T00:00:00.000", "level": "WARNING",
-            "logger": "x", "message": message}  # fmt: skip
-
-
 def test_lanes__do_the_work_of_other_jobs_and_none_twice():
     held, done = threading.Event(), []
     them = Lanes("test")
@@ -90,30 +81,7 @@ def test_lanes__do_the_work_of_other_jobs_and_none_twice():
     assert done == ["b", "b", "a"]
 
 
-def test_journal__lines_of_others_are_written(storage, open_jobs, document, slow_steps, tmp_path):
-    jobs = open_jobs()
-    hung = jobs.submit(document("hang:///hung/out"), {}, "me")
-    well = jobs.submit(document("well"), {}, "me")
-    for job_id in (hung, well):
-        begun(jobs, job_id, 1)
-    storage.opened.clear()
-    jobs.journal.take("worker", "w", line(hung, "of the one that hangs"))
-    assert storage.hung.wait(60), "its folder hangs"
-    log = tmp_path / "well" / "logs.jsonl"
-    for n in range(3):
-        jobs.journal.take("worker", "w", line(well, f"line {n}"))
-        eventually(lambda n=n: log.exists() and f"line {n}" in log.read_text(), "it is written")
-    assert [one["message"] for one in jobs.journal.lines(well)] == ["line 0", "line 1", "line 2"]
-    assert not storage.opened.is_set()
-    assert jobs.status(hung)["state"] == "running"
-    storage.opened.set()
-    slow_steps.set()
-    for job_id in (hung, well):
-        assert wait_until(jobs, job_id, "finished", "failed")["state"] == "finished"
-    assert [one["message"] for one in jobs.journal.lines(hung)] == ["of the one that hangs"]
-
-
-def test_sweeper__jobs_after_one_that_hangs_are_removed(
+def test_deletions__those_after_one_that_hangs_are_finished(
     storage, open_jobs, document, tmp_path, monkeypatch
 ):
     first = open_jobs()
@@ -121,17 +89,20 @@ def test_sweeper__jobs_after_one_that_hangs_are_removed(
     wait_until(first, hung, "finished")
     well = first.submit(document("well", max_iter=1), {}, "me")
     wait_until(first, well, "finished")
-    monkeypatch.setattr(sweeping, "TICK_SECONDS", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "remove", lambda self, name: 1 / 0)
+        for job_id in (hung, well):
+            with pytest.raises(ZeroDivisionError):
+                first.delete(job_id)
     assert first.close(120.0) == []
     storage.opened.clear()
-    with dask.config.set({"largek.service.retention.jobs": "0.001s"}):
-        jobs = open_jobs()
-        jobs.wait_until_ready()
-        eventually(lambda: well not in jobs.ids(), "the other one is removed")
-        assert storage.hung.is_set()
-        assert hung in jobs.ids()
-        storage.opened.set()
-        eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
+    jobs = open_jobs()
+    jobs.wait_until_ready()
+    eventually(lambda: well not in jobs.ids(), "the other one is deleted")
+    assert storage.hung.is_set()
+    assert hung in jobs.ids()
+    storage.opened.set()
+    eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
 
 
 def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):
@@ -160,29 +131,6 @@ def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, 
         assert not go_on.is_set()
     finally:
         go_on.set()
-
-
-def test_serve__shows_what_is_new_of_others(storage, open_jobs, document, tmp_path, monkeypatch):
-    first = open_jobs()
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        hung = first.submit(document("hang:///hung/out"), {}, "me")
-        well = first.submit(document("well"), {}, "me")
-    assert first.close(120.0) == []
-    storage.opened.clear()
-    monkeypatch.setattr("largek_dask.service.folders.LOCAL_SECONDS", 0.02)
-    shown = Folders([str(tmp_path / "store")])
-    try:
-        assert storage.hung.wait(60), "its folder hangs"
-        sink = JsonLines(Folder(str(tmp_path / "well")))
-        for n in (1, 2):
-            sink({"event": "started", **started()} if n == 1 else step(n))
-            eventually(lambda n=n: shown.status(well)["n_events"] == n, "what is new is shown")
-        sink.close()
-        assert {job["id"] for job in shown.jobs()} == {hung, well}
-        assert not storage.opened.is_set()
-    finally:
-        storage.opened.set()
-        shown.close()
 
 
 def test_answers__about_a_job_that_hangs_leave_threads_for_others(

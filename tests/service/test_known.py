@@ -175,6 +175,21 @@ def test_what_changes_while_it_is_written_is_written_as_well(job):
     assert job.is_kept
 
 
+def test_the_record_of_a_removed_job_does_not_come_back(job):
+    store = {}
+
+    def keep(record):
+        store[record.id] = record
+
+    job.change_now(cancel=True)
+    job.keep(keep)
+    assert set(store) == {"lk-1"}
+    job.forget(store.clear)
+    job.change_now(run=2)
+    job.keep(keep)
+    assert store == {}
+
+
 def test_changes_come_one_after_the_other(job):
     """Of two at once none is forgotten, and the later one is not written first."""
     inside, go_on, written = threading.Event(), threading.Event(), []

@@ -165,6 +165,19 @@ def test_a_folder_of_another_job_is_never_claimed(folder):
         reserve(folder, "lk-2", "b")
 
 
+def test_a_lease_says_from_whom_it_was_taken(tmp_path):
+    folder, clock = Folder(str(tmp_path / "job")), Clock()
+    first = Contender(folder, "lk-1", "a", 10.0, clock=clock).claim()
+    assert first.taken_from is None
+    other = Contender(folder, "lk-1", "b", 10.0, clock=clock)
+    assert other.claim() is None
+    clock.now += 11.0
+    second = other.claim()
+    assert second.taken_from == "a"
+    second.release()
+    assert Contender(folder, "lk-1", "c", 10.0, clock=clock).claim().taken_from is None
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES])
 def test_create_without_links(tmp_path, number):
     """As on exFAT, some shares and some file systems of user space."""

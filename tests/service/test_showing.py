@@ -426,7 +426,7 @@ def test_view_shows_everything():
                  "1.0 MiB", "warning: take care"):  # fmt: skip
         assert text in shown
     assert "has not answered" not in shown
-    assert "has not answered for 9 s; waiting for it" in render(view(seen, 9.0))
+    assert "no answer for 9 s; waiting for it" in render(view(seen, 9.0))
 
 
 VIEW = """\
@@ -448,7 +448,7 @@ VIEW = """\
 │                                                                                              │
 │ warning: take care                                                                           │
 │                                                                                              │
-│ the scheduler has not answered for 9 s; waiting for it                                       │
+│ no answer for 9 s; waiting for it                                                            │
 ╰──────────────────────────────────────────────────────────────────────────────────────────────╯
 """
 
@@ -535,7 +535,7 @@ def test_a_terminal_gets_a_live_view(monkeypatch):
 
 
 @pytest.mark.parametrize("is_heard", [False, True])
-def test_a_terminal_says_that_the_scheduler_is_silent(is_heard, monkeypatch):
+def test_a_terminal_says_that_there_is_no_answer(is_heard, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     now = [100.0]
@@ -546,7 +546,7 @@ def test_a_terminal_says_that_the_scheduler_is_silent(is_heard, monkeypatch):
         now[0] += 1.0 + terminal_module.SILENT_SECONDS
         if is_heard:
             show(None)
-    assert ("has not answered for 7 s" in stream.getvalue()) is not is_heard
+    assert ("no answer for 7 s" in stream.getvalue()) is not is_heard
 
 
 def test_anything_else_gets_lines(monkeypatch):

@@ -57,6 +57,18 @@ def test_a_record_comes_back_as_it_was(records, spec):
         records.read(record.id)
 
 
+def test_fields_that_only_earlier_versions_had_are_ignored(records, spec):
+    record = records.create(spec, "me", 12.5)
+    path = records.folder.path(f"jobs/{record.id}.json")
+    with open(path) as file:
+        document = json.load(file)
+    document["notices"] = [{"id": "a", "kind": "finished", "target": "lab"}]
+    document["spec"]["notify"] = ["lab"]
+    with open(path, "w") as file:
+        json.dump(document, file)
+    assert records.all() == ([record], {})
+
+
 class Answers:
     """A lease that is held or not as a test says, one answer after the other."""
 

@@ -122,6 +122,9 @@ def test_second__takes_over_from_one_that_is_silent(
             first.status(job_id)
         slow_steps.set()
         result = wait_until(second, job_id, "finished")["result"]
+    runs = [e for e in second.events(job_id, 0, 1000) if e["event"] == "running"]
+    takers = [event.get("taken_from") for event in runs]
+    assert takers == [None, "scheduler-0"]
     # Claims: of the submit, of the first one's run, of the second one's.
     assert result["token"] == 3
     assert len(list((tmp_path / "out" / "results").iterdir())) == 1

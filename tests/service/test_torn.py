@@ -15,8 +15,7 @@ import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError, JobNotFoundError, ModelFormatError
 from largek_dask.model import Model, load_model
-from largek_dask.service.folders import StoreJob
-from largek_dask.service.store import Records, read_result
+from largek_dask.service.store import read_result
 from tests.helpers.checks import fit_asked
 from tests.service.conftest import begun, wait_until
 
@@ -262,19 +261,6 @@ def test_a_result_whose_model_is_torn_is_computed(finished, restart):
     assert (status["state"], status["result"]["digest"]) == ("finished", digest)
     assert load_model(str(places.root / "out")).digest() == digest
     assert np.array_equal(places.labels(), labels)
-
-
-def test_a_page_of_folders_says_so(finished):
-    places, *_ = finished
-    (record,) = Records(Folder(str(places.root / "store"))).found()[0]
-    job = StoreJob(record)
-    job.look()
-    assert job.status()["state"] == "finished"
-    empty(places.root / "out" / "model.zarr" / "zarr.json")
-    job = StoreJob(record)
-    job.look()
-    assert job.status()["state"] == "failed"
-    assert "model.zarr" in job.status()["result"]["message"]
 
 
 def test_leftovers_of_a_write_are_in_nobodys_way(document, open_jobs, tmp_path):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    x = np.random.default_rng(1).normal(size=(N_ROWS, 6)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(N_ROWS, 10)).astype(np.float32)
     out = str(tmp_path_factory.mktemp("every") / "rows.zarr")
     lk.ingest(x, out, chunk_rows=300, progress=False)
     assert lk.open_rows(out).n_chunks == 4

@@ -6,7 +6,7 @@
   const query = new URLSearchParams(location.search);
   const ENDED = ["finished", "failed", "cancelled"];
   const SIGNS = {running: "●", queued: "○", waiting: "◔", finished: "✓", failed: "✕",
-    cancelled: "■", paused: "‖", unreadable: "?"};
+    cancelled: "■", unreadable: "?"};
   const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
   const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
   const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250, PAUSE = 300, FAR = 1e15;
@@ -150,7 +150,7 @@
       sum: el("p.quiet"), input, body: el("tbody"), where: el("span.quiet", {role: "status"}),
       before: el("button", {type: "button"}, "Earlier page"),
       after: el("button", {type: "button"}, "Next page"),
-      none: el("p", {hidden: ""}), trouble: el("div"), from: Number(query.get("from")) || 0,
+      none: el("p", {hidden: ""}), from: Number(query.get("from")) || 0,
     };
     input.value = query.get("search") || "";
     const go = (from) => {
@@ -170,7 +170,7 @@
     parts.after.addEventListener("click", () => go(parts.from + 50));
     const head = el("tr", {}, ...COLUMNS.map((name) => el("th", {scope: "col"}, name)));
     parts.table = el("table.jobs", {"aria-label": "Jobs"}, el("thead", {}, head), parts.body);
-    main.replaceChildren(el("h1", {}, "Jobs"), parts.sum, parts.trouble,
+    main.replaceChildren(el("h1", {}, "Jobs"), parts.sum,
       el("div.find", {}, el("label", {for: "search"}, "Search", input)),
       parts.table, parts.none,
       el("div.find", {}, parts.before, parts.after, parts.where));
@@ -209,7 +209,6 @@
     if (data.rows_per_second) sum.push(`${count(data.rows_per_second)} rows/s`);
     put(list.sum, sum.join(" · "));
     list.from = data.from;
-    keyed(list.trouble, data.trouble, (_, i) => i, () => el("div.say"), put);
     keyed(list.body, data.jobs, (job) => job.id, jobRow, fillRow);
     const last = data.from + data.jobs.length;
     list.table.hidden = !data.jobs.length;
