@@ -101,7 +101,7 @@ def test_python_blocks_run(tmp_path):
 def test_cluster_section(tmp_path):
     """Scheduler and workers as they are typed, a job submitted, come back to, and from a shell."""
     lk = largek_dask
-    x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "rows.zarr"), progress=False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -164,7 +164,7 @@ def test_shell_block_runs(tmp_path):
     assert "\n" not in compiles.strip(), "nothing follows"
     np.savetxt(
         tmp_path / "rows.csv",
-        np.random.default_rng(0).normal(size=(5000, 3)),
+        np.random.default_rng(0).normal(size=(5000, 4)),
         delimiter=",",
         header="a,b,c,d",
         comments="",
