@@ -203,8 +203,8 @@ class Notebook:
         self.engine.wait(lambda: self.told("alone"), "a digest", 240)
         assert self.process.wait(60) == 0
         assert self.told("digest") == self.told("alone")
-        # Three records and their arrays: what was removed is gone, though the store keeps folders.
-        assert self.told("kept") == ["6"]
+        # One record and its arrays: what was removed is gone, though the store keeps folders.
+        assert self.told("kept") == ["2"]
         return self.told("digest")[0]
 
 
