@@ -1,32 +1,27 @@
-"""What parts of the truncated search are worth.
+"""The parts of the truncated search, each left out in turn.
 
     python -m benchmarks.auto_parts [--seconds 3] [--write]
 
-Runs it as it is and with one part left out, in turns, on one thread: CPU seconds until the energy
-over all rows is within 1 % and 0.2 % of the lowest end on that set, and its end. Means of two
-seeds. Sets: A and B with 1,000 clusters, "gaussian" (100,000 × 64 without clusters) with 1,000, and
-"uniform" (100,000 × 192 in a cube) with 100.
+CPU seconds on one thread until the energy over all rows is within 1 % and 0.2 % of the lowest end
+on a set, and the end; means of two seeds.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.auto import structureless
-from benchmarks.common import RESULTS, child_record, cpu_description, save
-from benchmarks.curves import AUTO, METHODS, Run, Task, run, time_to, warm_up
-from benchmarks.lloyd import prepare
-from benchmarks.tables import write_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.curves import AUTO, METHODS, Run, Task, run, warm_up
+from benchmarks.levels import time_to
+from benchmarks.sets import prepare
+from benchmarks.tables import publish, table_of
 from largek_dask.algorithms.truncated.schedule import TUNING
 
 SEEDS = (0, 1)
@@ -48,32 +43,9 @@ PARTS: dict[str, dict[str, Any]] = {
 """What is changed: constants of modules of ``largek_dask.algorithms``, or parameters."""
 
 
-def rows_of(name: str, folder: Path) -> Path:
-    """Path of the rows of a set."""
-    path = folder / f"{name}.npy"
-    if name in ("A", "B"):
-        return Path(prepare(name, folder))
-    if not path.exists():
-        x: NDArray[np.float32] = (
-            structureless(name)
-            if name == "gaussian"
-            else np.random.default_rng(0).random((100_000, 192), np.float32)
-        )
-        np.save(path, x)
-    return path
-
-
-def measured(name: str, path: Path, k: int, part: str, seconds: float) -> list[Run]:
-    """Runs of one variant, in a process of its own."""
-    task = {"part": part, "path": str(path), "k": k, "seconds": seconds}
-    runs: list[Run] = child_record("benchmarks.auto_parts", task)["runs"]
-    print(name, part, flush=True)
-    return runs
-
-
-def child(task: dict[str, Any]) -> None:
+def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
     """Change what is to be changed, and run."""
-    for name, value in PARTS[task["part"]].items():
+    for name, value in PARTS[part].items():
         if "." not in name:
             METHODS[AUTO] = lk.Truncated(**{name: value})
             continue
@@ -81,19 +53,16 @@ def child(task: dict[str, Any]) -> None:
         owner = importlib.import_module(f"largek_dask.algorithms.{module}")
         assert hasattr(owner, constant)
         setattr(owner, constant, value)
-    x = np.load(task["path"])
-    warm_up(AUTO, x, task["k"])
-    about = {"path": task["path"], "k": task["k"], "limit": task["seconds"]}
+    x = np.load(path)
+    warm_up(AUTO, x, k)
     grid = tuple(np.geomspace(1e-3, 0.02, 5).tolist())
-    runs = [run(Task(AUTO, seed=s, excesses=grid, **about), x) for s in SEEDS]
-    print(json.dumps({"runs": runs}))
+    runs = [run(Task(AUTO, path, k, seed, seconds, excesses=grid), x) for seed in SEEDS]
+    return [{key: found[key] for key in ("seconds", "energies")} for found in runs]
 
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
-    cases = result["cases"]
-    heads = [f"{name}, k = {CASES[name]:,}" for name in cases]
-    lines = [f"| | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    cases, rows = result["cases"], []
     for part in PARTS:
         cells = []
         for case in cases.values():
@@ -106,47 +75,32 @@ def table(result: dict[str, Any]) -> str:
                 times.append("never" if np.isinf(average) else f"{average:.2f} s")
             end = float(np.mean([run["energies"][-1] for run in case[part]]))
             cells.append(f"{', '.join(times)}; {100 * (end / lowest - 1):.2f} %")
-        lines.append(f"| {part} | {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "CPU seconds to "
-            + " and ".join(f"+{100 * excess:g} %" for excess in EXCESSES)
-            + f" of the lowest end, and the end above it, cut after {result['seconds']:g} s. "
-            f"Means of two seeds; {result['cpu']}. "
-            "Made by `python -m benchmarks.auto_parts --write`.",
-        ]
+        rows.append([part, *cells])
+    note = (
+        f"CPU seconds to {' and '.join(f'+{100 * excess:g} %' for excess in EXCESSES)} of the "
+        f"lowest end, and the end above it, cut after {result['seconds']:g} s. Means of two seeds; "
+        f"{result['cpu']}. Made by `python -m benchmarks.auto_parts --write`."
     )
+    head = ["", *(f"{name}, k = {CASES[name]:,}" for name in cases)]
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        child(json.loads(args.child))
-        return
+    args = parse(parser, child)
     cases: dict[str, dict[str, list[Run]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, k in CASES.items():
-            path = rows_of(name, Path(folder))
+            path = str(prepare(name, Path(folder)))
             cases[name] = {
-                part: [
-                    {key: run[key] for key in ("seconds", "energies")}
-                    for run in measured(name, path, k, part, args.seconds)
-                ]
+                part: child_record("benchmarks.auto_parts", [part, path, k, args.seconds])
                 for part in PARTS
             }
+            print(name, flush=True)
     result = {"cpu": cpu_description(), "seconds": args.seconds, "cases": cases}
-    print(table(result))
-    if args.write:
-        save("auto_parts", result, indent=None)
-        write_tables("auto_parts", result)
-        print(RESULTS / "auto_parts.json")
+    publish("auto_parts", result, write=args.write)
 
 
 if __name__ == "__main__":

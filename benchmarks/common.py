@@ -1,61 +1,66 @@
-"""What benchmarks share: the machine in words, peers' best settings, where results go."""
+"""Processes, environments and result files shared by all benchmarks."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "RESULTS",
-    "ROOT",
-    "commit",
-    "cpu_description",
-    "generator_of_commit",
-    "peer_environments",
-    "save",
-]
-
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
+# --- the machine ----------------------------------------------------------------------------------
+
+
 def cpu_description() -> str:
-    """Processor, what vectors it has, and how many cores this process may use."""
+    """Processor, its vector instructions, and the number of cores available to this process."""
     from llvmlite import binding
 
     features = binding.get_host_cpu_features()
     vectors = [name for name in ("avx512f", "avx2", "fma", "neon") if features.get(name)]
     cores = len(os.sched_getaffinity(0))
     name = binding.get_host_cpu_name() or platform.processor()
-    told = "one core" if cores == 1 else f"{cores} cores"
-    return f"{name} ({', '.join(vectors) or 'no known vectors'}), {told}"
+    count = "one core" if cores == 1 else f"{cores} cores"
+    return f"{name} ({', '.join(vectors) or 'no known vectors'}), {count}"
+
+
+def peak_bytes(pid: int | str = "self") -> int:
+    """Largest memory that a process has held so far, in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def commit() -> str:
-    """The hash of the commit that is checked out."""
-    told = subprocess.run(
+    """Hash of the commit that is checked out."""
+    done = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 def generator_of_commit(*numbers: int) -> np.random.Generator:
-    """A generator whose draws nobody can have looked at before the commit was there."""
+    """Random generator seeded by the commit, so that its draws are unknown before the commit."""
     return np.random.default_rng([int(commit()[:16], 16), *numbers])
 
 
-def peer_environments(library: str) -> dict[str, dict[str, str]]:
-    """The environments in which a library is tried, by label; the best counts.
+# --- processes ------------------------------------------------------------------------------------
 
-    One thread each. The bundled OpenBLAS of faiss misdetects some processors with AVX-512, so
-    there it is told which kernels to use, in two ways.
+
+def peer_environments(library: str) -> dict[str, dict[str, str]]:
+    """Environments in which a library is tried, by label; the best one counts.
+
+    All use one thread. The bundled OpenBLAS of faiss misdetects some processors with AVX-512, so
+    faiss is tried with two explicit core types there.
     """
     base = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
     base |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -65,9 +70,12 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
 
 
 def child_record(
-    module: str, arguments: Any, environment: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """What ``python -m module --child arguments`` prints last: a process of its own, one thread."""
+    module: str, arguments: list[Any], environment: dict[str, str] | None = None
+) -> Any:
+    """Result of ``python -m module --child arguments`` in a new process with one thread.
+
+    See :func:`parse` for the other side.
+    """
     done = subprocess.run(
         [sys.executable, "-m", module, "--child", json.dumps(arguments)],
         cwd=ROOT,
@@ -76,12 +84,68 @@ def child_record(
         text=True,
         check=True,
     )
-    record: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return record
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def save(name: str, result: dict[str, Any], indent: int | None = 1) -> Path:
-    """Write a result as JSON beside the others."""
+@contextmanager
+def local_client(n_workers: int) -> Iterator[Any]:
+    """Client of a local cluster of worker processes with one thread each."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(n_workers)
+        yield client
+
+
+# --- command lines and results --------------------------------------------------------------------
+
+
+def new_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Argument parser of a benchmark, with ``--write``."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="save results, write the tables")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(
+    parser: argparse.ArgumentParser, child: Callable[..., Any] | None = None
+) -> argparse.Namespace:
+    """Parse the command line; a process of :func:`child_record` runs ``child`` instead."""
+    args = parser.parse_args()
+    if args.child is not None:
+        assert child is not None
+        found = child(*json.loads(args.child))
+        sys.stdout.flush()
+        print(json.dumps(found))
+        sys.exit()
+    return args
+
+
+def rounded(value: Any, digits: int = 8) -> Any:
+    """Round all floats within a result, so that its file stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: rounded(v, digits) for key, v in value.items()}
+    return [rounded(v, digits) for v in value] if isinstance(value, list) else value
+
+
+def read_result(name: str) -> dict[str, Any]:
+    """Committed result of a benchmark; empty if there is none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save(name: str, result: dict[str, Any], indent: int | None = None) -> Path:
+    """Write a result as JSON."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=indent) + "\n")

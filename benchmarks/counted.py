@@ -1,12 +1,11 @@
-"""What fixed fits do, in numbers that have no noise: distances, work, passes, bytes, kernels.
+"""Counts of fixed fits, which have no noise: distances, work, passes, bytes, kernels.
 
-They are the same on any machine, whatever runs beside: what a change of code costs shows in them at
-once, and no gain of a faster machine hides it. :mod:`benchmarks.guard` compares them.
+They are the same on any machine, so the cost of a change of code shows in them at once.
+:mod:`benchmarks.guard` compares them.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,15 +17,15 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 import largek_dask as lk
+from benchmarks.common import new_parser, parse
+from benchmarks.tables import table_of
 from largek_dask.data.synthetic import generate
 from largek_dask.driver import fit as driver_fit
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["FITS", "Counts", "Fit", "counted", "counts_of", "table_of_counts"]
-
 CHUNKS = 8
 SUMMED = ("work", "evaluations", "evaluations_coreset", "evaluations_lists")
-"""What histories say of a step's distances and passes beside ``distances``, a share of all."""
+"""Names of counts in histories, beside ``distances``, which is a share of all."""
 Counts = dict[str, int]
 
 
@@ -41,7 +40,7 @@ class Fit(NamedTuple):
     density: float = 1.0
     """Share of numbers that are stored; below 1 rows are sparse."""
     kind: str = "mixture"
-    """What kind of rows."""
+    """Kind of the synthetic rows."""
 
 
 FITS = {
@@ -69,7 +68,7 @@ def rows_of(fit: Fit) -> Any:
 
 
 def estimator_of(fit: Fit) -> lk.KMeans | lk.Mixture:
-    """What fits them."""
+    """The estimator of a fit."""
     options: dict[str, Any] = {"random_state": 5, "max_iter": fit.max_iter, "n_threads": 1}
     if fit.algorithm == "mixture":
         return lk.Mixture(fit.k, **options)
@@ -78,7 +77,7 @@ def estimator_of(fit: Fit) -> lk.KMeans | lk.Mixture:
 
 @dataclass
 class _Seen:
-    """What happened while it was watched."""
+    """Passes and kernels of watched fits."""
 
     passes: list[BasePasses] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
@@ -115,7 +114,7 @@ def _watched() -> Iterator[_Seen]:
 
 
 def counts_of(fit: Fit, folder: Path) -> Counts:
-    """What a fit of rows in ``CHUNKS`` chunks of a store does.
+    """Count what a fit of rows in ``CHUNKS`` chunks of a store does.
 
     Parameters
     ----------
@@ -159,15 +158,15 @@ def counted() -> dict[str, Counts]:
     return found
 
 
-def table_of_counts(counts: dict[str, Counts]) -> str:
-    """The markdown table of the counts."""
+def table_of_counts(counts: dict[str, Counts]) -> list[str]:
+    """Lines of the markdown table of the counts."""
     heads = list(dict.fromkeys(name for found in counts.values() for name in found))
-    lines = [f"| fit | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    for name, found in counts.items():
-        cells = [f"{found[head]:,}" if head in found else "" for head in heads]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [
+        [name, *(f"{found[head]:,}" if head in found else "" for head in heads)]
+        for name, found in counts.items()
+    ]
+    return table_of(["fit", *heads], rows)
 
 
 if __name__ == "__main__":
-    print(json.dumps(counted()))
+    parse(new_parser(__doc__), counted)

@@ -1,24 +1,16 @@
-"""What is known of four public sets: the lowest objectives seen, and those of the paper.
+"""Lowest objectives seen on four public sets, as sums of squares.
 
-All are sums of squares. Nothing says that the lowest ones seen are optima: those for 2, 3, 5, 10,
-15, 20 and 25 clusters come from hundreds of starts, swaps of centres, single-row moves and
-recombination, the others from one short search each.
-
-The paper is that of the methods which are measured, "New diagonal bundle method for clustering
-problems in large data sets" (Karmitsa, Bagirov, Taheri), tables 3, 4, 6 and 7: the best objectives
-it knows, and how far its two methods end above them.
+Nothing says that they are optima. Those for 2, 3, 5, 10, 15, 20 and 25 clusters come from hundreds
+of starts, swaps of centres, single-row moves and recombination, the others from one short search
+each.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-__all__ = ["COUNTS", "LOWEST", "PAPER", "SETS", "TABLED", "Printed"]
-
 SETS = ("d15112", "eeg", "shuttle", "pla85900")
 """Public sets in the order of the tables."""
 TABLED = (2, 3, 5, 10, 15, 20, 25)
-"""Numbers of clusters in the paper's tables."""
+"""Numbers of clusters in the tables of the paper on DCD-Bundle (Karmitsa, Bagirov, Taheri)."""
 COUNTS = tuple(range(2, 26))
 """Numbers of clusters up to the largest of them."""
 
@@ -51,50 +43,6 @@ _SEEN = """
 100  0.0602064637   0.140396320    0.105466394    0.0721772559
 """
 """Clusters, and the lowest objective seen on each of the sets, in its unit."""
-_PRINTED = """
-d15112     2    3.68403 0.00 0.00
-d15112     3    2.53240 0.00 0.00
-d15112     5    1.32707 0.00 0.00
-d15112    10    0.64892 0.00 0.00
-d15112    15    0.43138 0.24 0.24
-d15112    20    0.32177 0.03 0.00
-d15112    25    0.25309 0.00 0.00
-eeg        2 8178.13809 0.00 0.00
-eeg        3 1833.88058 0.00 0.00
-eeg        5    1.33858 0.00 0.00
-eeg       10    0.45669 0.00 0.00
-eeg       15    0.34653 0.28 0.26
-eeg       20    0.28987 1.53 0.96
-eeg       25    0.25989 0.04 0.00
-shuttle    2   21.34329 0.00 0.00
-shuttle    3   10.85415 0.00 0.00
-shuttle    5    7.24479 0.00 0.24
-shuttle   10    2.83216 0.20 0.33
-shuttle   15    1.53154 3.78 0.37
-shuttle   20    1.06012 2.33 1.16
-shuttle   25    0.78727 4.64 0.13
-pla85900   2    3.74908 0.00 0.00
-pla85900   3    2.28057 0.00 0.00
-pla85900   5    1.33972 0.00 0.00
-pla85900  10    0.68294 0.00 0.00
-pla85900  15    0.46249 0.00 0.00
-pla85900  20    0.34988 0.52 0.52
-pla85900  25    0.28265 0.00 0.00
-"""
-"""Set, clusters, best objective known, and errors of DCD-Bundle and DCClust in per cent."""
-
-
-class Printed(NamedTuple):
-    """A line of the paper's tables."""
-
-    best: float
-    """Best objective it knows."""
-    bundle: float
-    """How far DCD-Bundle ends above that, in per cent."""
-    dcclust: float
-    """How far DCClust does, in per cent."""
-    bound: float
-    """The most that DCD-Bundle may have ended at: what is printed is rounded."""
 
 
 def _lowest() -> dict[str, dict[int, float]]:
@@ -106,18 +54,5 @@ def _lowest() -> dict[str, dict[int, float]]:
     return found
 
 
-def _printed() -> dict[str, dict[int, Printed]]:
-    found: dict[str, dict[int, Printed]] = {name: {} for name in SETS}
-    for line in _PRINTED.split("\n")[1:-1]:
-        name, k, *told = line.split()
-        best, bundle, dcclust = map(float, told)
-        bound = (best + 0.5e-5) * _UNITS[name] * (1 + (bundle + 0.005) / 100)
-        best = float(f"{best * _UNITS[name]:.9g}")
-        found[name][int(k)] = Printed(best, bundle, dcclust, bound)
-    return found
-
-
 LOWEST = _lowest()
 """Lowest objectives seen, by set and number of clusters."""
-PAPER = _printed()
-"""The paper's tables, by set and number of clusters."""

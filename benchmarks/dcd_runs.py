@@ -1,6 +1,8 @@
-"""Runs of the methods of `dcd.py` on one set: partitions, what they come to, and CPU seconds.
+"""Methods and runs of `dcd.py` on one set: partitions, their objectives, and CPU seconds.
 
-    python -m benchmarks.dcd_runs --child JSON      (a task)
+Peers are scikit-learn's k-means with ten starts for each number of clusters, in double precision,
+which is its faster one on these sets. Its "k-means++" is the greedy one, of several candidates for
+each centre; the plain one has one candidate. Ours get rows as they are stored.
 
 All methods of a task run in one process on one thread, in turns, for every seed in another order.
 Objectives are those of the centres that a method ends with, outside of all clocks: a sum in double
@@ -9,34 +11,104 @@ precision of the squared distances to the nearest of them, by numpy alone and by
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import math
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import commit, generator_of_commit
-from benchmarks.dcd_methods import DETERMINISTIC, METHODS, Found
-from benchmarks.lloyd import data_folder
-from benchmarks.vrkm_runs import in_turn
-
-__all__ = ["DRAWN", "Others", "Task", "compare", "drawn", "given", "objective", "rows_of"]
+import largek_dask as lk
+from benchmarks.common import commit, generator_of_commit, new_parser, parse
+from benchmarks.sets import data_folder
 
 Record = dict[str, Any]
 
+FAST, BALANCED, BEST = "fast", "balanced", "best"
+EFFORTS = (FAST, BALANCED, BEST)
+"""``DCDBundle`` of every effort."""
+TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
+PEERS = (TEN, TEN_GREEDY)
+STARTS = 10
 DRAWN = ("blobs", "tails", "far", "duplicates", "grid", "gaussian")
 """Kinds of sets of which all but the kind derives from the commit."""
 BLOCK = 1 << 20
 """Differences of rows and centres that are held at a time."""
 WARM_ROWS, WARM_CLUSTERS = 2_000, 5
-"""What all methods go through before any is timed."""
+"""Rows and clusters of a first run of all methods, before any is timed."""
+
+
+@dataclass
+class Found:
+    """Partitions, and the CPU seconds of all of them together."""
+
+    centers: dict[int, NDArray[Any]]
+    """(k, d) by number of clusters."""
+    seconds: float
+    about: dict[str, Any] = field(default_factory=dict)
+    """Other figures of a fit of ours."""
+
+
+Method = Callable[[NDArray[Any], Sequence[int], int], Found]
+"""``method(rows, counts, seed)``: partitions of rows, one for each number of clusters."""
+
+
+# --- methods --------------------------------------------------------------------------------------
+
+
+def effort(name: str) -> Method:
+    """One fit of ours for all partitions up to the largest."""
+
+    def find(x: NDArray[Any], counts: Sequence[int], seed: int) -> Found:
+        begun = time.process_time()
+        algorithm = lk.DCDBundle(effort=name)
+        km = lk.KMeans(max(counts), algorithm=algorithm, random_state=seed, n_threads=1).fit(x)
+        seconds, path = time.process_time() - begun, km.path_
+        bounds = [float(path.lower_bound[k - 1]) for k in counts]
+        return Found({k: np.array(path.centers(k)) for k in counts}, seconds, {"bounds": bounds})
+
+    return find
+
+
+def plain_start(x: NDArray[Any], n_clusters: int, random_state: Any) -> NDArray[Any]:
+    """k-means++ with one candidate for each centre."""
+    from sklearn.cluster import kmeans_plusplus
+
+    centers, _ = kmeans_plusplus(x, n_clusters, random_state=random_state, n_local_trials=1)
+    return np.array(centers)
+
+
+def ten_starts(init: Any) -> Method:
+    """Ten starts for every number of clusters, the best kept, by scikit-learn."""
+
+    def find(x: NDArray[Any], counts: Sequence[int], seed: int) -> Found:
+        from sklearn.cluster import KMeans
+
+        x, found = np.ascontiguousarray(x, np.float64), Found({}, 0.0)
+        for k in counts:
+            chance = np.random.RandomState([seed, k])
+            begun = time.process_time()
+            km = KMeans(k, init=init, n_init=STARTS, random_state=chance).fit(x)
+            found.seconds += time.process_time() - begun
+            found.centers[k] = km.cluster_centers_
+        return found
+
+    return find
+
+
+METHODS: dict[str, Method] = {
+    TEN: ten_starts(plain_start),
+    TEN_GREEDY: ten_starts("k-means++"),
+    FAST: effort(FAST),
+    BALANCED: effort(BALANCED),
+    BEST: effort(BEST),
+}
+"""All methods by name."""
 
 
 # --- sets -----------------------------------------------------------------------------------------
@@ -97,24 +169,17 @@ def objective(x: NDArray[Any], centers: NDArray[Any]) -> float:
     return math.fsum(parts)
 
 
-def told(x: NDArray[Any], found: Found) -> Record:
+def record_of(x: NDArray[Any], found: Found) -> Record:
     """A run as it is kept."""
     values = [objective(x, centers) for centers in found.centers.values()]
-    own = list(found.told.values())
-    apart = [abs(a / b - 1) for a, b in zip(own, values, strict=True) if b > 0]
-    return {
-        "seconds": found.seconds,
-        "values": values,
-        "apart": max(apart, default=0.0),
-        **found.about,
-    }
+    return {"seconds": found.seconds, "values": values, **found.about}
 
 
 # --- the machine ----------------------------------------------------------------------------------
 
 
 class Others:
-    """How many cores other processes take, on average, since it was made."""
+    """Average number of cores that other processes take since it was made."""
 
     def __init__(self) -> None:
         self._since = self._now()
@@ -135,75 +200,40 @@ class Others:
 # --- a task ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Task:
-    """Methods to compare on one set."""
-
-    name: str
-    methods: tuple[str, ...]
-    counts: tuple[int, ...]
-    """Numbers of clusters."""
-    n_seeds: int
-    rows: int | None = None
-    """The first rows only, for a trial."""
+def in_turn(methods: Sequence[str], seed: int) -> list[str]:
+    """The methods in another order for every seed."""
+    at = seed % len(methods)
+    return [*methods[at:], *methods[:at]]
 
 
-def compare(task: Task) -> Record:
-    """Runs of all methods for all seeds; of methods without chance, of one."""
-    x = rows_of(task.name)[: task.rows]
-    # Code is compiled and loaded; to look for garbage among it takes 65 ms, in whose run is by
-    # chance.
+def child(
+    name: str, methods: list[str], counts: list[int], n_seeds: int, n_rows: int | None
+) -> Record:
+    """Runs of all methods on a set, or on its first rows, for all seeds."""
+    # Fewer distinct rows than clusters cause warnings, and do no harm here.
+    warnings.simplefilter("ignore")
+    x = rows_of(name)[:n_rows]
     few = x[:: max(1, len(x) // WARM_ROWS)]
-    for name in task.methods:
-        METHODS[name](few, range(2, WARM_CLUSTERS + 1), task.n_seeds)
+    for method in methods:
+        METHODS[method](few, range(2, WARM_CLUSTERS + 1), n_seeds)
+    # A collection of garbage takes 65 ms, in whichever run it happens.
     gc.collect()
     gc.freeze()
     others = Others()
-    runs: dict[str, list[Record]] = {name: [] for name in task.methods}
-    for seed in range(task.n_seeds):
-        for name in in_turn(task.methods, seed):
-            if name in DETERMINISTIC and runs[name]:
-                continue
-            begun = time.perf_counter()
-            runs[name].append(told(x, METHODS[name](x, task.counts, seed)))
-            wall = time.perf_counter() - begun
-            spent = runs[name][-1]["seconds"]
-            print(
-                f"{task.name}, seed {seed}, {name}: {spent:.2f} CPU s of {wall:.2f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+    runs: dict[str, list[Record]] = {method: [] for method in methods}
+    for seed in range(n_seeds):
+        for method in in_turn(methods, seed):
+            runs[method].append(record_of(x, METHODS[method](x, counts, seed)))
+            spent = runs[method][-1]["seconds"]
+            print(f"{name}, seed {seed}, {method}: {spent:.2f} s", file=sys.stderr, flush=True)
     about = {
         "measured": time.strftime("%Y-%m-%d %H:%M:%S"),
         "others": round(others.cores(), 2),
-        "counts": list(task.counts),
+        "counts": list(counts),
     }
-    n, d = x.shape
-    return {
-        "n": n,
-        "d": d,
-        "commit": commit()[:12],
-        "methods": {name: {**about, "seeds": found} for name, found in runs.items()},
-    }
-
-
-def given(task: Task) -> list[Any]:
-    """What is handed to a process of this module, as JSON."""
-    return [asdict(task)]
-
-
-def main() -> None:
-    """A task, given as JSON; for processes that `dcd.py` starts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", required=True, help=argparse.SUPPRESS)
-    [about] = json.loads(parser.parse_args().child)
-    lists = {key: tuple(value) for key, value in about.items() if isinstance(value, list)}
-    with warnings.catch_warnings():
-        # Fewer distinct rows than clusters are told of, and do no harm here.
-        warnings.simplefilter("ignore")
-        found = compare(Task(**(about | lists)))
-    print(json.dumps(found))
+    found = {method: {**about, "seeds": several} for method, several in runs.items()}
+    return {"n": len(x), "d": x.shape[1], "commit": commit()[:12], "methods": found}
 
 
 if __name__ == "__main__":
-    main()
+    parse(new_parser(__doc__), child)

@@ -1,4 +1,4 @@
-"""What it costs that outputs survive a power failure: syncs, and seconds beside ``dd``.
+"""The price of outputs that survive a power failure: syncs, and seconds beside ``dd``.
 
     python -m benchmarks.durability [--folder DIR] [--write]
 
@@ -8,7 +8,6 @@ and as many bytes by ``dd conv=fsync`` after each; the medians of some turns cou
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import RESULTS, cpu_description, save
-from benchmarks.tables import write_tables
+from benchmarks.common import RESULTS, cpu_description, new_parser, parse
+from benchmarks.tables import publish, table_of
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.lloyd import LloydState
 from largek_dask.driver.checkpoint import Checkpoints, Progress
@@ -47,7 +46,7 @@ def centers_of(k: int, d: int) -> CenterArrays:
 
 
 def write_record(place: Path) -> None:
-    """What a scheduler keeps of a job, or one chunk file's size of anything small."""
+    """A record as a scheduler keeps it of a job."""
     Folder(str(place)).publish("record.json", b"x" * 4_096)
 
 
@@ -83,7 +82,7 @@ def ingest_rows(place: Path) -> None:
 
 
 def cases() -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """What is written, by its name."""
+    """Functions that write something, with names."""
     yield "record of a job", write_record
     for k, d in CENTERS:
         yield f"checkpoint, {k:,} × {d}", lambda place, k=k, d=d: write_checkpoint(place, k, d)
@@ -95,7 +94,7 @@ def cases() -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 @contextmanager
 def syncs(sync: Callable[[int], None]) -> Iterator[list[int]]:
-    """Have ``sync`` called instead of ``os.fsync``; counts the calls."""
+    """Replace ``os.fsync`` by ``sync``, and count its calls."""
     calls = [0]
     before = os.fsync
 
@@ -141,17 +140,17 @@ def measure(folder: Path, turns: int = TURNS) -> dict[str, Any]:
     """Figures of all cases, the ways to write in turns."""
     rows = []
     for name, write in cases():
-        told: dict[str, list[float]] = {"seconds": [], "unsynced": [], "dd": []}
+        times: dict[str, list[float]] = {"seconds": [], "unsynced": [], "dd": []}
         n_syncs = n_bytes = 0
         for _ in range(turns):
             with syncs(os.fsync) as calls:
                 seconds, n_bytes = timed(folder, write)
             n_syncs = calls[0]
-            told["seconds"].append(seconds)
+            times["seconds"].append(seconds)
             with syncs(lambda number: None):
-                told["unsynced"].append(timed(folder, write)[0])
-            told["dd"].append(by_dd(folder, n_bytes))
-        medians = {key: median(values) for key, values in told.items()}
+                times["unsynced"].append(timed(folder, write)[0])
+            times["dd"].append(by_dd(folder, n_bytes))
+        medians = {key: median(values) for key, values in times.items()}
         rows.append({"name": name, "bytes": n_bytes, "syncs": n_syncs, **medians})
         print(rows[-1], flush=True)
     return {"cpu": cpu_description(), "load": os.getloadavg()[0], "rows": rows}
@@ -163,42 +162,35 @@ def _seconds(value: float) -> str:
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table: a line for each kind of output."""
-    lines = [
-        "| written | bytes | syncs | time | without syncs | `dd conv=fsync` | beside `dd` |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {row['name']} | {row['bytes'] / 1e6:,.2f} MB | {row['syncs']} "
-        f"| {_seconds(row['seconds'])} | {_seconds(row['unsynced'])} | {_seconds(row['dd'])} "
-        f"| {row['seconds'] / row['dd']:.1f}x |"
+    rows = [
+        [
+            row["name"],
+            f"{row['bytes'] / 1e6:,.2f} MB",
+            f"{row['syncs']}",
+            *(_seconds(row[key]) for key in ("seconds", "unsynced", "dd")),
+            f"{row['seconds'] / row['dd']:.1f}x",
+        ]
         for row in result["rows"]
     ]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            "Medians of some turns on one local disk, beside `dd` with as many bytes in one file; "
-            "what is written without syncs has its price too, checksums and a file for each array "
-            "and chunk. Labels are written by one thread, in pieces of 65,536 rows that take two "
-            "syncs each. Load of the machine at the end: "
-            f"{result['load']:.0f}. {result['cpu']}. Made by "
-            "`python -m benchmarks.durability --write`.",
-        ]
+    head = ["written", "bytes", "syncs", "time", "without syncs", "`dd conv=fsync`", "beside `dd`"]
+    note = (
+        "Medians of some turns on one local disk, beside `dd` with as many bytes in one file; what "
+        "is written without syncs has its price too, checksums and a file for each array and "
+        "chunk. Labels are written by one thread, in pieces of 65,536 rows that take two syncs "
+        f"each. Load of the machine at the end: {result['load']:.0f}. {result['cpu']}. Made by "
+        "`python -m benchmarks.durability --write`."
     )
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--folder", help="a folder of the disk to measure")
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    args = parser.parse_args()
+    args = parse(parser)
     with tempfile.TemporaryDirectory(dir=args.folder or RESULTS) as folder:
         result = measure(Path(folder))
-    print(table(result))
-    if args.write:
-        save("durability", result)
-        write_tables("durability", result)
+    publish("durability", result, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
-"""How many clusters: `lk.suggest_k` where the number is known, where there is none, on public sets.
+"""Numbers of clusters that `lk.suggest_k` names, where there is a true one and where there is none.
 
     python -m benchmarks.elbow [--only CASE ...] [--write]
 
-writes `results/elbow.json` and the table of `RESULTS.md`. Planted groups are round Gaussians of one
-size, whose centres are no nearer to each other than is said, in standard deviations. Beside it what
-is done with scikit-learn: a `KMeans` for each number of clusters, of all up to 30, else of 24 that
-grow by a factor and the true one among them; then the knee of their inertia (farthest below the
-chord, both axes scaled to 1: Satopää et al., "Finding a kneedle in a haystack", 2011), or the
-largest silhouette on 2,000 rows. All of a kind run in one process of one thread.
+Planted groups are round Gaussians of one size, whose centres are no nearer to each other than is
+said, in standard deviations. Beside it the usual ways with scikit-learn: a `KMeans` for each number
+of clusters, of all up to 30, else of 24 that grow by a factor and the true one among them; then the
+knee of their inertia (farthest below the chord, both axes scaled to 1: Satopää et al., "Finding a
+kneedle in a haystack", 2011), or the largest silhouette on 2,000 rows. All of a kind run in one
+process of one thread.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -23,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, child_record, cpu_description, save
-from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
+from benchmarks.sets import at_hand, data_folder
+from benchmarks.tables import publish, table_of
 
 Record = dict[str, Any]
 
@@ -98,21 +97,13 @@ def rows_of(case: str) -> NDArray[Any]:
 
 
 def ours(x: NDArray[Any], k_max: int, sample: int | str) -> Record:
-    """What `suggest_k` says, and its CPU seconds."""
+    """Answer of `suggest_k`, and its CPU seconds."""
     import largek_dask as lk
 
     begun = time.process_time()
     found = lk.suggest_k(x, k_max, sample=sample, random_state=0, n_threads=1)
     seconds = time.process_time() - begun
-    return {
-        "k": found.k,
-        "range": found.range,
-        "halves": found.halves,
-        "method": found.method,
-        "votes": dict(found.votes),
-        "words": found.words,
-        "seconds": round(seconds, 3),
-    }
+    return {"k": found.k, "range": found.range, "seconds": round(seconds, 3)}
 
 
 def largest(x: NDArray[Any], k_max: int) -> float:
@@ -125,7 +116,7 @@ def largest(x: NDArray[Any], k_max: int) -> float:
 
 
 def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
-    """What is made of scikit-learn's fits, and their CPU seconds."""
+    """Knee and silhouette of scikit-learn's fits, and their CPU seconds."""
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
 
@@ -171,7 +162,7 @@ def measured(case: str) -> Record:
     return record
 
 
-def child(asked: list[str]) -> Record:
+def child(*asked: str) -> Record:
     """All of some cases, in one process."""
     warnings.simplefilter("ignore")
     for case in asked[:1]:
@@ -186,8 +177,8 @@ def child(asked: list[str]) -> Record:
     return found
 
 
-def said(found: Record) -> str:
-    """A number and its range, or that there is none."""
+def answer(found: Record) -> str:
+    """A number and its range, or "no clear k"."""
     if found["k"] is None:
         return "no clear k"
     least, most = found["range"]
@@ -196,46 +187,45 @@ def said(found: Record) -> str:
 
 def table(result: Record) -> str:
     """The markdown table of a result."""
-    lines = [
-        "| rows | `suggest_k` | on a sample | knee | silhouette | CPU s | on a sample | "
-        "largest k once | scikit-learn |",
-        "|---" * 9 + "|",
-    ]
+    rows = []
     for case, record in result["cases"].items():
         peer = record["scikit-learn"]
-        cells = [
-            f"{case} ({record['rows']:,} × {record['features']:,})",
-            said(record["ours"]),
-            said(record["sample"]),
-            str(peer["knee"]),
-            str(peer["silhouette"]),
-            f"{record['ours']['seconds']:.1f}",
-            f"{record['sample']['seconds']:.1f}",
-            f"{record['largest']:.1f}",
-            f"{peer['seconds'] + peer['silhouette_seconds']:.1f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", summary(result)])
+        rows.append(
+            [
+                f"{case} ({record['rows']:,} × {record['features']:,})",
+                answer(record["ours"]),
+                answer(record["sample"]),
+                str(peer["knee"]),
+                str(peer["silhouette"]),
+                f"{record['ours']['seconds']:.1f}",
+                f"{record['sample']['seconds']:.1f}",
+                f"{record['largest']:.1f}",
+                f"{peer['seconds'] + peer['silhouette_seconds']:.1f}",
+            ]
+        )
+    head = ["rows", "`suggest_k`", "on a sample", "knee", "silhouette", "CPU s", "on a sample",
+            "largest k once", "scikit-learn"]  # fmt: skip
+    return "\n".join([*table_of(head, rows), "", summary(result)])
 
 
 def summary(result: Record) -> str:
-    """What the table comes to."""
+    """Right and wrong answers, and ratios of CPU seconds."""
     records = list(result["cases"].values())
     groups = [r for r in records if r["true"] is not None]
     none = [result["cases"][name] for name in NONE if name in result["cases"]]
-    told = []
+    parts = []
     for title, k_of in (
         ("`suggest_k`", lambda r: r["ours"]["k"]),
-        ("on a sample", lambda r: r["sample"]["k"]),
-        ("the knee", lambda r: r["scikit-learn"]["knee"]),
-        ("the silhouette", lambda r: r["scikit-learn"]["silhouette"]),
+        ("On a sample", lambda r: r["sample"]["k"]),
+        ("The knee", lambda r: r["scikit-learn"]["knee"]),
+        ("The silhouette", lambda r: r["scikit-learn"]["silhouette"]),
     ):
         right = sum(k_of(r) == r["true"] for r in groups)
         wrong = sum(k_of(r) not in (None, r["true"]) for r in groups)
         false = sum(k_of(r) is not None for r in none)
-        told.append(
+        parts.append(
             f"{title}: {right} of {len(groups)} right, {wrong} wrong; a number on {false} of the "
-            f"{len(none)} without groups"
+            f"{len(none)} without groups."
         )
     ratios = [
         (r["scikit-learn"]["seconds"] + r["scikit-learn"]["silhouette_seconds"])
@@ -244,42 +234,30 @@ def summary(result: Record) -> str:
     ]
     fits = [r["sample"]["seconds"] / r["largest"] for r in records]
     return (
-        f"{'. '.join(text[0].upper() + text[1:] if text[0] != '`' else text for text in told)}. "
-        f"A sample has {SHARE:.0%} of the rows, and is searched by nested partitions. Of planted "
-        f"groups the least distance of two centres in standard deviations. The public "
-        f"sets have no true number. CPU seconds on one thread, one run each: scikit-learn's, of "
-        f"{MOST_COUNTS} to {ALL_COUNTS} fits with one start and their silhouettes, are "
-        f"{min(ratios):.1f} to {max(ratios):.1f} times those of `suggest_k` on a sample (median "
-        f"{np.median(ratios):.1f}), and these are {min(fits):.1f} to {max(fits):.1f} times those "
-        f"of one `KMeans` of all rows with the largest k (median {np.median(fits):.1f}). "
-        f"{result['cpu']}. Made by `python -m benchmarks.elbow --write`."
+        f"{' '.join(parts)} A sample has {SHARE:.0%} of the rows, and is searched by nested "
+        "partitions. Of planted groups the least distance of two centres in standard deviations. "
+        "The public sets have no true number. CPU seconds on one thread, one run each: "
+        f"scikit-learn's, of {MOST_COUNTS} to {ALL_COUNTS} fits with one start and their "
+        f"silhouettes, are {min(ratios):.1f} to {max(ratios):.1f} times those of `suggest_k` on a "
+        f"sample (median {np.median(ratios):.1f}), and these are {min(fits):.1f} to "
+        f"{max(fits):.1f} times those of one `KMeans` of all rows with the largest k (median "
+        f"{np.median(fits):.1f}). {result['cpu']}. Made by `python -m benchmarks.elbow --write`."
     )
 
 
 def main() -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="+", metavar="CASE", help="cases that begin so")
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(child(json.loads(args.child))))
-        return
-    file = RESULTS / "elbow.json"
-    known = json.loads(file.read_text())["cases"] if file.exists() else {}
-    for kind in (list(NONE), [case for case in cases() if "groups" in case], list(SETS)):
+    args = parse(parser, child)
+    known = read_result("elbow").get("cases", {})
+    planted_cases = [case for case in cases() if "groups" in case]
+    for kind in (list(NONE), planted_cases, at_hand(SETS)):
         asked = [case for case in kind if not args.only or case.startswith(tuple(args.only))]
-        if not asked:
-            continue
-        known |= child_record("benchmarks.elbow", asked)
-        ordered = {name: known[name] for name in cases() if name in known}
-        result = {"cpu": cpu_description(), "cases": ordered}
-        if args.write:
-            save("elbow", result, indent=None)
-    print(table(result))
-    if args.write:
-        write_tables("elbow", result)
+        if asked:
+            known |= child_record("benchmarks.elbow", asked)
+    ordered = {name: known[name] for name in cases() if name in known}
+    publish("elbow", {"cpu": cpu_description(), "cases": ordered}, write=args.write)
 
 
 if __name__ == "__main__":

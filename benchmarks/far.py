@@ -2,21 +2,17 @@
 
     python -m benchmarks.far [--sets eeg one ...] [--clusters 10 25] [--seeds 10] [--write]
 
-writes `results/far.json` and its table in `RESULTS.md`. Given sets replace those of
-the last result.
-
-For every set and number of clusters: how far `KMeans(k).fit(X)` ends above the lowest value known,
-the worst and the median of the seeds, and its CPU seconds (median) over those of scikit-learn's
-`KMeans(k, n_init=10)` (greedy k-means++), both on one thread, in turns. The lowest value known is
-that of `LOWEST` for "eeg" and "shuttle" (hundreds of starts, swaps and recombination), and for
-generated sets the best of 50 greedy k-means++ fits by scikit-learn; below 0 % is lower than that.
-Rows are as they are stored: float64 ("eeg"), int16 ("shuttle", float32 for scikit-learn), float32.
+Given sets replace those of the last result. For every set and number of clusters: how far
+`KMeans(k).fit(X)` ends above the lowest value known, the worst and the median of the seeds, and its
+CPU seconds (median) over those of scikit-learn's `KMeans(k, n_init=10)` (greedy k-means++), both on
+one thread, in turns. The lowest value known is that of `LOWEST` for "eeg" and "shuttle" (hundreds
+of starts, swaps and recombination), and for generated sets the best of 50 greedy k-means++ fits by
+scikit-learn; below 0 % is lower than that. Rows are as they are stored: float64 ("eeg"), int16
+("shuttle", float32 for scikit-learn), float32.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from typing import Any
 
@@ -24,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import dcd_known
-from benchmarks.common import RESULTS, child_record, cpu_description, save
-from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
+from benchmarks.sets import at_hand, data_folder
+from benchmarks.tables import publish, table_of
 
 CLUSTERS = (10, 15, 20, 25)
 SEEDS = 10
@@ -94,7 +90,7 @@ def rows_of(name: str) -> NDArray[Any]:
 
 
 def child(name: str, k: int, n_seeds: int) -> dict[str, Any]:
-    """Measure one set with one number of clusters."""
+    """Fits of one set with one number of clusters."""
     from sklearn.cluster import KMeans as Theirs
 
     import largek_dask as lk
@@ -124,15 +120,8 @@ def child(name: str, k: int, n_seeds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measured(name: str, k: int, n_seeds: int) -> dict[str, Any]:
-    """The same in a process of its own, on one thread."""
-    record = child_record("benchmarks.far", [name, k, n_seeds])
-    print(f"{name}, k = {k}: {cell(record)}", flush=True)
-    return record
-
-
 def cell(record: dict[str, Any]) -> str:
-    """What a record comes to."""
+    """Worst and median excess, and the ratio of CPU seconds."""
     above = [100 * (value / record["lowest"] - 1) for value in record["ours"]]
     seconds = record["seconds"]
     ratio = seconds["ours"] / seconds["theirs"]
@@ -142,55 +131,39 @@ def cell(record: dict[str, Any]) -> str:
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
     records = {(record["set"], record["k"]): record for record in result["records"]}
-    names = [name for name in SETS if any(name == known for known, _ in records)]
     counts = sorted({k for _, k in records})
-    lines = [
-        "| set | n × d | " + " | ".join(f"k = {k}" for k in counts) + " |",
-        "|---" * (2 + len(counts)) + "|",
-    ]
-    for name in names:
+    rows = []
+    for name in SETS:
         own = [records.get((name, k)) for k in counts]
-        some = next(record for record in own if record is not None)
-        cells = ["–" if record is None else cell(record) for record in own]
-        lines.append(f"| {name} | {some['n']:,} × {some['d']} | {' | '.join(cells)} |")
+        some = next((record for record in own if record is not None), None)
+        if some is not None:
+            cells = ["–" if record is None else cell(record) for record in own]
+            rows.append([name, f"{some['n']:,} × {some['d']}", *cells])
     seeds = min(len(record["ours"]) for record in result["records"])
     options = f"--clusters {' '.join(map(str, counts))} --seeds {seeds} --write"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Inertia above the lowest known, the worst and the median of {seeds} seeds or more; "
-            "CPU seconds over those of scikit-learn's ten starts, one thread. "
-            f"{result['cpu']}. Made by `python -m benchmarks.far {options}`.",
-        ]
+    note = (
+        f"Inertia above the lowest known, the worst and the median of {seeds} seeds or more; "
+        f"CPU seconds over those of scikit-learn's ten starts, one thread. {result['cpu']}. Made "
+        f"by `python -m benchmarks.far {options}`."
     )
+    return "\n".join([*table_of(["set", "n × d", *(f"k = {k}" for k in counts)], rows), "", note])
 
 
 def main() -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--sets", nargs="*", choices=SETS)
     parser.add_argument("--clusters", nargs="*", type=int, default=CLUSTERS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(child(*json.loads(args.child))))
-        return
-    there = [name for name in SETS if name in MADE or (data_folder() / f"{name}.npz").exists()]
-    file = RESULTS / "far.json"
-    old = json.loads(file.read_text())["records"] if args.sets and file.exists() else []
+    args = parse(parser, child)
+    old = read_result("far").get("records", []) if args.sets else []
     records = {(record["set"], record["k"]): record for record in old}
-    for name in args.sets or there:
+    for name in at_hand(args.sets or SETS):
         for k in args.clusters:
-            records[name, k] = measured(name, k, args.seeds)
+            records[name, k] = child_record("benchmarks.far", [name, k, args.seeds])
+            print(f"{name}, k = {k}: {cell(records[name, k])}", flush=True)
     result = {"cpu": cpu_description(), "records": list(records.values())}
-    print(table(result))
-    if args.write:
-        save("far", result, indent=None)
-        write_tables("far", result)
-        print(file)
+    publish("far", result, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether anything has become slower: counts of fixed fits, and ratios that any machine can tell.
+"""Guard against slower code: counts of fixed fits, and ratios that hold on any machine.
 
     python -m benchmarks.guard [--counted] [--write]
 
@@ -7,14 +7,12 @@ Ratios are of CPU seconds in one run, on one thread: our kernels beside a produc
 by the BLAS of numpy, in turns, and ``auto`` on a small A beside a product of all rows and centres;
 one that has become worse by more than 15 % is an error. They are compared with those of machines
 with the same vectors (``avx2``, ``avx512f``), where there are any. Errors are printed, and the exit
-status is 1. ``--counted`` leaves ratios out; ``--write`` makes what was found what is expected, for
-this machine's vectors.
+status is 1. ``--counted`` leaves ratios out; ``--write`` saves the figures as the expected ones
+for this machine's vectors.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -23,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import RESULTS, child_record, cpu_description, save
+from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
 from benchmarks.counted import Counts, table_of_counts
 from benchmarks.kernels import data
-from benchmarks.tables import write_tables
+from benchmarks.tables import publish, table_of
 from largek_dask.data.synthetic import generate
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.statistics import RowScan
@@ -40,12 +38,12 @@ SMALL_A = (40_000, 500)
 """Rows and clusters."""
 PRODUCTS = 20
 MORE_COUNTED, WORSE_RATIO = 1.05, 1.15
-"""What is still let pass, times what was expected."""
+"""Allowed figures, as multiples of the expected ones."""
 Ratios = dict[str, float]
 
 
 def ratios() -> Ratios:
-    """Seconds of ours beside those of a product of the same size, by what was tried."""
+    """Seconds of ours over those of a product of the same size, by name."""
     found = {}
     for d, k in KERNELS:
         n = int(np.clip(FLOPS / (2 * d * k), 2_000, 400_000))
@@ -64,10 +62,10 @@ def ratios() -> Ratios:
 
 def measured(expected: Ratios) -> Ratios:
     """The ratios, in a process of their own; the least of three where the first seem worse."""
-    found: Ratios = child_record("benchmarks.guard", "ratios")
+    found: Ratios = child_record("benchmarks.guard", [])
     for _ in range(2):
         if worse(found, expected):
-            again = child_record("benchmarks.guard", "ratios")
+            again = child_record("benchmarks.guard", [])
             found = {name: min(ratio, again[name]) for name, ratio in found.items()}
     return found
 
@@ -119,18 +117,18 @@ def vectors() -> str:
 
 
 def grown(counts: dict[str, Counts], expected: dict[str, Counts]) -> list[str]:
-    """What is counted more than is let pass, in words, or not expected at all."""
-    told = []
+    """Describe counts that have grown by more than is allowed, or were not expected."""
+    lines = []
     for fit, found in counts.items():
         for name, count in found.items():
             before = expected.get(fit, {}).get(name, 0)
             if count > MORE_COUNTED * before:
-                told.append(f"{fit}: {count:,} {name} instead of {before:,}")
-    return told
+                lines.append(f"{fit}: {count:,} {name} instead of {before:,}")
+    return lines
 
 
 def worse(found: Ratios, expected: Ratios) -> list[str]:
-    """Which ratios have become worse by more than is let pass, in words."""
+    """Describe ratios that have become worse by more than is allowed."""
     return [
         f"{name}: {ratio:.2f} times a product instead of {expected[name]:.2f}"
         for name, ratio in found.items()
@@ -139,65 +137,60 @@ def worse(found: Ratios, expected: Ratios) -> list[str]:
 
 
 def expected() -> dict[str, Any]:
-    """What was written last."""
-    result: dict[str, Any] = json.loads((RESULTS / "guard.json").read_text())
-    return result
+    """The figures that were written last."""
+    return read_result("guard")
 
 
 def counts_table(result: dict[str, Any]) -> str:
     """The markdown table of the expected counts."""
-    counts = table_of_counts(result["counts"])
-    return f"{counts}\n\nMade by `python -m benchmarks.guard --write`."
+    return "\n".join(
+        [*table_of_counts(result["counts"]), "", "Made by `python -m benchmarks.guard --write`."]
+    )
 
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table of the expected ratios."""
     machines = result["ratios"]
     names = list(dict.fromkeys(name for found in machines.values() for name in found["ratios"]))
-    lines = [f"| times a product | {' | '.join(machines)} |", "|---" * (1 + len(machines)) + "|"]
-    for name in names:
-        cells = [
-            f"{found['ratios'][name]:.2f}" if name in found["ratios"] else ""
-            for found in machines.values()
+    rows = [
+        [
+            name,
+            *(
+                f"{found['ratios'][name]:.2f}" if name in found["ratios"] else ""
+                for found in machines.values()
+            ),
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    told = "; ".join(f"{kind}: {found['cpu']}" for kind, found in machines.items())
-    return "\n".join([*lines, "", f"{told}. Made by `python -m benchmarks.guard --write`."])
+        for name in names
+    ]
+    note = "; ".join(f"{kind}: {found['cpu']}" for kind, found in machines.items())
+    note += ". Made by `python -m benchmarks.guard --write`."
+    return "\n".join([*table_of(["times a product", *machines], rows), "", note])
 
 
 def main() -> None:
     """Count, measure, compare, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser(__doc__)
     parser.add_argument("--counted", action="store_true", help="no ratios")
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(ratios()))
-        return
+    args = parse(parser, ratios)
     known = expected()
     result: dict[str, Any] = {
-        "counts": child_record("benchmarks.counted", None),
+        "counts": child_record("benchmarks.counted", []),
         "ratios": dict(known["ratios"]),
     }
-    told = grown(result["counts"], known["counts"])
-    print(counts_table(result))
+    slower = grown(result["counts"], known["counts"])
     if not args.counted:
         before = known["ratios"].get(vectors(), {"ratios": {}})["ratios"]
         if not before:
             print(f"No ratios of a machine with {vectors()} are known.")
         found = measured({} if args.write else before)
-        told += worse(found, before)
+        slower += worse(found, before)
         result["ratios"][vectors()] = {"cpu": cpu_description(), "ratios": found}
-        print(table(result))
+    publish("guard", result, write=args.write, indent=1)
     if args.write:
-        save("guard", result)
-        write_tables("guard", result)
-        print(RESULTS / "guard.json")
         return
-    for line in told:
+    for line in slower:
         print("worse:", line)
-    if told:
+    if slower:
         sys.exit(1)
 
 

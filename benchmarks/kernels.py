@@ -11,9 +11,6 @@ centres as they want them (packed, in an index), rows as they are.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import ROOT, cpu_description, peer_environments, save
-from benchmarks.tables import write_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse, peer_environments
+from benchmarks.tables import publish, table_of
 
 FEATURES = (2, 8, 18, 64, 128, 784, 3072)
 CLUSTERS = (50, 1000, 8000)
@@ -121,13 +118,9 @@ def sums() -> list[dict[str, Any]]:
     return records
 
 
-def child(what: str, environment: dict[str, str]) -> list[dict[str, Any]]:
-    """Run a part in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.kernels", "--child", what]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def child(what: str) -> list[dict[str, Any]]:
+    """The grid of a library, or exact sums."""
+    return sums() if what == "sums" else grid(what)
 
 
 def measure() -> dict[str, Any]:
@@ -139,9 +132,9 @@ def measure() -> dict[str, Any]:
             for label, environment in peer_environments(library).items():
                 print(f"round {turn + 1} of {ROUNDS}: {library} {label}", file=sys.stderr)
                 rounds.setdefault(f"{library} {label}".strip(), []).append(
-                    child(library, environment)
+                    child_record("benchmarks.kernels", [library], environment)
                 )
-        shares.append(child("sums", peer_environments("largek_dask")[""]))
+        shares.append(child_record("benchmarks.kernels", ["sums"]))
     points = []
     for i, first in enumerate(rounds["largek_dask"][0]):
         rates = {
@@ -155,7 +148,7 @@ def measure() -> dict[str, Any]:
         }
         peak = float(np.median([run[i]["peak"] for run in ours]))
         point = {"d": first["d"], "k": first["k"], "n": first["n"], "peak": peak}
-        points.append(point | {"fraction": fraction, "rates": best, "all": rates})
+        points.append(point | {"fraction": fraction, "rates": best})
     exact = [
         first | {"share": float(np.median([run[i]["share"] for run in shares]))}
         for i, first in enumerate(shares[0])
@@ -164,49 +157,33 @@ def measure() -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
-    lines = [
-        "| d | k | share of FMA peak | largek_dask, GF/s | faiss | scikit-learn "
-        "| faster than the better peer |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for point in result["points"]:
-        ours, faiss, sklearn = (point["rates"][library] for library in LIBRARIES)
-        lines.append(
-            f"| {point['d']} | {point['k']} | {point['fraction']:.2f} | {ours:.1f} | {faiss:.1f} "
-            f"| {sklearn:.1f} | {ours / max(faiss, sklearn):.2f}x |"
-        )
+    """The markdown table of a result: a line for each number of features."""
+    points = {(point["d"], point["k"]): point for point in result["points"]}
+    rows = []
+    for d in FEATURES:
+        cells = [f"{d:,}"]
+        for point in (points[d, k] for k in CLUSTERS):
+            ours, faiss, sklearn = (point["rates"][library] for library in LIBRARIES)
+            ratio = ours / max(faiss, sklearn)
+            cells.append(f"{point['fraction']:.2f}, {ours:.1f} GF/s, {ratio:.2f}x")
+        rows.append(cells)
     peak = float(np.median([point["peak"] for point in result["points"]]))
-    lines += [
-        "",
-        f"One thread, float32, packing of rows included; {result['cpu']}, measured "
-        f"peak {peak:.0f} GF/s. Made by `python -m benchmarks.kernels --write`.",
-        "",
-        "Exact sums of all rows, as a share of the dense pass over them:",
-        "",
-        "| rows × features | k | share |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {r['n']:,} × {r['d']} | {r['k']} | {100 * r['share']:.1f} % |" for r in result["sums"]
-    ]
-    return "\n".join(lines)
+    exact = ", ".join(
+        f"{100 * r['share']:.1f} % ({r['n']:,} × {r['d']}, k = {r['k']})" for r in result["sums"]
+    )
+    note = (
+        "Share of the peak, rate, and how many times as fast as the better of faiss and "
+        f"scikit-learn. One thread, float32, packing of rows included; {result['cpu']}, measured "
+        f"peak {peak:.0f} GF/s. Exact sums of all rows, as a share of the dense pass over them: "
+        f"{exact}. Made by `python -m benchmarks.kernels --write`."
+    )
+    return "\n".join([*table_of(["d", *(f"k = {k:,}" for k in CLUSTERS)], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(sums() if args.child == "sums" else grid(args.child)))
-        return
-    result = measure()
-    print(table(result))
-    if args.write:
-        save("kernels", result)
-        write_tables("kernels", result)
+    """Measure, and write if asked to."""
+    args = parse(new_parser(__doc__), child)
+    publish("kernels", measure(), write=args.write)
 
 
 if __name__ == "__main__":

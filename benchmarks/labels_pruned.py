@@ -1,16 +1,14 @@
-"""Labels of few of many centres met, beside a dense pass over the same rows.
+"""Labels by a search that meets few of many centres, beside a dense pass over the same rows.
 
     python -m benchmarks.labels_pruned [--write]
 
-writes `results/labels_pruned.json` and the table of `RESULTS.md`. Both run in turns in one process,
-on one thread, with centres that a fit has found. Rows are as few as it takes for boxes to be made
-at all, so making them weighs as much as it ever does. Medians over rounds of the ratio of CPU
-seconds; labels are compared.
+Both run in turns in one process, on one thread, with centres that a fit has found. Rows are as few
+as it takes for boxes to be made at all, so making them weighs as much as it ever does. Medians over
+rounds of the ratio of CPU seconds; labels are compared.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from typing import Any
@@ -19,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import cpu_description, save
-from benchmarks.directions import patches
-from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_tables
+from benchmarks.common import cpu_description, new_parser, parse
+from benchmarks.sets import at_hand, data_folder, patches
+from benchmarks.tables import publish, table_of
 from largek_dask.data.synthetic import generate
 from largek_dask.kernels.bounds import boxes
 from largek_dask.kernels.distances import nearest, pack_centers
@@ -46,7 +43,7 @@ FITTED, MOST_VALUES = 150_000, 1 << 26
 
 
 def rows_of(components: int | str | None, n: int, d: int, dtype: str) -> NDArray[Any]:
-    """At least n rows, or all there are of a set."""
+    """At least n rows, or all rows of a set."""
     if components == "patches":
         return patches().astype(dtype)
     if isinstance(components, str):
@@ -57,7 +54,7 @@ def rows_of(components: int | str | None, n: int, d: int, dtype: str) -> NDArray
 
 
 def record_of(components: int | str | None, d: int, k: int, dtype: str) -> dict[str, Any]:
-    """A pass that passes most centres over beside the dense one, over the same rows."""
+    """Measure both searches over the same rows, and compare their labels."""
     n = int(boxes.LEAST_WORK / (k * d)) + 1
     x = rows_of(components, max(n, min(FITTED, MOST_VALUES // d)), d, dtype)
     n = min(n, len(x))
@@ -91,34 +88,29 @@ def record_of(components: int | str | None, d: int, k: int, dtype: str) -> dict[
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of passes that pass most centres over."""
-    lines = [
-        "| rows | d | k | | dense, ns a row | few centres met, ns a row | time | distances |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """The markdown table of a result."""
+    rows = []
     for r in result["points"]:
         of = r["components"]
-        rows = "one Gaussian" if of is None else of if isinstance(of, str) else f"{of:,} components"
-        dense, pruned = (f"{r[name] / r['n'] * 1e9:.0f}" for name in ("dense", "pruned"))
-        lines.append(
-            f"| {rows} | {r['d']} | {r['k']} | {r['dtype']} | {dense} | {pruned} "
-            f"| {r['ratio']:.2f}x | {100 * r['evaluated']:.1f} % |"
-        )
-    made = "Made by `python -m benchmarks.labels_pruned --write`."
-    return "\n".join([*lines, "", f"CPU time of one thread; {result['cpu']}. {made}"])
+        name = "one Gaussian" if of is None else of if isinstance(of, str) else f"{of:,} components"
+        dense, pruned = (f"{r[kind] / r['n'] * 1e9:.0f}" for kind in ("dense", "pruned"))
+        cells = [name, f"{r['d']}", f"{r['k']}", r["dtype"], dense, pruned, f"{r['ratio']:.2f}x"]
+        rows.append([*cells, f"{100 * r['evaluated']:.1f} %"])
+    head = ["rows", "d", "k", "", "dense, ns a row", "few centres met, ns a row", "time",
+            "distances"]  # fmt: skip
+    note = (
+        f"CPU time of one thread; {result['cpu']}. Made by "
+        "`python -m benchmarks.labels_pruned --write`."
+    )
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    args = parser.parse_args()
-    there = [p for p in POINTS if p[0] != "mnist" or (data_folder() / "mnist.npz").exists()]
-    result = {"cpu": cpu_description(), "points": [record_of(*point) for point in there]}
-    print(table(result))
-    if args.write:
-        save("labels_pruned", result)
-        write_tables("labels_pruned", result)
+    """Measure, and write if asked to."""
+    args = parse(new_parser(__doc__))
+    there = at_hand(["mnist"])
+    points = [record_of(*point) for point in POINTS if point[0] != "mnist" or there]
+    publish("labels_pruned", {"cpu": cpu_description(), "points": points}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs of `benchmarks.large`: real processes, what they hold, what a job tells, and who kills them.
+"""Runs of `benchmarks.large`: real processes, their memory, events of a job, and kills.
 
 A scheduler with a store and two workers of one thread each are processes of their own, as `dask
 scheduler` and `dask worker` start them, and are started again when they end (`tests.faults.rig`).
@@ -23,24 +23,11 @@ import psutil
 from numpy.typing import NDArray
 
 import largek_dask as lk
+from benchmarks.common import peak_bytes
+from benchmarks.curves import Energies
 from largek_dask.errors import LargekError
 from tests.faults.moments import Moment
 from tests.faults.rig import QUICK, Rig
-
-__all__ = [
-    "DENSE_SHARE",
-    "LIMIT",
-    "N_WORKERS",
-    "WARM",
-    "Struck",
-    "Watch",
-    "deployment",
-    "follow",
-    "held_rows",
-    "measure_dense",
-    "stored",
-    "warm_up",
-]
 
 Record = dict[str, Any]
 
@@ -98,17 +85,21 @@ def held_rows(n: int, n_components: int) -> NDArray[np.float32]:
 # --- processes ------------------------------------------------------------------------------------
 
 
+def load() -> float:
+    """Load of the machine in the last minute."""
+    return float(psutil.getloadavg()[0])
+
+
 @contextlib.contextmanager
-def deployment(folder: Path, *, nannies: bool = True, **settings: Any) -> Iterator[Rig]:
-    """A scheduler and workers with a deployment's own patience, unless settings say otherwise."""
-    usual = {"LARGEK__CHECKPOINTS__SECONDS": CHECKPOINT_SECONDS}
-    told = {**dict.fromkeys(QUICK), **usual, **settings}
-    with Rig(folder, N_WORKERS, memory_limit=str(LIMIT), nannies=nannies, **told) as rig:
+def deployment(folder: Path) -> Iterator[Rig]:
+    """A scheduler and workers with the timeouts of a deployment."""
+    settings = {**dict.fromkeys(QUICK), "LARGEK__CHECKPOINTS__SECONDS": CHECKPOINT_SECONDS}
+    with Rig(folder, N_WORKERS, memory_limit=str(LIMIT), **settings) as rig:
         yield rig
 
 
 def processes(rig: Rig) -> dict[str, int]:
-    """The pids of those that compute or drive, by name; who is being started again is left out."""
+    """Process ids by name, without those that are being restarted."""
     found = {SCHEDULER: rig.scheduler.pid}
     for number, worker in enumerate(rig.workers, 1):
         with contextlib.suppress(psutil.Error):
@@ -118,13 +109,13 @@ def processes(rig: Rig) -> dict[str, int]:
 
 
 def _computes(process: psutil.Process) -> bool:
-    """Whether it is a worker: a nanny's child, or one that has none."""
-    told = " ".join(process.cmdline())
-    return "spawn_main" in told or "--no-nanny" in told
+    """Whether a process is a worker: a nanny's child, or one without a nanny."""
+    command = " ".join(process.cmdline())
+    return "spawn_main" in command or "--no-nanny" in command
 
 
 class Watch(threading.Thread):
-    """Looks at what the processes of a deployment hold, and what they compute, all the time.
+    """Thread that samples memory and CPU seconds of the processes of a deployment.
 
     Attributes
     ----------
@@ -163,7 +154,7 @@ class Watch(threading.Thread):
             # One may have ended since.
             with contextlib.suppress(psutil.Error, OSError, IndexError):
                 spent, memory = process.cpu_times(), process.memory_info()
-                peak = most_memory(process.pid)
+                peak = peak_bytes(process.pid)
                 used = self._used.setdefault(name, {})
                 used[process.pid] = spent.user + spent.system
                 known = self.samples.setdefault(name, [])
@@ -195,12 +186,6 @@ class Watch(threading.Thread):
             step = max(1, len(later) // most)
             found[name] = [[round(at, 1), held] for at, held in later[::step]]
         return found
-
-
-def most_memory(pid: int) -> int:
-    """Bytes that a process has held at most."""
-    told = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * int(told.partition("VmHWM:")[2].split()[0])
 
 
 # --- one dense pass -------------------------------------------------------------------------------
@@ -254,7 +239,7 @@ def measure_dense(
 
 @dataclass
 class Struck:
-    """Kills a worker and the scheduler in the middle of a job.
+    """Kill a worker and the scheduler in the middle of a job.
 
     Parameters
     ----------
@@ -289,11 +274,11 @@ class Struck:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """To be called when the job has been submitted."""
+        """Begin; to be called when the job has been submitted."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the strikes; what has gone wrong with them is raised."""
+        """Wait for the strikes, and raise an error of theirs."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -329,8 +314,7 @@ def follow(
     struck: Struck | None = None,
     **options: Any,
 ) -> Record:
-    """Submit a job, follow it to its end, and tell what it took; with held rows also how well."""
-    from benchmarks.curves import Energies
+    """Submit a job and follow it to its end; with held rows, also compute energies."""
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
 
@@ -347,23 +331,19 @@ def follow(
     if state != "finished":
         raise RuntimeError(f"job {job.id} is {state}: {job.status().get('result')}\n{rig.logs()}")
     model = lk.load_model(str(output / "model.zarr"))
-    # Of steps that follow each other faster than it makes sense to tell, the file has all.
+    # The file has all steps, also those that follow each other too fast to be sent.
     events = list(JsonLines.read(Folder(str(output))))
-    told = model.provenance
+    n_iter = model.provenance["n_iter"]
     record: Record = {
-        "seconds": ended - begun, "reason": told["stop_reason"], "n_iter": told["n_iter"],
-        "inertia": told.get("inertia"), "digest": model.digest(), "peaks": dict(watch.peaks),
+        "seconds": ended - begun, "reason": model.provenance["stop_reason"], "n_iter": n_iter,
+        "digest": model.digest(), "peaks": dict(watch.peaks),
         "phases": phases_of(events, begun, ended, watch), "memory": watch.memory(begun),
-        "runs": sum(event["event"] == "running" for event in events),
-        "left": sum(e["event"] == "worker" and e["change"] == "left" for e in events),
-        "rows": sum(e["rows"] for e in events if e["event"] == "step"),
-        "retries": sum(e["retries"] + e["rebuilt"] for e in events if e["event"] == "step"),
     }  # fmt: skip
     whole = [e["step"] for e in events if e["event"] == "step" and e["sample"] is None]
     record["first_whole"] = whole[0] if whole else None
     if held is not None:
         record["energy"] = Energies(held, [centers_of(model.arrays)])[0]
-        met = [one for one in met if one is not None] + [(told["n_iter"], centers_of(model.arrays))]
+        met = [one for one in met if one is not None] + [(n_iter, centers_of(model.arrays))]
         record["curve"] = curve_of(events, begun, held, dict(met), watch)
     return record
 
@@ -382,9 +362,8 @@ def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
 
 
 def centers_of(arrays: Any) -> NDArray[np.float32]:
-    """The centres of a model, or means of a mixture."""
-    found = getattr(arrays, "centers", None)
-    return np.array(arrays.means if found is None else found, np.float32)
+    """A copy of the centres of a model."""
+    return np.array(arrays.centers, np.float32)
 
 
 def curve_of(
@@ -395,8 +374,6 @@ def curve_of(
     watch: Watch,
 ) -> list[list[float]]:
     """Seconds since the job was submitted, energy of the held rows, CPU seconds; of steps met."""
-    from benchmarks.curves import Energies
-
     at = {e["step"]: _time_of(e) for e in events if e["event"] == "step"}
     steps = sorted(step for step in met if step in at)
     energies = Energies(held, [met[step] for step in steps])
@@ -409,7 +386,7 @@ def curve_of(
 
 
 def phases_of(events: list[Record], begun: float, ended: float, watch: Watch) -> list[Record]:
-    """What a job did one after the other: wall seconds, and what each process computed in them.
+    """Phases of a job: wall seconds, and CPU seconds of each process in them.
 
     ``start`` is until it begins to step, ``samples`` the search among rows that the driver holds,
     ``rows`` passes over all of them, ``thrown away`` a step that a limit has cut, ``last pass`` all

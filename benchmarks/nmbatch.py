@@ -1,25 +1,20 @@
-"""Cost against seconds: nested mini-batches, bounds and their rivals, on one thread.
+"""Nested mini-batches and bounds beside exact k-means: energy against seconds, on one thread.
 
     python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--scale 0.2] [--write]
 
-writes `results/nmbatch.json`, a picture a case, and the tables of the documents. Given cases
-replace those of the last result; `--scale` shortens all limits of time, for a trial.
+Given cases replace those of the last result; `--scale` shortens all limits of time, for a trial.
 
-Every run is a process of its own on one thread, and all start from the same random rows, but for
-what a name says otherwise (SuperKMeans and "own start" choose their own). What is compared is
-measured in turns, with the batch order of another seed each, and medians are taken; what is only
-a rival or a variant runs once.
-Our seconds are read off after every step (`curves.py`); exact k-means follows the same trajectory
-in every library, so a peer's seconds to an energy are those to the number of passes that this
-takes, set-up included as our first scan of the rows is (`peers.py`). Energies are over all rows,
-relative to where Lloyd's algorithm ends: found with bounds, which spare time and change no bit.
-Dense Lloyd is timed for some seconds only, and counted by passes from there on.
+All runs start from the same random rows. What is compared is measured in turns, with another batch
+order each, and medians are taken. Our seconds are read off after every step (`curves.py`); exact
+k-means follows the same trajectory in every library, so a peer's seconds to an energy are those to
+the number of passes that this takes, set-up included as our first scan of the rows is (`peers.py`).
+Energies are over all rows, relative to where Lloyd's algorithm ends: found with bounds, which spare
+time and change no bit. Dense Lloyd is timed for some seconds only, and counted by passes from there
+on.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -27,46 +22,29 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.common import RESULTS, cpu_description, save
-from benchmarks.curves import (
-    DENSE,
-    LLOYD,
-    MINIBATCH,
-    NMBATCH,
-    OWN_START,
-    PUBLISHED,
-    Run,
-    Task,
-    measure,
-)
-from benchmarks.lloyd import data_folder, prepare
-from benchmarks.nmbatch_tables import (
-    EXCESSES,
-    ahead_table,
-    bounds_table,
-    compared,
-    rivals_table,
-    table,
-)
-from benchmarks.tables import write_tables
+from benchmarks.common import cpu_description, new_parser, parse, read_result, rounded
+from benchmarks.curves import DENSE, LLOYD, NMBATCH, PUBLISHED, Run, Task, measure
+from benchmarks.levels import median_time, time_to
+from benchmarks.sets import at_hand, prepare
+from benchmarks.tables import publish, table_of
 
-CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500"]
-REAL = ["sift200k-100", "sift200k-1000", "mnist-50"]
-RIVALS = {"A-1000", "B-100", "B-1000", "C-50", "C-500", "sift200k-1000"}
-"""Cases with the whole curves of all rivals."""
+CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500",
+         "sift200k-100", "sift200k-1000", "mnist-50"]  # fmt: skip
 ROUNDS = 3
-UNBOUNDED = "nmbatch, no bounds"
-OTHERS = [PUBLISHED, f"{PUBLISHED}, rho = 1", "mbatch", "mbatch, latest votes"]
-SPARED = 0.999
-"""Share of distances that says that bounds were in use."""
 CHEAP = 15.0
 """CPU seconds of the reference up to which it is timed in every round."""
-LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, PUBLISHED: 6.0, "short": 5.0, "other": 4.0}
-"""CPU seconds after which runs are cut; "short" are later rounds of nmbatch and its own start."""
+LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, PUBLISHED: 6.0, "short": 5.0}
+"""CPU seconds after which runs are cut; "short" are later rounds of nmbatch."""
 COMPARED = 16
 """Energies on Lloyd's way down at which nmbatch is compared with it."""
-LONGEST_CALL = 12.0
-"""CPU seconds that a call of SuperKMeans may be expected to take."""
+EXCESSES = (0.02, 0.01, 0.002)
+"""Energies above Lloyd's end that the first table asks for."""
+LEAST_EXCESS = 0.001
+"""Energy above Lloyd's end down to which nmbatch is compared with Lloyd's own way."""
+Record = dict[str, Any]
+
+
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def twin(run: Run, clocks: list[list[float]]) -> Run:
@@ -93,122 +71,184 @@ def pace(clock: list[float]) -> float:
 
 
 def dense_of(reference: Run, clocks: list[list[float]]) -> Run:
-    """Dense Lloyd from clocks of its first steps; ``all`` is what all steps take at their pace."""
+    """Dense Lloyd from clocks of its first steps; ``all`` extrapolates to all steps."""
     dense = twin(reference, clocks)
     left = reference["n_steps"] - dense["n_steps"]
     return dense | {"all": dense["total"] + left * float(np.median([pace(c) for c in clocks]))}
 
 
-def say(case: str, method: str, run: Run) -> None:
-    """A line of progress."""
-    end = f"ends at {run['energies'][-1]:.6g}" if "energies" in run else f"{run['n_steps']} steps"
-    print(f"{case} {method}: {run['total']:.1f} s, {end}", flush=True)
+def compared(lloyd: Run) -> list[float]:
+    """Some of the energies that Lloyd's algorithm meets, down to 0.1 % above its end."""
+    least = lloyd["energies"][-1] * (1 + LEAST_EXCESS)
+    met = [value for value in lloyd["energies"] if value >= least]
+    return [met[i] for i in np.unique(np.linspace(0, len(met) - 1, COMPARED).astype(int))]
 
 
-def compare(case: str, folder: Path, scale: float, rounds: int) -> dict[str, Any]:
-    """The record of a case: all curves, and what peers take."""
+def compare(case: str, folder: Path, scale: float, rounds: int) -> Record:
+    """All curves of a case, and the seconds of peers."""
     name, clusters = case.rsplit("-", 1)
     path, k = str(prepare(name, folder)), int(clusters)
     limits = {method: scale * limit for method, limit in LIMITS.items()}
     n, d = np.load(path, mmap_mode="r").shape
     [reference] = measure([Task(LLOYD, path, k, limit=limits[LLOYD], excesses=EXCESSES)])
-    say(case, LLOYD, reference)
-    end = reference["energies"][-1]
-    # Where to look closely: what tables ask for, and Lloyd's own way down.
-    levels = [end * (1 + excess) for excess in EXCESSES]
-    levels += (met := compared(reference, COMPARED))
-    rivals: dict[str, Any] = {}
-    if case in RIVALS and peers.there("SuperKMeans"):
-        for kind in peers.SUPER:
-            rivals[kind] = peers.measure_super(kind, path, k, scale * LONGEST_CALL)
-            levels += [point["energy"] for point in rivals[kind]]
+    met = compared(reference)
+    levels = tuple(reference["energies"][-1] * (1 + excess) for excess in EXCESSES) + tuple(met)
 
     def task(method: str, limit: str, seed: int = 0, energies: bool = True) -> Task:
-        return Task(method, path, k, seed, limits[limit], tuple(levels), energies=energies)
+        return Task(method, path, k, seed, limits[limit], levels, energies=energies)
 
-    exact = [lib for lib in (*peers.EXACT, peers.INTEL) if peers.there(lib)]
-    if case not in RIVALS:
-        exact = [lib for lib in exact if lib in peers.EXACT]
     runs: dict[str, list[Run]] = {}
-    lines: dict[str, list[peers.Line]] = {library: [] for library in exact}
+    lines: dict[str, list[peers.Line]] = {library: [] for library in peers.EXACT}
     for seed in range(rounds):
         turn = [task(NMBATCH, "short" if seed else NMBATCH, seed)]
         turn += [task(DENSE, DENSE, energies=False)]
-        if seed == 0 and case in RIVALS:
-            turn += [task(OWN_START, "short")]
         if seed > 0 and reference["total"] < CHEAP:
             turn += [task(LLOYD, LLOYD, energies=False)]
         for one, run in zip(turn, measure(turn), strict=True):
             runs.setdefault(one.method, []).append(run)
-            say(case, one.method, run)
-        for library in exact:
-            if seed == 0 or library in peers.EXACT:
-                lines[library].append(peers.measure_exact(library, path, k))
-    for library, measured in lines.items():
-        rivals[library] = {
-            key: float(np.median([line[key] for line in measured])) for key in ("setup", "pass")
-        }
+            print(f"{case} {one.method}: {run['total']:.1f} s", flush=True)
+        for library, found in lines.items():
+            found.append(peers.measure_exact(library, path, k))
+    rivals = {
+        library: {key: float(np.median([line[key] for line in found])) for key in found[0]}
+        for library, found in lines.items()
+    }
     runs[DENSE] = [dense_of(reference, [run["clock"] for run in runs[DENSE]])]
     runs[LLOYD] = [twin(reference, [run["clock"] for run in [reference, *runs.get(LLOYD, [])]])]
-    levels.clear()
-    others = [task(m, PUBLISHED if m.startswith(PUBLISHED) else "other") for m in OTHERS]
-    if (runs[NMBATCH][0]["mean_share"] or 1.0) < SPARED:
-        others.append(task(UNBOUNDED, "short", energies=False))
-    last = task(MINIBATCH, "other")
-    for one, run in zip([*others, last], measure(others) + measure([last]), strict=True):
-        runs[one.method] = [run if one.energies else twin(runs[NMBATCH][0], [run["clock"]])]
-        say(case, one.method, run)
+    runs[PUBLISHED] = measure([task(PUBLISHED, PUBLISHED)])
     for run in (run for several in runs.values() for run in several):
         run.pop("clock")
     return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals, "compared": met}
 
 
-def rounded(value: Any) -> Any:
-    """The same with fewer digits: six of a number are enough for tables and pictures."""
-    if isinstance(value, float):
-        return float(f"{value:.8g}")
-    if isinstance(value, dict):
-        return {key: rounded(v) for key, v in value.items()}
-    return [rounded(v) for v in value] if isinstance(value, list) else value
+# --- tables ---------------------------------------------------------------------------------------
 
 
-def merged(result: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The last result with these records in the place of its own of the same cases."""
-    new = {record["case"]: record for record in [*result.get("records", []), *records]}
-    known = [case for case in [*CASES, *REAL] if case in new]
-    return {"cpu": cpu_description(), "records": [new[case] for case in known]}
+def end_of(record: Record) -> float:
+    """Energy at which Lloyd's algorithm ends."""
+    return float(record["runs"][LLOYD][0]["energies"][-1])
+
+
+def seconds_to(record: Record, level: float) -> float | None:
+    """Median CPU seconds of nmbatch to an energy; None if it never comes there.
+
+    Later runs are cut sooner than the first: if most have been cut before that energy, the time of
+    the first one counts alone.
+    """
+    runs = record["runs"][NMBATCH]
+    middle = median_time(runs, level)
+    return middle if middle < np.inf else time_to(runs[0], level)
+
+
+def exact_seconds(record: Record, level: float) -> float:
+    """CPU seconds of the better of the exact peers to an energy that Lloyd's algorithm meets."""
+    lloyd = record["runs"][LLOYD][0]
+    passes = next(
+        step
+        for step, value in zip(lloyd["steps"], lloyd["energies"], strict=True)
+        if value <= level
+    )
+    return min(peers.seconds_of(record["rivals"][library], passes) for library in peers.EXACT)
+
+
+def _name(record: Record) -> str:
+    """The set without the number of clusters."""
+    return str(record["case"].rsplit("-", 1)[0])
+
+
+def _end(record: Record, method: str) -> str:
+    """The end of a method, relative to Lloyd's; marked if it was cut."""
+    run = record["runs"][method][0]
+    excess = 100 * (min(run["energies"]) / end_of(record) - 1)
+    return f"{excess:+.2f} %{'' if run['ended'] else ' (cut)'}"
+
+
+def table(result: dict[str, Any]) -> str:
+    """Seconds to some energies, exact peer and nmbatch."""
+    rows = []
+    for r in result["records"]:
+        cells = [_name(r), f"{r['n']:,} × {r['d']}", str(r["k"])]
+        for excess in EXCESSES:
+            level = end_of(r) * (1 + excess)
+            theirs, ours = exact_seconds(r, level), seconds_to(r, level)
+            cells.append(
+                f"{theirs:.2f} → never"
+                if ours is None
+                else f"{theirs:.2f} → {ours:.2f} ({theirs / ours:.1f}x)"
+            )
+        rows.append([*cells, _end(r, NMBATCH), _end(r, PUBLISHED)])
+    rounds = min((len(r["runs"][NMBATCH]) for r in result["records"]), default=0)
+    levels = [f"to +{100 * excess:g} %" for excess in EXCESSES]
+    head = ["set", "rows × features", "k", *levels, "nmbatch ends", "as published ends"]
+    note = (
+        "CPU seconds on one thread until the energy over all rows is within 2, 1 and 0.2 % of "
+        "where Lloyd's algorithm ends: the faster of scikit-learn's and faiss's Lloyd → nmbatch, "
+        "from the same random rows, set-up and first scan counted, medians of "
+        f"{rounds} interleaved runs. Ends of the first run, relative to Lloyd's; (cut): a limit "
+        f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
+    )
+    return "\n".join([*table_of(head, rows), "", note])
+
+
+def worst_ratio(record: Record) -> str:
+    """Largest ratio of nmbatch's seconds to those of bounded Lloyd, and at which energy."""
+    lloyd, worst = record["runs"][LLOYD][0], (0.0, 0.0)
+    for value in record["compared"]:
+        ours, theirs = seconds_to(record, value), time_to(lloyd, value)
+        assert theirs is not None
+        if ours is None:
+            return "does not reach +0.1 %"
+        worst = max(worst, (ours / theirs, value / end_of(record) - 1))
+    return f"{worst[0]:.2f} at +{100 * worst[1]:.1f} %"
+
+
+def bounds_table(result: dict[str, Any]) -> str:
+    """Exact k-means to no change, and nmbatch against it at every energy."""
+    rows = []
+    for r in result["records"]:
+        dense, bounded = r["runs"][DENSE][0], r["runs"][LLOYD][0]
+        passes = bounded["n_steps"]
+        peer = min(peers.seconds_of(r["rivals"][library], passes) for library in peers.EXACT)
+        rows.append(
+            [
+                _name(r),
+                f"{r['k']}",
+                f"{'' if bounded['ended'] else 'more than '}{passes}",
+                f"{peer:.1f}",
+                f"{dense['all']:.1f}{'' if dense['ended'] else ' *'}",
+                f"{bounded['total']:.1f}",
+                f"{dense['all'] / bounded['total']:.2f}x",
+                f"{100 * (bounded['mean_share'] or 1.0):.0f} %",
+                worst_ratio(r),
+            ]
+        )
+    head = ["set", "k", "passes to no change", "better peer, s", "dense Lloyd, s",
+            "with bounds, s", "faster than dense", "distances computed",
+            "nmbatch / bounded Lloyd at worst"]  # fmt: skip
+    note = (
+        "CPU seconds on one thread. * timed for some seconds, and the remaining passes counted at "
+        "that pace, as all passes of the peers are. The last column: the largest ratio of "
+        "nmbatch's seconds to those of Lloyd with bounds, over energies that the latter meets "
+        f"down to 0.1 % above its end. {result['cpu']}. Made by "
+        "`python -m benchmarks.nmbatch --write`."
+    )
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, draw, and write the tables."""
-    from benchmarks.pictures import draw_case, draw_distances
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", help="such as A-100; all if not given")
+    """Measure, save, and write the tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
     parser.add_argument("--scale", type=float, default=1.0, help="of all limits of time")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
-    args = parser.parse_args()
-    missing = [c for c in REAL if not (data_folder() / f"{c.rsplit('-', 1)[0]}.npz").exists()]
-    if missing and not args.cases:
-        print(f"left out: {', '.join(missing)}; no such files in {data_folder()} (LARGEK_DATA)")
-    wanted = args.cases or [case for case in [*CASES, *REAL] if case not in missing]
-    file = RESULTS / "nmbatch.json"
-    result: dict[str, Any] = {}
-    if args.cases and args.write and file.exists():
-        result = json.loads(file.read_text())
+    args = parse(parser)
+    known = read_result("nmbatch").get("records", []) if args.cases and args.write else []
+    records = {record["case"]: record for record in known}
     with tempfile.TemporaryDirectory() as folder:
-        for case in wanted:
-            record = rounded(compare(case, Path(folder), args.scale, args.rounds))
-            result = merged(result, [record])
-            if args.write:
-                draw_case(record, RESULTS / f"nmbatch-{case}.png")
-                save("nmbatch", result, indent=None)
-    for make in (table, bounds_table, rivals_table, ahead_table):
-        print(f"\n{make(result)}")
-    if args.write:
-        write_tables("nmbatch", result)
-        draw_distances(result, RESULTS / "nmbatch-distances.png")
+        for case in at_hand(args.cases or CASES):
+            records[case] = rounded(compare(case, Path(folder), args.scale, args.rounds))
+            ordered = [records[name] for name in CASES if name in records]
+            publish("nmbatch", {"cpu": cpu_description(), "records": ordered}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,20 @@
-"""What it costs a scheduler to show its jobs, and how soon somebody sees them.
+"""CPU of a scheduler that shows its jobs, stalls of its event loop, and time to the first numbers.
 
-    python -m benchmarks.observe [--seconds 30] [--boards] [--events] [--write]
-    python -m benchmarks.observe --picture
+    python -m benchmarks.observe [--seconds 30] [--write]
 
 A scheduler of Dask in a process of its own, with the page on its HTTP server and 50 jobs that are
-made up: each tells two steps a second to a feed as real ones have. Ten viewers ask as the page
+made up: each adds two steps a second to a feed as real ones have. Ten viewers ask as the page
 does, five for the list and five for a job each, with the tags that browsers send; CPU seconds of
-the scheduler's process with them and without, in turns. A task of its event loop wants to be called
-every 5 ms; how much later it is called is a stall. Another job has 100,000 steps in its folder,
-and is opened by an HTTP client and by Chromium, where there is one. ``--picture`` makes that of the
-README. ``--boards`` measures only what boards hold (``benchmarks.observe_boards``), ``--events``
-only what events and metrics cost (``benchmarks.observe_events``): these take no scheduler, and the
-other figures stay as they were.
+the scheduler's process with them and without, in turns. A task of its event loop asks to be called
+every 5 ms; a later call is a stall. Another job has 100,000 steps in its folder, and is opened by
+an HTTP client.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
 import gzip
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -37,28 +30,18 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from benchmarks import observe_boards, observe_events
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
-from benchmarks.tables import write_tables
+from benchmarks.common import ROOT, cpu_description, new_parser, parse, peer_environments
+from benchmarks.tables import publish, table_of
 
 TARGETS = {
     "cpu": ("scheduler CPU above no viewer: 50 jobs of 2 events/s, 10 viewers", "% of a core", 3.0),
     "stall": ("longest stall of the event loop while a job of 100,000 steps is opened", "ms", 50.0),
     "p99": ("p99 of the event loop's delay with 10 viewers, above none", "ms", 5.0),
-    "first": ("first view, sent, without BokehJS", "kB", 30.0),
-    "first_bokeh": ("first view with BokehJS, the first time", "kB", 450.0),
     "update": ("one update of a job with all panels", "kB", 40.0),
-    "unchanged": ("the same where nothing is new", "kB", 0.0),
     "answer": ("opening a job of 100,000 steps to its first numbers", "s", 1.0),
-    "drawing": ("the same to the first drawing, in Chromium", "s", 1.0),
-    **observe_boards.TARGETS,
-    **observe_events.TARGETS,
 }
 JOBS, VIEWERS, EVENTS_A_SECOND, STEPS = 50, 5, 2.0, 100_000
 LONG = "long"
-PICTURE = RESULTS / "page.png"
-DRAWN = """() => window.Bokeh && Bokeh.documents.some(doc => [...doc._all_models.values()].some(
-    model => model.name && model.name.startsWith("cost/on") && model.data.x.length > 1))"""
 
 
 def step_of(number: int, at: datetime, seconds: float = 0.5) -> dict[str, Any]:
@@ -86,7 +69,7 @@ def started(at: datetime) -> dict[str, Any]:
 
 
 class MadeUp:
-    """Jobs that tell what a clock makes up, through real feeds; a source of the page."""
+    """Source of the page: jobs whose made-up events go through real feeds."""
 
     def __init__(self, folder: str) -> None:
         from largek_dask.service.feed import Feed
@@ -140,33 +123,39 @@ class MadeUp:
 
         return JsonLines.read(Folder(self._folder))
 
+    def trouble(self) -> tuple[str, ...]:
+        """See ``observe.desk.Source``."""
+        return ()
+
     def cancel(self, job_id: str, who: str) -> str:
         """See ``observe.desk.Source``."""
         raise NotImplementedError
 
 
-async def child(folder: str) -> None:
-    """A scheduler with the page, until it is killed; tells what it cost on standard output."""
+async def serve(folder: str) -> None:
+    """Run a scheduler with the page until it is killed; print its port."""
     from distributed import Scheduler
     from distributed.dashboard.scheduler import template_variables
     from tornado import web
 
+    from largek_dask.observe.hosts import Hosts
     from largek_dask.observe.web import install
 
     lags: list[float] = []
 
     class Cost(web.RequestHandler):
         def get(self) -> None:
-            told = sorted(lags) or [0.0]
+            late = sorted(lags) or [0.0]
             lags.clear()
             self.finish({
                 "cpu": time.process_time(), "wall": time.perf_counter(),
-                "p99": told[int(0.99 * (len(told) - 1))], "most": told[-1],
+                "p99": late[int(0.99 * (len(late) - 1))], "most": late[-1],
             })  # fmt: skip
 
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
         application = scheduler.http_application
-        install(application, "/", MadeUp(folder), template_variables(scheduler)["pages"])
+        pages = template_variables(scheduler)["pages"]
+        install(application, "/", MadeUp(folder), Hosts(lambda: None), pages)
         application.add_handlers(".*$", [("/cost", Cost)])
         print(json.dumps({"port": scheduler.http_server.port}), flush=True)
         while True:
@@ -177,8 +166,8 @@ async def child(folder: str) -> None:
 
 @contextmanager
 def scheduler(folder: str) -> Iterator[str]:
-    """The address of a scheduler in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.observe", "--child", folder]
+    """Address of a scheduler in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.observe", "--child", json.dumps([folder])]
     with subprocess.Popen(
         command, cwd=ROOT, env=peer_environments("largek_dask")[""], stdout=subprocess.PIPE,
         text=True,
@@ -191,7 +180,7 @@ def scheduler(folder: str) -> Iterator[str]:
 
 
 class Viewer(threading.Thread):
-    """Asks for one address as the page does."""
+    """Thread that asks for one address as the page does."""
 
     def __init__(self, url: str, pause: float) -> None:
         super().__init__(daemon=True)
@@ -218,7 +207,7 @@ def get(url: str, tag: str = "") -> tuple[int, bytes, str]:
 
 
 def cost_of(url: str, seconds: float, viewers: list[Viewer]) -> dict[str, float]:
-    """What the scheduler's process takes for as long, while these look."""
+    """CPU of the scheduler's process, in per cent of a core, while some viewers look."""
     for viewer in viewers:
         viewer.start()
     time.sleep(3.0)
@@ -247,47 +236,20 @@ def write_long(folder: Path) -> None:
 
 
 def opened(url: str) -> dict[str, float]:
-    """How long the first numbers take, what the loop suffers until all is read, and sizes."""
-    json.loads(get(f"{url}cost")[1])
+    """Seconds to the first numbers, stalls until all is read, and bytes of an update."""
+    get(f"{url}cost")
     began = time.perf_counter()
-    html = get(f"{url}largek?job={LONG}")[1]
+    get(f"{url}largek?job={LONG}")
     job = get(f"{url}largek/data/job.json?job={LONG}")[1]
     answer = time.perf_counter() - began
     while json.loads(gzip.decompress(job)).get("reading"):
         time.sleep(0.5)
-        _, job, tag = get(f"{url}largek/data/job.json?job={LONG}")
+        job = get(f"{url}largek/data/job.json?job={LONG}")[1]
     stall = json.loads(get(f"{url}cost")[1])["most"]
-    text = gzip.decompress(html).decode()
-    [script] = set(re.findall(r'data-bokeh="([^"]+)"', text))
-    paths = set(re.findall(r'(?:src|href)="(largek/static/[^"]+)"', text)) - {script}
-    own, bokeh = [get(url + path)[1] for path in paths], get(url + script)[1]
-    first = len(html) + sum(map(len, own)) + len(job)
-    unchanged = get(f"{url}largek/data/job.json?job={LONG}", tag)
-    assert unchanged[0] == 304
     return {
         "answer": answer, "read_all": time.perf_counter() - began, "stall": 1e3 * stall,
-        "first": first / 1e3, "first_bokeh": (first + len(bokeh)) / 1e3,
-        "update": len(job) / 1e3, "unchanged": len(unchanged[1]) / 1e3,
+        "update": len(job) / 1e3,
     }  # fmt: skip
-
-
-def drawn(url: str) -> float | None:
-    """Seconds from opening to the first drawing in a real browser; None without one."""
-    import pytest
-
-    from tests.observe.browser import Tab, browser
-
-    with contextlib.suppress(pytest.skip.Exception), browser() as found:
-        # Starting the browser is none of it.
-        Tab(found).open(f"{url}largek").close()
-        tab = Tab(found)
-        began = time.perf_counter()
-        tab.open(f"{url}largek?job={LONG}")
-        tab.wait(DRAWN)
-        taken = time.perf_counter() - began
-        tab.close()
-        return taken
-    return None
 
 
 def measure(seconds: float) -> dict[str, Any]:
@@ -305,9 +267,6 @@ def measure(seconds: float) -> dict[str, Any]:
                 rounds.append((without, cost_of(url, seconds, viewers)))
                 print(rounds[-1], flush=True)
             figures: dict[str, Any] = opened(url)
-        with scheduler(folder) as url:
-            time.sleep(5.0)
-            figures["drawing"] = drawn(url)
     for name in ("cpu", "p99"):
         figures[name] = float(np.mean([after[name] - before[name] for before, after in rounds]))
     figures["cpu_without"] = float(np.mean([before["cpu"] for before, _ in rounds]))
@@ -316,118 +275,25 @@ def measure(seconds: float) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
-    found = result["figures"]
-    lines = ["| what | measured | at most |", "|---|---|---|"]
+    found, rows = result["figures"], []
     for name, (what, unit, most) in TARGETS.items():
-        if name not in found:
-            # By a run before there was this figure.
-            continue
-        value = "not measured" if found[name] is None else f"{found[name]:.3g} {unit}"
-        lines.append(f"| {what} | {value} | {most:g} {unit} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"With no viewer the scheduler takes {found['cpu_without']:.1f} % of a core. "
-            f"All of the job of 100,000 steps has been read after {found['read_all']:.1f} s; its "
-            "charts fill up until then. Kilobytes of 1,000 bytes, as they are sent. "
-            f"{result['cpu']}. Made by `python -m benchmarks.observe --write`.",
-        ]
+        rows.append([what, f"{found[name]:.3g} {unit}", f"{most:g} {unit}"])
+    note = (
+        f"With no viewer the scheduler takes {found['cpu_without']:.1f} % of a core. All of the "
+        f"job of 100,000 steps has been read after {found['read_all']:.1f} s; its charts fill up "
+        f"until then. Kilobytes of 1,000 bytes, as they are sent. {result['cpu']}. Made by "
+        "`python -m benchmarks.observe --write`."
     )
-
-
-def picture() -> None:
-    """The page of a job as the README shows it."""
-    from largek_dask.service.feed import Feed
-    from tests.observe.browser import Tab, browser
-    from tests.observe.sources import MadeUp as Source
-    from tests.observe.sources import page_of
-
-    source, events = Source(), example()
-    feed = Feed("photographs", lambda event: None, is_new=True)
-    for event in events:
-        feed(event)
-    source.add("photographs", **feed.figures())
-    source.tell("photographs", *events)
-    with page_of(source) as url, browser() as found:
-        tab = Tab(found, 1160)
-        tab.open(f"{url}?job=photographs")
-        tab.wait(DRAWN)
-        tab.page.get_by_label("above the best, log").check()
-        time.sleep(2.0)
-        clip = {"x": 0, "y": 0, "width": 1160, "height": 632}
-        tab.page.screenshot(path=str(PICTURE), clip=clip)
-
-
-def example() -> list[dict[str, Any]]:
-    """Events of a run of some minutes on four workers, one of which dies."""
-    events: list[dict[str, Any]] = []
-    begin = datetime.now(UTC) - timedelta(seconds=2 * 180 + 1)
-
-    def at(seconds: float) -> dict[str, str]:
-        return {"time": (begin + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")}
-
-    events.append(started(begin))
-    totals = {f"tcp://10.0.0.{i}:8788": 0 for i in range(1, 5)}
-    for number in range(1, 181):
-        at_step = 2.0 * number
-        event = step_of(number, begin + timedelta(seconds=at_step), 2.0)
-        if number == 90:
-            gone = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "left",
-                    "chunks": 15, **at(at_step)}  # fmt: skip
-            events.append(gone)
-            event["retries"] = 15
-        if number == 110:
-            back = {"event": "worker", "address": "tcp://10.0.0.3:8788", "change": "joined",
-                    "chunks": 0, **at(at_step)}  # fmt: skip
-            events.append(back)
-        is_gone = 90 <= number < 110
-        event["rows_per_second"] *= 0.75 if is_gone else 1.0
-        for name in totals:
-            if not (is_gone and name.endswith("3:8788")):
-                totals[name] += 320_000 if is_gone else 250_000
-        events.append(event)
-        if number % 3 == 0:
-            about = {name: {"rows": rows, "compute": rows / 2e5, "read": rows / 2e6, "wait": 0.0,
-                            "state_bytes": 1_000_000, "cache_bytes": 16_000_000}
-                     for name, rows in totals.items()}  # fmt: skip
-            events.append({"event": "workers", "workers": about, **at(at_step)})
-        if number % 30 == 0:
-            events.append({"event": "checkpoint", "n_iter": number, "url": "", "seconds": 0.4,
-                  **at(at_step)})  # fmt: skip
-    return events
+    return "\n".join([*table_of(["what", "measured", "at most"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
-    parser.add_argument("--boards", action="store_true", help="only what boards hold")
-    parser.add_argument("--events", action="store_true", help="only what events and metrics cost")
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--picture", action="store_true", help="make the README's picture only")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        asyncio.run(child(args.child))
-        return
-    if args.picture:
-        picture()
-        return
-    is_part = args.boards or args.events
-    known = json.loads((RESULTS / "observe.json").read_text()) if is_part else {}
-    figures = known["figures"] if is_part else measure(args.seconds)
-    if args.boards or not is_part:
-        for made in observe_boards.MEASURES.values():
-            figures |= made()
-    if args.events or not is_part:
-        for made in observe_events.MEASURES.values():
-            figures |= made()
-    result = {"cpu": known.get("cpu", cpu_description()), "figures": figures}
-    print(table(result))
-    if args.write:
-        save("observe", result)
-        write_tables("observe", result)
+    args = parse(parser, lambda folder: asyncio.run(serve(folder)))
+    result = {"cpu": cpu_description(), "figures": measure(args.seconds)}
+    publish("observe", result, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
-"""What one row far out costs all the others: a fit with it beside one without.
+"""A fit with one row far out, beside the same fit without it.
 
     python -m benchmarks.outlier [--write]
 
-writes `results/outlier.json` and the table of `RESULTS.md`. CPU seconds of `KMeans(k,
-algorithm="lloyd")` on standard normal float32 rows, 10 steps from given rows, on one thread; one
-row, and the centre that begins there, lie at 10^4, 10^6 or 10^8 in every feature. Both fits take
-turns; the median of the ratios.
+CPU seconds of `KMeans(k, algorithm="lloyd")` on standard normal float32 rows, 10 steps from given
+rows, on one thread; one row, and the centre that begins there, lie at 10^4, 10^6 or 10^8 in every
+feature. Both fits take turns; the median of the ratios.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 from typing import Any
@@ -19,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, child_record, cpu_description, save
-from benchmarks.tables import write_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.tables import publish
 
 ROWS, STEPS, REPEATS = 50_000, 10, 7
 FEATURES, CLUSTERS, FAR = (9, 32, 64), (10, 100), (1e4, 1e6, 1e8)
@@ -37,7 +34,7 @@ def seconds(x: NDArray[Any], init: NDArray[Any]) -> float:
 
 
 def child(d: int, k: int) -> dict[str, Any]:
-    """Measure all distances with these numbers of features and clusters."""
+    """Ratios for some numbers of features and clusters."""
     warnings.simplefilter("ignore")
     r = np.random.default_rng(d)
     x = r.standard_normal((ROWS, d), np.float32)
@@ -53,48 +50,12 @@ def child(d: int, k: int) -> dict[str, Any]:
     return {"d": d, "k": k, "ratios": {far: float(np.median(v)) for far, v in ratios.items()}}
 
 
-def measured(d: int, k: int) -> dict[str, Any]:
-    """The same in a process of its own, on one thread."""
-    record = child_record("benchmarks.outlier", [d, k])
-    print(record, flush=True)
-    return record
-
-
-def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
-    lines = [
-        "| d | k | " + " | ".join(f"one row at {far:.0e}" for far in FAR) + " |",
-        "|---" * 5 + "|",
-    ]
-    for record in result["records"]:
-        cells = [f"{record['ratios'][f'{far:.0e}']:.2f}x" for far in FAR]
-        lines.append(f"| {record['d']} | {record['k']} | {' | '.join(cells)} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"CPU seconds of {STEPS} steps on {ROWS:,} rows over those without that row, median of "
-            f"{REPEATS} pairs. {result['cpu']}. Made by `python -m benchmarks.outlier --write`.",
-        ]
-    )
-
-
 def main() -> None:
-    """Measure, print, and write if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(child(*json.loads(args.child))))
-        return
-    records = [measured(d, k) for d in FEATURES for k in CLUSTERS]
-    result = {"cpu": cpu_description(), "records": records}
-    print(table(result))
-    if args.write:
-        save("outlier", result, indent=None)
-        write_tables("outlier", result)
-        print(RESULTS / "outlier.json")
+    """Measure, and write if asked to."""
+    args = parse(new_parser(__doc__), child)
+    records = [child_record("benchmarks.outlier", [d, k]) for d in FEATURES for k in CLUSTERS]
+    print(*records, sep="\n")
+    publish("outlier", {"cpu": cpu_description(), "records": records}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What passes cost besides computing: locally, on a cluster, out of core.
+"""Passes over chunks beside the computing in them: in this process, on a cluster, out of core.
 
     python -m benchmarks.overhead [--only NAME ...] [--write]
 
@@ -8,21 +8,24 @@ is measured in turns inside one run, so that a drifting clock hits both alike.
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.common import (
+    child_record,
+    cpu_description,
+    local_client,
+    new_parser,
+    parse,
+    peak_bytes,
+)
+from benchmarks.tables import publish, table_of
+
 D, K = 64, 1000
 STORE_ROWS = 24_000_000
 """About 6 GB of float32."""
@@ -39,7 +42,7 @@ TARGETS = {
 
 
 def empty_chunk(chunk: Any, total: Any) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 def empty_total() -> np.ndarray:
@@ -59,18 +62,6 @@ def empty_pass(passes: Any, repeats: int) -> float:
         passes.reduce(empty_chunk, start=empty_total, combine=add)
         times.append(time.perf_counter() - began)
     return 1e3 * float(np.median(times[3:]))
-
-
-@contextmanager
-def two_workers() -> Any:
-    """A client of two worker processes with one thread each."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
@@ -93,7 +84,7 @@ def measure_empty(folder: Path) -> dict[str, float]:
     found = {}
     with LocalPasses(rows[64], n_threads=2) as passes:
         found["empty_local_64"] = empty_pass(passes, 200)
-    with two_workers() as client:
+    with local_client(2) as client:
         for n in (64, 512):
             with ClusterPasses(rows[n], client) as passes:
                 found[f"empty_cluster_{n}"] = empty_pass(passes, 60)
@@ -145,7 +136,7 @@ def measure_cluster(folder: Path) -> dict[str, float]:
 
     rows = write("A", folder / "million.zarr", 1_000_000, D, chunk_rows=8192)
     with (
-        two_workers() as client,
+        local_client(2) as client,
         LocalPasses(rows, n_threads=2) as local,
         ClusterPasses(rows, client) as cluster,
     ):
@@ -159,11 +150,9 @@ def measure_store(folder: Path) -> dict[str, float]:
 
     path = folder / "large.zarr"
     write("A", path, STORE_ROWS, D)
-    found = {}
-    for mode in ("memory", "store"):
-        command = [sys.executable, "-m", "benchmarks.overhead", "--child", mode, str(path)]
-        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-        found[mode] = json.loads(done.stdout.splitlines()[-1])
+    found = {
+        mode: child_record("benchmarks.overhead", [mode, str(path)]) for mode in ("memory", "store")
+    }
     return {
         "store_rss": found["store"]["rss"] / 1e9,
         "store_ratio": found["store"]["rate"] / found["memory"]["rate"],
@@ -188,8 +177,7 @@ def child(mode: str, path: str) -> dict[str, float]:
     with LocalPasses(rows, n_threads=1) as passes:
         step = stepper(passes)
         seconds = sum(step() for _ in range(N_STEPS))
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"rate": N_STEPS * rows.n_rows / seconds, "rss": float(rss)}
+    return {"rate": N_STEPS * rows.n_rows / seconds, "rss": float(peak_bytes())}
 
 
 MEASURES = {
@@ -202,38 +190,25 @@ MEASURES = {
 
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
-    lines = ["| what | measured | to reach |", "|---|---|---|"]
+    rows = []
     for name, (what, unit, sign, target) in TARGETS.items():
         if name in result["found"]:
             value = f"{result['found'][name]:.2f} {unit}"
-            lines.append(f"| {what} | {value} | {'≤' if sign == '<=' else '≥'} {target:g} {unit} |")
-    lines.append("")
-    lines.append(f"{result['cpu']}. Made by `python -m benchmarks.overhead --write`.")
-    return "\n".join(lines)
+            rows.append([what, value, f"{'≤' if sign == '<=' else '≥'} {target:g} {unit}"])
+    note = f"{result['cpu']}. Made by `python -m benchmarks.overhead --write`."
+    return "\n".join([*table_of(["what", "measured", "to reach"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=MEASURES, default=list(MEASURES))
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(child(*args.child)))
-        return
-    from benchmarks.common import cpu_description, save
-    from benchmarks.tables import write_tables
-
+    args = parse(parser, child)
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
             found |= MEASURES[name](Path(folder))
-    result = {"cpu": cpu_description(), "found": found}
-    print(table(result))
-    if args.write:
-        save("overhead", result)
-        write_tables("overhead", result)
+    publish("overhead", {"cpu": cpu_description(), "found": found}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ from numba.extending import intrinsic
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import select_tile
 
-__all__ = ["fma_peak"]
-
 CHAINS = 12
 """Independent chains: more than latency times units on current processors."""
 
@@ -31,9 +29,7 @@ def _chains(lanes: int) -> Any:
             count, scalar = args
             vector = ir.VectorType(ir.FloatType(), lanes)
             fma = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(vector, [vector] * 3),
-                f"llvm.fma.v{lanes}f32",
+                builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f32"
             )
             undefined = ir.Constant(vector, ir.Undefined)
             zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
@@ -59,7 +55,7 @@ def _chains(lanes: int) -> Any:
 
 
 def fma_peak(rounds: int = 2_000_000) -> float:
-    """GFLOP/s of CPU time of float32 FMAs at the vector width the kernels use."""
+    """Measure float32 FMAs at the vector width of the kernels, in GFLOP/s of CPU time."""
     tile = select_tile()
     lanes = tile.lanes_of(4)
     run = _chains(lanes)

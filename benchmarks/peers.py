@@ -1,65 +1,38 @@
 """Public k-means libraries, timed by whole calls: what a user waits for, without reading the rows.
 
-    python -m benchmarks.peers JSON      (one task, in a process of its own)
-
 Exact k-means takes the same trajectory from the same starting centres in every library, so the
-energy after p passes is known, and what is to be measured is seconds to p passes. They are set-up
-plus p times seconds a pass, as our first scan of the rows is counted too. A line through fits of
-few and of more passes gives both:
+energy after p passes is known, and seconds to p passes are to be measured. They are set-up plus p
+times seconds a pass, as our first scan of the rows is counted too. A line through fits of few and
+of more passes gives both:
 
 * faiss: seconds(p) = set-up + p · pass.
 * scikit-learn labels all rows once more at the end of a fit that has not converged to the last
-  label: seconds(p) = set-up + p · pass + labelling. A ``predict`` tells what labelling costs; it
-  is not charged. Intel's extension of scikit-learn does the same.
+  label: seconds(p) = set-up + p · pass + labelling. A ``predict`` measures the labelling, which is
+  not charged.
 
-SuperKMeans chooses its own starting centres; it is called with more and more passes, over all rows
-(its default is a sample), without early stops; each call is a point of its own.
-
-With very many clusters faiss is called once, with as many passes as there is time for; it tells the
-energy of each itself.
+SuperKMeans chooses its own starting centres. It is called with more and more passes, over all rows
+(its default is a sample), without early stops; each call is a point of its own. With very many
+clusters faiss is called once, with as many passes as the time allows; it reports all energies.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import ROOT, peer_environments
-from benchmarks.lloyd import starting_centers
-
-__all__ = [
-    "EXACT",
-    "INTEL",
-    "SUPER",
-    "Line",
-    "line_through",
-    "measure_exact",
-    "measure_faiss",
-    "measure_super",
-    "seconds_of",
-    "there",
-]
+from benchmarks.common import child_record, new_parser, parse, peer_environments
+from benchmarks.sets import starting_centers
 
 EXACT = ("scikit-learn", "faiss")
-INTEL = "scikit-learn-intelex"
 SUPER = {"SuperKMeans, flat": (1, 3, 6, 12, 25), "SuperKMeans, hierarchical": (0, 2, 5, 10, 25)}
 """Passes of its calls; of refinement, where it is hierarchical."""
-MODULES = {
-    "scikit-learn": "sklearn",
-    "faiss": "faiss",
-    INTEL: "sklearnex",
-    "SuperKMeans": "superkmeans",
-}
+MODULES = {"scikit-learn": "sklearn", "faiss": "faiss", "SuperKMeans": "superkmeans"}
 DEAR = 1.0
 """CPU seconds of the short fit from which on the long one is kept to 3 passes."""
 
@@ -83,41 +56,41 @@ def seconds_of(line: Line, passes: int) -> float:
     return line["setup"] + passes * line["pass"]
 
 
-def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Line:
-    """CPU seconds of two fits and of labelling, in this process."""
+def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int], Any]:
+    """``fit(rows, passes)`` by a library, from given centres and on one thread."""
+    k, d = centers.shape
     if library == "faiss":
         import faiss
 
         faiss.omp_set_num_threads(1)
 
-        def fit(rows: NDArray[np.float32], passes: int) -> Any:
-            km = faiss.Kmeans(
-                x.shape[1], len(centers), niter=passes, max_points_per_centroid=len(x)
-            )
+        def fit_faiss(rows: Any, passes: int) -> Any:
+            km = faiss.Kmeans(d, k, niter=passes, max_points_per_centroid=len(rows))
             km.train(rows, init_centroids=centers)
             return km
-    else:
-        if library == INTEL:
-            import daal4py
-            from sklearnex.cluster import KMeans
 
-            daal4py.daalinit(1)
-        else:
-            from sklearn.cluster import KMeans
+        return fit_faiss
+    from sklearn.cluster import KMeans
 
-        def fit(rows: NDArray[np.float32], passes: int) -> Any:
-            km = KMeans(
-                len(centers), init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd"
-            )
-            km.fit(rows)
-            assert km.n_iter_ == passes
-            return km
+    def fit(rows: Any, passes: int) -> Any:
+        km = KMeans(k, init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd")
+        km.fit(rows)
+        assert km.n_iter_ == passes
+        return km
 
-    def timed(what: Any, *args: Any) -> tuple[Any, float]:
-        begun = time.process_time()
-        result = what(*args)
-        return result, time.process_time() - begun
+    return fit
 
+
+def timed(what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    """Result of a call, and its CPU seconds."""
+    begun = time.process_time()
+    result = what(*args)
+    return result, time.process_time() - begun
+
+
+def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Line:
+    """CPU seconds of two fits and of labelling, in this process."""
+    fit = exact_fit(library, centers)
     # A first call loads code, whatever its size.
     _, short = timed(fit, x, 1)
     model, again = timed(fit, x, 1)
@@ -155,9 +128,7 @@ def _super(
     for passes in calls:
         if before and before["seconds"] * passes / max(1, before["passes"]) > longest:
             return
-        begun = time.process_time()
-        centers = train(x, k, passes)
-        seconds = time.process_time() - begun
+        centers, seconds = timed(train, x, k, passes)
         energy = Energies(x, [np.array(centers, np.float32)])[0]
         before = {"passes": passes, "seconds": seconds, "energy": energy}
         yield before
@@ -173,54 +144,38 @@ def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str
 
     def fit(rows: NDArray[np.float32], passes: int) -> tuple[Any, float]:
         km = faiss.Kmeans(x.shape[1], k, niter=passes, max_points_per_centroid=len(x), seed=1)
-        begun = time.process_time()
-        km.train(rows)
-        return km, time.process_time() - begun
+        return km, timed(km.train, rows)[1]
 
     fit(x[:k], 1)
     part = max(k, len(x) // 50)
     a_pass = fit(x[:part], 1)[1] * len(x) / part
     passes = max(1, int(longest / a_pass))
     km, seconds = fit(x, passes)
-    # What the first pass tells is the energy of the centres that it began from.
+    # The energy that the first pass reports is that of the starting centres.
     known = dict(enumerate((float(value) / len(x) for value in km.obj[1:]), 1))
     known[passes] = Energies(x, [np.array(km.centroids, np.float32)])[0]
     wanted = sorted({*(2**i for i in range(passes.bit_length())), passes})
     return [{"passes": p, "seconds": seconds * p / passes, "energy": known[p]} for p in wanted]
 
 
-def _child(library: str, task: dict[str, Any]) -> Any:
-    """The better of a library's environments, in processes of their own."""
-    found = []
-    for environment in peer_environments(library).values():
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.peers", json.dumps(task)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    # Only faiss is tried in more than one.
-    if len(found) == 1:
-        return found[0]
-    if isinstance(found[0], list):
-        return min(found, key=lambda points: points[0]["seconds"])
-    return min(found, key=lambda line: line["pass"])
-
-
 def measure_exact(library: str, path: str, k: int) -> Line:
     """Set-up and seconds a pass of exact k-means, from starting centres common to all."""
-    result: Line = _child(library, {"library": library, "path": path, "k": k})
-    return result
+    task = {"library": library, "path": path, "k": k}
+    found: list[Line] = [
+        child_record("benchmarks.peers", [task], environment)
+        for environment in peer_environments(library).values()
+    ]
+    return min(found, key=lambda line: line["pass"])
 
 
 def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
     """``passes``, ``seconds`` and ``energy`` of one call that takes about ``longest`` seconds."""
     task = {"library": "faiss", "path": path, "k": k, "longest": longest}
-    result: list[dict[str, float]] = _child("faiss", task)
-    return result
+    found: list[list[dict[str, float]]] = [
+        child_record("benchmarks.peers", [task], environment)
+        for environment in peer_environments("faiss").values()
+    ]
+    return min(found, key=lambda points: points[0]["seconds"])
 
 
 def measure_super(
@@ -229,31 +184,24 @@ def measure_super(
     """``passes``, ``seconds`` and ``energy`` of calls that take no longer than ``longest``."""
     calls = list(calls or SUPER[kind])
     task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
-    result: list[dict[str, float]] = _child("SuperKMeans", task)
+    environment = peer_environments("SuperKMeans")[""]
+    result: list[dict[str, float]] = child_record("benchmarks.peers", [task], environment)
     return result
 
 
-def main() -> None:
-    """One task, given as JSON."""
-    task = json.loads(sys.argv[1])
+def child(task: dict[str, Any]) -> Any:
+    """One measurement in this process."""
+    from threadpoolctl import threadpool_limits
+
     x = np.load(task["path"])
     warnings.simplefilter("ignore")
     if task["library"] in SUPER:
-        result: Any = list(_super(task["library"], x, task["k"], task["longest"], task["calls"]))
-    else:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1):
-            result = (
-                _faiss_call(x, task["k"], task["longest"])
-                if "longest" in task
-                else _exact(task["library"], x, starting_centers(x, task["k"]))
-            )
-    sys.stdout.flush()
-    print(json.dumps(result), flush=True)
-    # Intel's threads take their time to end.
-    os._exit(0)
+        return list(_super(task["library"], x, task["k"], task["longest"], task["calls"]))
+    with threadpool_limits(1):
+        if "longest" in task:
+            return _faiss_call(x, task["k"], task["longest"])
+        return _exact(task["library"], x, starting_centers(x, task["k"]))
 
 
 if __name__ == "__main__":
-    main()
+    parse(new_parser(__doc__), child)

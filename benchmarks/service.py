@@ -1,4 +1,4 @@
-"""What the service costs, what it costs others, and what dying workers cost it.
+"""A job of the service beside the same fit without it, other clients meanwhile, and killed workers.
 
     python -m benchmarks.service [--scale 0.1] [--write]
 
@@ -11,7 +11,6 @@ and gives trivial tasks to the busy workers, all the time while the jobs run.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -29,9 +28,9 @@ from typing import Any
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import cpu_description, peer_environments, save
-from benchmarks.lloyd import prepare
-from benchmarks.tables import write_tables
+from benchmarks.common import cpu_description, new_parser, parse, peer_environments
+from benchmarks.sets import prepare
+from benchmarks.tables import publish, table_of
 
 TARGETS = {
     "overhead": ("a job against the same fit through `client=`", "%", "<=", 3.0),
@@ -47,7 +46,7 @@ ROUNDS = 3
 
 @contextmanager
 def cluster(folder: Path, n_workers: int) -> Iterator[str]:
-    """The address of a scheduler with the service, and workers under nannies."""
+    """Address of a scheduler with the service, which has workers under nannies."""
     from distributed import Client
 
     with socket.socket() as free:
@@ -78,7 +77,7 @@ def add_one(x: int) -> int:
 
 
 class Stranger(threading.Thread):
-    """Another client of the same cluster; how long it waits for anything."""
+    """Another client of the same cluster, which notes how long it waits."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -87,7 +86,7 @@ class Stranger(threading.Thread):
         self.tasks: list[float] = []
 
     def run(self) -> None:
-        """Ask, and give tasks, until it is over."""
+        """Ask, and submit tasks, until it is over."""
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
@@ -158,7 +157,7 @@ def as_job(
 
 
 class Killer:
-    """Kills a random worker's process every few steps."""
+    """Kill a random worker's process every few steps."""
 
     def __init__(self, address: str) -> None:
         self.address, self.at, self.kills = address, EVERY, 0
@@ -221,33 +220,27 @@ def measure(folder: Path, scale: float) -> dict[str, float]:
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
     found = result["figures"]
-    lines = ["| what | measured | aim |", "|---|---|---|"]
-    for name, (what, unit, sign, aim) in TARGETS.items():
-        lines.append(f"| {what} | {found[name]:.3g} {unit} | {sign} {aim:g} {unit} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Set B, k = {K:,} on two workers (fit: {found['fit_seconds']:.1f} s), k = "
-            f"{KILLED_K:,} on three for the kills ({found['kills']:.0f} in {found['passes']:.0f} "
-            f"passes; {found['clean_seconds']:.0f} s without any), one thread each. "
-            f"{result['cpu']}. Made by `python -m benchmarks.service --write`.",
-        ]
+    rows = [
+        [what, f"{found[name]:.3g} {unit}", f"{sign} {aim:g} {unit}"]
+        for name, (what, unit, sign, aim) in TARGETS.items()
+    ]
+    note = (
+        f"Set B, k = {K:,} on two workers (fit: {found['fit_seconds']:.1f} s), k = {KILLED_K:,} on "
+        f"three for the kills ({found['kills']:.0f} in {found['passes']:.0f} passes; "
+        f"{found['clean_seconds']:.0f} s without any), one thread each. {result['cpu']}. Made by "
+        "`python -m benchmarks.service --write`."
     )
+    return "\n".join([*table_of(["what", "measured", "aim"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of passes")
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    args = parser.parse_args()
+    args = parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         result = {"cpu": cpu_description(), "figures": measure(Path(folder), args.scale)}
-    print(table(result))
-    if args.write:
-        save("service", result)
-        write_tables("service", result)
+    publish("service", result, write=args.write)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""How much an installation takes on disk: the package, what it needs, and each of its extras.
+"""Disk space of an installation: the package, its dependencies, and each of its extras.
 
     python -m benchmarks.sizes [--write]
 
 Builds the wheel and installs it into new environments, with the newest versions that there are.
-Counted are the files that packages name as theirs, without the bytecode that Python adds.
+Counted are the files that packages list as theirs, without the bytecode that Python adds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import subprocess
@@ -18,14 +17,14 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, save
-from benchmarks.tables import write_tables
+from benchmarks.common import ROOT, new_parser, parse
+from benchmarks.tables import publish, table_of
 
 OWN = "largek_dask"
 NAMED = 5
 """Number of largest packages that the table names."""
 DEVELOPERS = ("test", "docs", "deploy", "bench", "dev")
-"""Extras for whoever works on the package."""
+"""Extras for developers of the package."""
 
 LIST = """
 import json
@@ -53,8 +52,8 @@ def installed(wheel: Path, extra: str, folder: Path) -> dict[str, int]:
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     what = f"{wheel}[{extra}]" if extra else str(wheel)
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, what], check=True)
-    told = subprocess.run([python, "-c", LIST], check=True, capture_output=True, text=True)
-    found: dict[str, int] = json.loads(told.stdout)
+    done = subprocess.run([python, "-c", LIST], check=True, capture_output=True, text=True)
+    found: dict[str, int] = json.loads(done.stdout)
     return found
 
 
@@ -85,42 +84,35 @@ def table(result: dict[str, Any]) -> str:
         ranked = sorted(packages.items(), key=lambda item: -item[1])[:NAMED]
         return ", ".join(f"{name} {megabytes(size)}" for name, size in ranked)
 
-    def row(what: str, packages: dict[str, int]) -> str:
+    def row(what: str, packages: dict[str, int]) -> list[str]:
         size = megabytes(sum(packages.values()))
-        return f"| {what} | {len(packages)} | {size} | {largest(packages)} |"
+        return [what, f"{len(packages)}", size, largest(packages)]
 
-    lines = [
-        "| what | packages | on disk | the largest of them |",
-        "|---|---|---|---|",
-        f"| `{OWN}` alone | 1 | {megabytes(own)} (wheel: {megabytes(result['wheel'])}) | |",
+    rows = [
+        [f"`{OWN}` alone", "1", f"{megabytes(own)} (wheel: {megabytes(result['wheel'])})", ""],
         row("`pip install .`", base),
     ]
     for extra, packages in result["installed"].items():
         if extra:
             more = {name: size for name, size in packages.items() if name not in base}
-            lines.append(row(f"`[{extra}]` adds", more))
-    lines += [
-        "",
+            rows.append(row(f"`[{extra}]` adds", more))
+    note = (
         f"Python {result['python']} on {result['system']}, newest versions, without bytecode. Made "
-        "by `python -m benchmarks.sizes --write`.",
-    ]
-    return "\n".join(lines)
+        "by `python -m benchmarks.sizes --write`."
+    )
+    head = ["what", "packages", "on disk", "the largest of them"]
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
-    args = parser.parse_args()
+    """Measure, and write if asked to."""
+    args = parse(new_parser(__doc__))
     result = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "system": f"{platform.system()}, {platform.machine()}",
         **measure(),
     }
-    print(table(result))
-    if args.write:
-        save("sizes", result)
-        write_tables("sizes", result)
+    publish("sizes", result, write=args.write)
 
 
 if __name__ == "__main__":

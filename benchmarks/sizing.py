@@ -1,4 +1,4 @@
-"""What a fit of so many rows wants: memory of a worker, storage and network.
+"""Memory of a worker, storage and network that a fit needs, planned for many sizes.
 
     python -m benchmarks.sizing [--plans] [--write]
 
@@ -10,31 +10,32 @@ million rows on two workers, whose largest memory is compared with what was plan
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common import RESULTS, cpu_description, save
-from benchmarks.tables import write_tables
+from benchmarks.common import (
+    cpu_description,
+    local_client,
+    new_parser,
+    parse,
+    peak_bytes,
+    read_result,
+)
+from benchmarks.tables import publish, table_of
 
 if TYPE_CHECKING:
-    from distributed import Client
-
     from largek_dask.data.rows import Rows
 
 ROWS = {"1M": 1_000_000, "10M": 10_000_000, "80M": 80_000_000, "300M": 300_000_000}
 FEATURES, CLUSTERS, WORKERS = (32, 128, 768), (1_000, 32_000), (4, 16, 64)
 ALGORITHMS = ("minibatch", "truncated", "lloyd", "nmbatch", "vrkm", "vc-gmm")
 OWN_START = ("truncated", "vc-gmm")
-"""Those that begin as they always do; the others, by random rows: centres cost passes otherwise."""
+"""Algorithms with their own start; the others start from random rows, which cost no pass."""
 THREADS, LIMIT = 8, 64 << 30
 """Threads of a worker, and bytes that it may use."""
 CHUNK_ROWS = 65_536
@@ -122,48 +123,30 @@ def timed(name: str) -> dict[str, float]:
     return {"planned": plan["seconds_most"], "took": time.perf_counter() - began}
 
 
-@contextmanager
-def two_workers() -> Iterator[Client]:
-    """Two new worker processes of one thread, so that what they have held is known."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-def _most_memory() -> int:
-    """Bytes that this process has held at most."""
-    told = Path("/proc/self/status").read_text()
-    return 1024 * int(told.partition("VmHWM:")[2].split()[0])
-
-
 def held(url: str, k: int, name: str) -> dict[str, float]:
     """Bytes that were planned for a worker beside what a process is, and that it held at most."""
     from largek_dask import KMeans, open_rows
 
     most = []
     for clusters, steps in ((2, 1), (k, STEPS)):
-        with two_workers() as client:
+        with local_client(2) as client:
             begins = {} if name in OWN_START else {"init": "random"}
             fit = KMeans(clusters, algorithm=name, max_iter=steps, random_state=0, client=client)
             fit.set_params(**begins).fit(url if clusters == k else rows_few(url))
-            most.append(max(client.run(_most_memory).values()))
+            most.append(max(client.run(peak_bytes).values()))
     plan = planned(open_rows(url), k, name, 2, 1, LIMIT)
     return {"process": most[0], "planned": plan["memory"], "held": most[1]}
 
 
 def rows_few(url: str) -> Any:
-    """The first rows of a store: what a process holds that has hardly any."""
+    """The first rows of a store, for the memory of a process that has hardly any."""
     import zarr
 
     return zarr.open_array(url, mode="r")[:1_000]
 
 
 def memory() -> dict[str, dict[str, float]]:
-    """What each algorithm holds of a hundredth of 80 million rows."""
+    """Memory of each algorithm on a hundredth of 80 million rows."""
     from largek_dask import ingest
 
     n = ROWS["80M"] // CHECKED
@@ -178,7 +161,7 @@ def memory() -> dict[str, dict[str, float]]:
 
 
 def size(n: float) -> str:
-    """Bytes as people read them."""
+    """Bytes with a unit."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n >= factor:
             return f"{n / factor:.3g} {unit}"
@@ -186,96 +169,85 @@ def size(n: float) -> str:
 
 
 def process_bytes(result: dict[str, Any]) -> float:
-    """What a worker's process holds without rows and centres."""
+    """Memory of a worker's process without rows and centres."""
     return max(one["process"] for one in result["memory"].values())
 
 
 def table(result: dict[str, Any]) -> str:
     """RAM to ask for a worker."""
     base = process_bytes(result)
-    lines = [
-        f"| rows × features, clusters | data | {' | '.join(ALGORITHMS)} |",
-        "|---|---|" + "---|" * len(ALGORITHMS),
-    ]
+    memory = {(p["n"], p["d"], p["k"], p["algorithm"]): p["memory"] for p in result["plans"]}
+    rows = []
     for label, n in ROWS.items():
         for d in FEATURES:
-            for k in CLUSTERS:
-                found = {
-                    plan["algorithm"]: plan["memory"]
-                    for plan in result["plans"]
-                    if (plan["n"], plan["d"], plan["k"]) == (n, d, k)
-                }
+            for k in CLUSTERS if d == FEATURES[-1] else CLUSTERS[:1]:
                 cells = [
-                    " / ".join(f"{(base + m) / 1e9:.2g}" for m in found[name])
+                    " / ".join(f"{(base + m) / 1e9:.2g}" for m in memory[n, d, k, name])
                     for name in ALGORITHMS
                 ]
-                lines.append(f"| {label} × {d}, {k:,} | {size(4 * n * d)} | {' | '.join(cells)} |")
-    lines += [
-        "",
+                rows.append([f"{label} × {d}, {k:,}", size(4 * n * d), *cells])
+    note = (
         f"GB of RAM a worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
         f"of float32 rows in chunks of {CHUNK_ROWS:,}; {size(base)} of it are the process itself. "
-        "Made by `python -m benchmarks.sizing --write`.",
-    ]
-    return "\n".join(lines)
+        "Made by `python -m benchmarks.sizing --write`."
+    )
+    head = ["rows × features, clusters", "data", *ALGORITHMS]
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def storage_table(result: dict[str, Any]) -> str:
-    """What is kept of rows, written, and sent."""
-    events = json.loads((RESULTS / "observe.json").read_text())["figures"]["events_64"] * 1e6
-    lines = [
-        "| algorithm | kept of a row | of 80M × 32, k = 1,000 "
-        f"| a worker of {' / '.join(map(str, WORKERS))} | checkpoints and model, 32 × 1,000 "
-        "| the same, 768 × 32,000 |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Row state, and bytes that are written and sent."""
+    rows = []
     for name in ALGORITHMS:
         mine = [plan for plan in result["plans"] if plan["algorithm"] == name]
         [small] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 32, 1_000)]
         [large] = [p for p in mine if (p["n"], p["d"], p["k"]) == (80_000_000, 768, 32_000)]
-        lines.append(
-            f"| {name} | {small['row_state'] / small['n']:.0f} B | {size(small['row_state'])} "
-            f"| {' / '.join(map(size, small['state']))} | {size(small['written'])} "
-            f"| {size(large['written'])} |"
+        rows.append(
+            [
+                name,
+                f"{small['row_state'] / small['n']:.0f} B",
+                size(small["row_state"]),
+                " / ".join(map(size, small["state"])),
+                size(small["written"]),
+                size(large["written"]),
+            ]
         )
-    lines += [
-        "",
+    head = ["algorithm", "kept of a row", "of 80M × 32, k = 1,000",
+            f"a worker of {' / '.join(map(str, WORKERS))}",
+            "checkpoints and model, 32 × 1,000", "the same, 768 × 32,000"]  # fmt: skip
+    note = (
         "Kept of a row is what the last pass has written, and what the one before has, which stays "
         "while a pass is under way. Labels take 4 B a row: 320 MB of 80 million. A step sends "
         "k × d numbers of 4 B to each worker and gets k × (d + 1) of 8 B from it: "
         f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, "
-        f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 and 32,000. Events are {size(events)} a "
-        "day of 10,000 steps with 64 workers. A worker needs no scratch. Made by "
-        "`python -m benchmarks.sizing --write`.",
-    ]
-    return "\n".join(lines)
+        f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 and 32,000. A worker needs no scratch. "
+        "Made by `python -m benchmarks.sizing --write`."
+    )
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def trust_table(result: dict[str, Any]) -> str:
-    """What was planned beside what was seen."""
-    lines = ["| what | planned | seen | planned / seen |", "|---|---|---|---|"]
+    """Planned figures beside measured ones."""
+    rows = []
     for name, found in result["timed"].items():
         n, d, k = TIMED[name]
-        lines.append(
-            f"| truncated, set {name}: {n:,} × {d}, {k:,} clusters | {found['planned']:.1f} s "
-            f"| {found['took']:.1f} s | {found['planned'] / found['took']:.2f} |"
-        )
+        what = f"seconds of truncated on set {name}: {n:,} × {d}, {k:,} clusters"
+        rows.append([what, f"{found['planned'] / found['took']:.2f}"])
     for name, found in result["memory"].items():
         expected = found["process"] + found["planned"]
-        lines.append(
-            f"| {name}: memory of a worker, 800,000 × 32, 1,000 clusters | {size(expected)} "
-            f"| {size(found['held'])} | {expected / found['held']:.2f} |"
-        )
-    lines += [
-        "",
-        f"Two workers of one thread each for memory. {result['cpu']}. Made by "
-        "`python -m benchmarks.sizing --write`.",
-    ]
-    return "\n".join(lines)
+        rows.append([f"memory of a worker, {name}", f"{expected / found['held']:.2f}"])
+    # One column for each figure, so that the table is short.
+    head, cells = ([row[i] for row in rows] for i in (0, 1))
+    note = (
+        "Memory with 800,000 × 32 rows, 1,000 clusters and two workers of one thread each. "
+        f"{result['cpu']}. Made by `python -m benchmarks.sizing --write`."
+    )
+    return "\n".join([*table_of(head, [cells]), "", note])
 
 
 def planned_anew() -> dict[str, Any]:
-    """The last result, with what is planned now beside what was measured then."""
-    result: dict[str, Any] = json.loads((RESULTS / "sizing.json").read_text())
+    """The last result, with new plans beside its measurements."""
+    result = read_result("sizing")
     with tempfile.TemporaryDirectory() as folder:
         rows = empty(folder, ROWS["80M"] // CHECKED, FEATURES[0])
         for name, one in result["memory"].items():
@@ -295,16 +267,10 @@ def measured() -> dict[str, Any]:
 
 def main() -> None:
     """Plan, measure, save, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = new_parser(__doc__)
     parser.add_argument("--plans", action="store_true", help="measure nothing")
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
-    args = parser.parse_args()
-    result = planned_anew() if args.plans else measured()
-    for make in (table, storage_table, trust_table):
-        print(make(result), end="\n\n")
-    if args.write:
-        save("sizing", result)
-        write_tables("sizing", result)
+    args = parse(parser)
+    publish("sizing", planned_anew() if args.plans else measured(), write=args.write)
 
 
 if __name__ == "__main__":

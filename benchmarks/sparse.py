@@ -1,27 +1,20 @@
-"""k-means on sparse rows beside scikit-learn, on one thread: a pass, a step, cost against seconds.
+"""k-means on sparse rows beside scikit-learn, on one thread: a pass, and energy against seconds.
 
-    python -m benchmarks.sparse [--cases reuters-50 topics-200 ...] [--write]
+    python -m benchmarks.sparse [--cases reuters-50 short-100 ...] [--write]
 
-Same float32 CSR rows, same random starting rows, every run in a process of its own. Curves are
-those of :mod:`benchmarks.nmbatch`: CPU seconds after every step (scan of the rows included) and,
-outside the clock, the energy over ALL rows; scikit-learn's KMeans makes the same passes as ours,
-so its curve is its seconds a pass times Lloyd's passes, and the lowest of its runs is that of ours.
-`auto` begins by itself, as it does for users. Reuters-21578 TF-IDF needs `LARGEK_DATA`; the other
-sets are generated: TF-IDF rows of unit length, half of a row's words from everywhere and half from
-one of its planted topics, both by the law of Zipf (`topics`, and `short` ones of ten words); and
+Same float32 CSR rows, same random starting rows, curves as in `curves.py`. scikit-learn's KMeans
+makes the same passes as ours, so its curve is its seconds a pass times Lloyd's passes, and the
+lowest of its runs is that of ours. `auto` begins by itself, as it does for users. Reuters-21578
+TF-IDF needs `LARGEK_DATA`; the other sets are generated: TF-IDF rows of ten words, half of them
+from everywhere and half from one of a row's planted topics, both by the law of Zipf (`short`); and
 counts of genes as cells have them (`counts`).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,41 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import RESULTS, ROOT, cpu_description, peer_environments, save
-from benchmarks.lloyd import data_folder
-from benchmarks.tables import write_tables
-from largek_dask.algorithms.auto import Auto
+from benchmarks.common import (
+    child_record,
+    cpu_description,
+    new_parser,
+    parse,
+    peer_environments,
+    read_result,
+)
+from benchmarks.curves import AUTO, LLOYD, MINIBATCH, NMBATCH, Task, measure
+from benchmarks.levels import time_to
+from benchmarks.peers import exact_fit, timed
+from benchmarks.sets import data_folder, load, starting_centers
+from benchmarks.tables import publish, table_of
 
-CASES = [
-    "reuters-50", "reuters-500", "topics-50", "topics-200", "short-100", "short-1000", "counts-50",
-]  # fmt: skip
-AUTO = "auto"
-OURS: dict[str, Any] = {
-    AUTO: Auto(),
-    "lloyd": lk.Lloyd(),
-    "nmbatch": lk.NMBatch(),
-    "nmbatch, rho = 100": lk.NMBatch(rho=100.0),
-    "mbatch": lk.MiniBatch(),
-    "mbatch, latest votes": lk.MiniBatch(votes="latest"),
-}
-PEER = "scikit-learn MiniBatchKMeans"
-MINI_BATCHES = ("mbatch", "mbatch, latest votes", PEER)
-EXACT_PEER = "scikit-learn"
-LOWEST = "lowest"
+CASES = ["reuters-50", "reuters-500", "short-100", "counts-50"]
+NEAR = 0.02
+"""Share above Lloyd's end to which seconds are counted."""
+LIMITS = {AUTO: 120.0, LLOYD: 120.0, NMBATCH: 120.0, MINIBATCH: 40.0}
+"""Methods, and CPU seconds after which their runs are cut."""
 STARTS = 10
 """Runs of Lloyd's algorithm from other random rows, of which the lowest end is kept."""
 ROUNDS = 3
 """Runs of scikit-learn's KMeans, between those of the others."""
 MANY_ROWS = 100_000
 """With more rows scikit-learn's pass is timed on every tenth row, and counted ten times."""
-MOST_STEPS = 300
-MOST_BATCHES = 200
-"""Mini-batches of a run."""
-MOST_SECONDS = 40.0
-"""CPU seconds of a run of mini-batches."""
-SNAPSHOTS = 24
-
-Steps = Iterator[tuple[NDArray[np.float32], float, dict[str, Any]]]
 
 
 def topics(n: int, d: int, n_topics: int = 100, words: int = 88, seed: int = 0) -> Any:
@@ -117,11 +100,10 @@ def counts(n: int = 20_000, d: int = 2_000, n_types: int = 30, seed: int = 0) ->
 
 
 MADE: dict[str, Callable[[], Any]] = {
-    "topics": lambda: topics(500_000, 47_000),
     "short": lambda: topics(200_000, 30_000, n_topics=300, words=11),
     "counts": counts,
 }
-"""How the sets are made that are not kept."""
+"""Functions that make the generated sets."""
 
 
 def zipf(n_words: int, offset: int) -> NDArray[np.int64]:
@@ -131,7 +113,7 @@ def zipf(n_words: int, offset: int) -> NDArray[np.int64]:
 
 
 def prepare(name: str, folder: Path) -> Path:
-    """The file of a set, made if need be."""
+    """File of a set, which is made unless it is there."""
     if name == "reuters":
         return data_folder() / "reuters_tfidf.npz"
     path = folder / f"{name}.npz"
@@ -142,339 +124,126 @@ def prepare(name: str, folder: Path) -> Path:
     return path
 
 
-def load(path: str) -> Any:
-    """CSR rows in float32."""
-    from scipy.sparse import load_npz
-
-    stored: Any = load_npz(path)
-    x = stored.tocsr().astype(np.float32)
-    x.sum_duplicates()
-    return x
-
-
-def starting_centers(x: Any, k: int) -> NDArray[np.float32]:
-    """Distinct random rows, seed 7."""
-    chosen: NDArray[np.float32] = x[
-        np.sort(np.random.default_rng(7).choice(x.shape[0], k, replace=False))
-    ].toarray()
-    return chosen
-
-
-def exact_peer(path: str, k: int) -> dict[str, Any]:
+def exact_peer(path: str, k: int) -> float:
     """CPU seconds a pass of scikit-learn's KMeans: a longer fit less a shorter one."""
-    import warnings
-
-    from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
     x = load(path)
     centers, times = starting_centers(x, k), 1
     if x.shape[0] > MANY_ROWS:
         x, times = x[::10], 10
-
-    def seconds(rows: Any, passes: int) -> float:
-        km = KMeans(k, init=centers, n_init=1, max_iter=passes, tol=0, algorithm="lloyd")
-        begun = time.process_time()
-        km.fit(rows)
-        return time.process_time() - begun
-
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seconds(x[: 2 * k], 1)
-        return {"seconds_a_pass": (seconds(x, 4) - seconds(x, 1)) / 3 * times}
+        fit = exact_fit("scikit-learn", centers)
+        fit(x[: 2 * k], 1)
+        return (timed(fit, x, 4)[1] - timed(fit, x, 1)[1]) / 3 * times
 
 
-def steps_of_ours(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
-    """Centres after every step, passes so far, and what the step said of itself."""
-    from largek_dask.algorithms.base import Rng
-    from largek_dask.algorithms.kmeans import KMeansProblem
-    from largek_dask.data.sources import open_rows
-    from largek_dask.passes.local import LocalPasses
-
-    rows_of, k = open_rows(x), len(centers)
-    algorithm = OURS[method]
-    if method == AUTO:
-        algorithm = replace(algorithm.choose(rows_of, k).algorithm, problem=KMeansProblem(k))
-    else:
-        algorithm = replace(algorithm, problem=KMeansProblem(k, centers))
-    with LocalPasses(rows_of, n_threads=1) as passes:
-        state, rows = algorithm.init(passes, Rng(0)), 0
-        for _ in range(MOST_BATCHES if isinstance(algorithm, lk.MiniBatch) else MOST_STEPS):
-            state, info = algorithm.step(passes, Rng(0), state)
-            rows += info.rows
-            about: dict[str, Any] = {"changed": info.n_changed}
-            if isinstance(algorithm, lk.Lloyd):
-                about["cost"] = info.cost
-            yield algorithm.model(state).centers, rows / x.shape[0], about
-            if info.converged:
-                return
-
-
-def steps_of_scikit_learn(method: str, x: Any, centers: NDArray[np.float32]) -> Steps:
-    """The same of scikit-learn's mini-batches, fed in random order."""
-    from sklearn.cluster import MiniBatchKMeans
-    from threadpoolctl import threadpool_limits
-
-    k, n = len(centers), x.shape[0]
-    size = max(10 * k, 4096)
-    km = MiniBatchKMeans(k, init=centers, n_init=1, batch_size=size, random_state=0)
-    order, rows, begin = np.random.default_rng(0).permutation(n), 0, 0
-    with threadpool_limits(1):
-        for _ in range(MOST_BATCHES):
-            chosen = order[begin : begin + size]
-            km.partial_fit(x[chosen])
-            rows, begin = rows + len(chosen), begin + size if begin + size < n else 0
-            yield km.cluster_centers_, rows / n, {}
-
-
-def energy(x: Any, centers: NDArray[np.float32]) -> float:
-    """Mean squared distance of all rows to their nearest centres."""
-    from largek_dask.data.csr_blocks import block_of
-    from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
-
-    packed = pack_centers(centers.astype(np.float32), np.zeros(x.shape[1], np.float32))
-    rows = block_of(x.data, x.indices, x.indptr, x.shape[1])
-    return float(squared_distances(rows, packed, nearest(rows, packed)).mean())
-
-
-def curve(method: str, path: str, k: int) -> dict[str, Any]:
-    """CPU seconds and energies of a run, in this process."""
-    x = load(path)
-    centers = starting_centers(x, k)
-    steps = steps_of_scikit_learn if method == PEER else steps_of_ours
-    # A few rows first, so that no compilation or loading of code is timed.
-    for number, _ in enumerate(steps(method, x[: max(4 * k, 2_000)], x[:k].toarray())):
-        if number == 20:
-            break
-    kept: list[tuple[float, NDArray[np.float32]]] = []
-    costs: list[float] = []
-    clock, passes, take = 0.0, 0.0, 1.0
-    seconds: list[float] = []
-    last: Any = None
-    begun = time.process_time()
-    for number, (now, at, about) in enumerate(steps(method, x, centers), 1):
-        clock += time.process_time() - begun
-        seconds.append(clock)
-        passes = at
-        last = np.array(now, np.float32)
-        if "cost" in about:
-            # what a step says is of the centres before it
-            costs.append(about["cost"] / x.shape[0])
-        elif number >= take:
-            kept.append((clock, last))
-            take = max(number + 1, take * 1.25)
-        changed = about.get("changed")
-        if method in MINI_BATCHES and clock > MOST_SECONDS:
-            break
-        begun = time.process_time()
-    if costs:
-        costs = [*costs[1:], energy(x, last)]
-        points = list(zip(seconds, costs, strict=True))
-    else:
-        if kept[-1][0] < clock:
-            kept.append((clock, last))
-        points = [(at, energy(x, centers)) for at, centers in kept]
-    return {
-        "seconds": [at for at, _ in points],
-        "energies": [value for _, value in points],
-        "steps": len(seconds),
-        "passes": passes,
-        "seconds_a_step": (seconds[-1] - seconds[0]) / max(1, len(seconds) - 1),
-        "ended": changed == 0,
-    }
-
-
-def lowest(path: str, k: int) -> dict[str, Any]:
+def lowest(path: str, k: int) -> float:
     """The lowest end of some runs of Lloyd's algorithm to a fixed point."""
     x = load(path)
-    ends = []
-    for seed in range(STARTS):
-        km = lk.KMeans(
-            k, algorithm="lloyd", init="random", tol=0, max_iter=MOST_STEPS, random_state=seed,
-            n_threads=1,
-        )  # fmt: skip
-        ends.append(float(km.fit(x).inertia_) / x.shape[0])
-    return {"energies": ends}
+    options = {"algorithm": "lloyd", "init": "random", "tol": 0, "max_iter": 300, "n_threads": 1}
+    fits = [lk.KMeans(k, random_state=seed, **options).fit(x) for seed in range(STARTS)]
+    return min(float(km.inertia_) for km in fits) / x.shape[0]
 
 
-def child(method: str, path: Path, k: int) -> dict[str, Any]:
-    """A run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.sparse", "--child", method, str(path), str(k)]
-    ours = "largek_dask" if method in (*OURS, LOWEST) else "scikit-learn"
-    done = subprocess.run(
-        command, cwd=ROOT, env=peer_environments(ours)[""], stdout=subprocess.PIPE, text=True,
-        check=True,
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def child(what: str, path: str, k: int) -> float:
+    """Seconds a pass of the peer, or the lowest energy."""
+    return exact_peer(path, k) if what == "peer" else lowest(path, k)
 
 
-def compare(cases: list[str], folder: Path) -> list[dict[str, Any]]:
-    """One record a case: all curves, and scikit-learn's seconds a pass."""
-    from scipy.sparse import load_npz
-
-    records = []
-    for case in cases:
-        name, k = case.rsplit("-", 1)
-        path = prepare(name, folder)
-        x = load_npz(path)
-        (n, d), stored = x.shape, x.nnz / x.shape[0]
-        del x
-        runs: dict[str, Any] = {}
-        exact: list[float] = []
-        for method in [*OURS, PEER]:
-            runs[method] = child(method, path, int(k))
-            end = runs[method]["energies"][-1]
-            print(f"{case} {method}: {runs[method]['seconds'][-1]:.1f} s, {end:.6g}", flush=True)
-            if len(exact) < ROUNDS:
-                exact.append(child(EXACT_PEER, path, int(k))["seconds_a_pass"])
-                print(f"{case} {EXACT_PEER}: {exact[-1]:.3f} s a pass", flush=True)
-        records.append(
-            {
-                "case": case, "n": n, "d": d, "k": int(k), "stored": stored, "runs": runs,
-                "seconds_a_pass": {EXACT_PEER: float(np.median(exact))},
-                "lowest": min(child(LOWEST, path, int(k))["energies"]),
-            }
-        )  # fmt: skip
-    return records
+def compare(case: str, folder: Path) -> dict[str, Any]:
+    """All curves of a case, and scikit-learn's seconds a pass."""
+    name, clusters = case.rsplit("-", 1)
+    path, k = str(prepare(name, folder)), int(clusters)
+    x = load(path)
+    record: dict[str, Any] = {"case": case, "n": x.shape[0], "d": x.shape[1], "k": k, "runs": {}}
+    record["stored"] = x.nnz / x.shape[0]
+    exact: list[float] = []
+    levels: tuple[float, ...] = ()
+    for method in (LLOYD, AUTO, NMBATCH, MINIBATCH):
+        [run] = measure([Task(method, path, k, limit=LIMITS[method], levels=levels,
+                              excesses=(NEAR,))])  # fmt: skip
+        if method == LLOYD:
+            levels = (run["energies"][-1] * (1 + NEAR),)
+        clock = run.pop("clock")
+        run["seconds_a_step"] = (clock[-1] - clock[0]) / max(1, len(clock) - 1)
+        record["runs"][method] = run
+        print(f"{case} {method}: {run['total']:.1f} s, {run['energies'][-1]:.6g}", flush=True)
+        if len(exact) < ROUNDS:
+            environment = peer_environments("scikit-learn")[""]
+            exact.append(child_record("benchmarks.sparse", ["peer", path, k], environment))
+    record["seconds_a_pass"] = float(np.median(exact))
+    return record | {"lowest": child_record("benchmarks.sparse", ["lowest", path, k])}
 
 
-def time_to(run: dict[str, Any], limit: float) -> float | None:
-    """CPU seconds until the energy was at most `limit`; None: never."""
-    for seconds, value in zip(run["seconds"], run["energies"], strict=True):
-        if value <= limit:
-            return float(seconds)
-    return None
+def passes_row(record: dict[str, Any]) -> list[str]:
+    """Exact k-means beside scikit-learn's."""
+    lloyd, peer = record["runs"][LLOYD], record["seconds_a_pass"]
+    step, whole, n = lloyd["seconds_a_step"], lloyd["total"], lloyd["n_steps"]
+    return [
+        record["case"].rsplit("-", 1)[0],
+        f"{record['n']:,} × {record['d']:,}",
+        f"{record['stored']:.0f}",
+        f"{record['k']}",
+        f"{step:.3f}",
+        f"{peer:.3f} ({peer / step:.1f}x)",
+        f"{'' if lloyd['ended'] else 'more than '}{n}",
+        f"{whole:.1f}",
+        f"{peer * n:.1f} ({peer * n / whole:.1f}x)",
+    ]
 
 
-def within(record: dict[str, Any], excess: float) -> dict[str, float | None]:
-    """CPU seconds of every method, and scikit-learn's KMeans, to a share above Lloyd's end."""
-    lloyd = record["runs"]["lloyd"]
-    limit = lloyd["energies"][-1] * (1 + excess)
-    passes = 1 + next(i for i, value in enumerate(lloyd["energies"]) if value <= limit)
-    found = {method: time_to(run, limit) for method, run in record["runs"].items()}
-    return found | {EXACT_PEER: passes * record["seconds_a_pass"][EXACT_PEER]}
+def curves_row(record: dict[str, Any]) -> list[str]:
+    """CPU seconds of every method to a share above Lloyd's end, and ends."""
+    lloyd = record["runs"][LLOYD]
+    end = lloyd["energies"][-1]
+    limit = end * (1 + NEAR)
+    passes = zip(lloyd["steps"], lloyd["energies"], strict=True)
+    peer = record["seconds_a_pass"] * next(step for step, value in passes if value <= limit)
+    cells, times = [record["case"].rsplit("-", 1)[0], f"{record['k']}"], {}
+    for method in LIMITS:
+        run = record["runs"][method]
+        times[method] = at = time_to(run, limit)
+        above = 100 * (min(run["energies"]) / end - 1)
+        cells.append(f"{'never' if at is None else f'{at:.2f}'} ({above:+.2f} %)")
+    cells += [f"{peer:.2f}", f"{100 * (record['lowest'] / end - 1):+.2f} %"]
+    ours = times[AUTO] or np.inf
+    return [*cells, f"{min(peer, times[MINIBATCH] or np.inf) / ours:.1f}x"]
 
 
 def table(result: dict[str, Any]) -> str:
     """The markdown tables of a result."""
-    lines = [
-        "| set | rows × features | numbers a row | k | Lloyd, s a pass | scikit-learn |"
-        " | passes to no change | Lloyd, s in all | scikit-learn | "
-        "| MiniBatch, ms a step | scikit-learn | |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in result["records"]:
-        lloyd, peer = r["runs"]["lloyd"], r["seconds_a_pass"][EXACT_PEER]
-        name = r["case"].rsplit("-", 1)[0]
-        step, whole = lloyd["seconds_a_step"], lloyd["seconds"][-1]
-        mine, theirs = (1e3 * r["runs"][m]["seconds_a_step"] for m in ("mbatch", PEER))
-        lines.append(
-            f"| {name} | {r['n']:,} × {r['d']:,} | {r['stored']:.0f} | {r['k']} | {step:.3f} "
-            f"| {peer:.3f} | {peer / step:.1f}x | {'' if lloyd['ended'] else 'more than '}"
-            f"{lloyd['steps']} | {whole:.1f} | {peer * lloyd['steps']:.1f} "
-            f"| {peer * lloyd['steps'] / whole:.1f}x | {mine:.0f} | {theirs:.0f} "
-            f"| {theirs / mine:.1f}x |"
-        )
-    methods = [*OURS, PEER, EXACT_PEER]
-    lines += [
-        "",
+    exact = ["set", "rows × features", "numbers a row", "k", "Lloyd, s a pass", "scikit-learn",
+             "passes to no change", "Lloyd, s in all", "scikit-learn"]  # fmt: skip
+    curves = ["set", "k", *LIMITS, "scikit-learn KMeans", "lowest", "auto sooner"]
+    between = (
         "CPU seconds to within 2 % of where Lloyd's algorithm ends, and (in brackets) where each "
-        f"method ends relative to that. The lowest is that of {STARTS} starts of Lloyd's:",
-        "",
-        "| set | k | "
-        + " | ".join([*methods[:-1], "scikit-learn KMeans"])
-        + " | lowest | auto sooner |",
-        "|---|---|" + "---|" * (len(methods) + 2),
-    ]
-    for r in result["records"]:
-        found, end = within(r, 0.02), r["runs"]["lloyd"]["energies"][-1]
-        cells = []
-        for method in methods:
-            if method not in found:
-                # Measured before there was this method.
-                cells.append("")
-                continue
-            at = "never" if found[method] is None else f"{found[method]:.2f}"
-            run = r["runs"].get(method)
-            cells.append(
-                at if run is None else f"{at} ({100 * (min(run['energies']) / end - 1):+.2f} %)"
-            )
-        peer = min(found[m] or np.inf for m in (PEER, EXACT_PEER))
-        ours = found.get(AUTO)
-        sooner = "" if ours is None else f"{peer / ours:.1f}x"
-        least = f"{100 * (r['lowest'] / end - 1):+.2f} %" if "lowest" in r else ""
-        name = r["case"].rsplit("-", 1)[0]
-        lines.append(f"| {name} | {r['k']} | " + " | ".join(cells) + f" | {least} | {sooner} |")
-    lines += [
-        "",
-        "One thread, float32, the same random starting rows; the scan of the rows counts. "
-        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`.",
-    ]
-    return "\n".join(lines)
-
-
-def picture(record: dict[str, Any], path: Path) -> None:
-    """Curves of one case: excess energy against CPU seconds, both logarithmic."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    lloyd = record["runs"]["lloyd"]
-    end = lloyd["energies"][-1]
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    passes = record["seconds_a_pass"][EXACT_PEER] * np.arange(1, len(lloyd["energies"]) + 1)
-    peer = {"seconds": passes, "energies": lloyd["energies"]}
-    for method, run in [*record["runs"].items(), ("scikit-learn KMeans", peer)]:
-        excess = 100 * (np.array(run["energies"]) / end - 1)
-        style = "--" if method.startswith(EXACT_PEER) else "-"
-        axes.plot(run["seconds"], np.maximum(excess, 0.01), style, lw=1.5, label=method)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="CPU seconds, one thread",
-        ylabel="energy above Lloyd's end, % (0.01: that or less)",
-        title=f"{record['case'].rsplit('-', 1)[0]}: {record['n']:,} × {record['d']:,} sparse, "
-        f"k = {record['k']}",
+        f"method ends relative to that. The lowest is that of {STARTS} starts of Lloyd's:"
     )
-    axes.grid(True, which="both", alpha=0.2)
-    axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
-
-
-def measured_before() -> list[dict[str, Any]]:
-    """Records of this machine's last results: the cases may be measured one at a time."""
-    path = RESULTS / "sparse.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    return found["records"] if found.get("cpu") == cpu_description() else []
+    note = (
+        "One thread, float32, the same random starting rows; the scan of the rows counts. "
+        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`."
+    )
+    records = result["records"]
+    lines = [*table_of(exact, [passes_row(r) for r in records]), "", between, ""]
+    return "\n".join([*lines, *table_of(curves, [curves_row(r) for r in records]), "", note])
 
 
 def main() -> None:
-    """Measure, save, draw, and write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*")
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        method, path, k = args.child
-        if method in (EXACT_PEER, LOWEST):
-            print(json.dumps((exact_peer if method == EXACT_PEER else lowest)(path, int(k))))
-        else:
-            print(json.dumps(curve(method, path, int(k))))
-        return
-    there = [c for c in CASES if c.rsplit("-")[0] in MADE or prepare("reuters", Path()).exists()]
+    """Measure, save, and write the tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
+    args = parse(parser, child)
+    there = [c for c in CASES if c.split("-")[0] in MADE or prepare("reuters", Path()).exists()]
+    old = read_result("sparse")
+    known = old.get("records", []) if args.cases and old.get("cpu") == cpu_description() else []
+    records = {record["case"]: record for record in known}
     with tempfile.TemporaryDirectory() as folder:
-        made = compare(args.cases or there, Path(folder))
-    records = {record["case"]: record for record in [*measured_before(), *made]}
-    result = {"cpu": cpu_description(), "records": [records[c] for c in CASES if c in records]}
-    print(table(result))
-    for record in made:
-        picture(record, RESULTS / f"sparse-{record['case']}.png")
-    if args.write:
-        save("sparse", result)
-        write_tables("sparse", result)
+        for case in args.cases or there:
+            records[case] = compare(case, Path(folder))
+            ordered = [records[name] for name in CASES if name in records]
+            publish("sparse", {"cpu": cpu_description(), "records": ordered}, write=args.write)
 
 
 if __name__ == "__main__":

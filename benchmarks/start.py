@@ -1,4 +1,4 @@
-"""How long a newcomer waits: import, help, the demo, and the first fit from an empty kernel cache.
+"""The first minute: import, help, the demo, and the first fit from an empty kernel cache.
 
     python -m benchmarks.start [--write | --fits]
 
@@ -10,7 +10,6 @@ it started. The median of three.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import cpu_description, save
-from benchmarks.tables import write_tables
+from benchmarks.common import cpu_description, new_parser, parse
+from benchmarks.tables import publish, table_of
 
 TARGETS: dict[str, tuple[str, float | None]] = {
     "import": ("`import largek_dask`", 0.3),
@@ -64,8 +63,8 @@ KMeans(k, random_state=0).fit(rows)
 wall = time.perf_counter() - begin
 print(json.dumps({"wall": wall, "cpu": cpu_seconds() - cpu, "compiled": compiled.n}))
 """
-"""What a process does that fits; compilations are those of numba's functions as well, and only its
-own: not those of the process that compiles ahead."""
+"""Program that fits. Compilations include those of numba's own functions, but not those of the
+process that compiles ahead."""
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:
@@ -124,46 +123,47 @@ def measure() -> dict[str, float]:
     return found
 
 
-def fit_lines(fit: dict[str, Any]) -> list[str]:
-    """Lines of the table about one first fit."""
-    shape = f"{N_ROWS:,} × {N_FEATURES} {fit['dtype']}"
-    most = f"≤ {CPU[fit['k']]:g}" if fit["k"] in CPU else ""
-    return [
-        f"| `KMeans({fit['k']}).fit`, {shape}, nothing compiled yet "
-        f"| {fit['wall']:.2f} | ≤ {WALL[fit['k']]:g} |",
-        f"| its CPU seconds, for {fit['compiled']:.0f} functions | {fit['cpu']:.1f} | {most} |",
-        f"| the same in another process, kernels in the cache | {fit['again']:.2f} | |",
+def fits_table(fits: list[dict[str, Any]]) -> list[str]:
+    """Lines of the table of first fits."""
+    rows = [
+        [
+            f"`KMeans({fit['k']}).fit`, {fit['dtype']}",
+            f"{fit['wall']:.2f} (≤ {WALL[fit['k']]:g})",
+            f"{fit['cpu']:.1f}" + (f" (≤ {CPU[fit['k']]:g})" if fit["k"] in CPU else ""),
+            f"{fit['compiled']:.0f}",
+            f"{fit['again']:.2f}",
+        ]
+        for fit in fits
     ]
+    head = ["first fit", "seconds, nothing compiled", "CPU seconds", "functions",
+            "seconds, kernels in the cache"]  # fmt: skip
+    return table_of(head, rows)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
-    lines = ["| what | seconds | to reach |", "|---|---|---|"]
-    lines += [
-        f"| {what} | {result['found'][name]:.2f} | {f'≤ {target:g}' if target else ''} |"
+    """The markdown tables of a result."""
+    rows = [
+        [what, f"{result['found'][name]:.2f}", f"≤ {target:g}" if target else ""]
         for name, (what, target) in TARGETS.items()
-        if name in result["found"]
     ]
-    for fit in result.get("fits", ()):
-        lines += fit_lines(fit)
-    lines += ["", f"{result['cpu']}. Made by `python -m benchmarks.start --write`."]
-    return "\n".join(lines)
+    note = (
+        f"First fits are of {N_ROWS:,} × {N_FEATURES} rows; in brackets what is to be reached. "
+        f"{result['cpu']}. Made by `python -m benchmarks.start --write`."
+    )
+    first = table_of(["what", "seconds", "to reach"], rows)
+    return "\n".join([*first, "", *fits_table(result["fits"]), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="save results, write the table")
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
     parser.add_argument("--fits", action="store_true", help="print the first fits alone")
-    args = parser.parse_args()
+    args = parse(parser)
     if args.fits:
-        print("\n".join(line for fit in first_fits() for line in fit_lines(fit)))
+        print(*fits_table(first_fits()), sep="\n")
         return
     result = {"cpu": cpu_description(), "found": measure(), "fits": first_fits()}
-    print(table(result))
-    if args.write:
-        save("start", result)
-        write_tables("start", result)
+    publish("start", result, write=args.write)
 
 
 if __name__ == "__main__":

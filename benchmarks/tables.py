@@ -1,9 +1,9 @@
-"""Tables and figures in the documents: where each stands, and which result it is made from.
+"""Tables and figures in the documents, made from the committed results.
 
     python -m benchmarks.tables
 
-writes all of them anew from the committed results. It measures nothing: it is for a change of
-wording, and each benchmark does the same for its own after measuring.
+writes all of them anew, and measures nothing: it is for a change of wording. A benchmark with
+``--write`` does the same for its own result.
 """
 
 from __future__ import annotations
@@ -12,30 +12,25 @@ import importlib
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.common import RESULTS, ROOT
+from benchmarks.common import RESULTS, ROOT, save
 
-__all__ = [
-    "PAGES",
-    "TABLES",
-    "Table",
-    "put_table",
-    "read_quotes",
-    "read_table",
-    "wrapped",
-    "write_tables",
-]
-
-README, DESIGN, PAGE = "README.md", "largek_dask/DESIGN.md", "benchmarks/RESULTS.md"
-PAGES = (README, DESIGN, PAGE)
-"""The documents with tables or figures that a command makes."""
-WIDTH = 100
+README, DESIGN, SITE = "README.md", "largek_dask/DESIGN.md", "docs/results"
+PAGES = (
+    README,
+    DESIGN,
+    "docs/howto/size.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / SITE).glob("*.md")),
+)
+"""Documents with tables or figures that a command makes."""
+WIDTH = 118
 
 
 class Table(NamedTuple):
-    """Where a table stands, the benchmark whose result it shows, and the function that makes it."""
+    """A table: its page, the benchmark whose result it shows, and the function that makes it."""
 
     page: str
     result: str
@@ -43,92 +38,78 @@ class Table(NamedTuple):
     module: str | None = None
 
     def made(self, result: dict[str, Any] | None = None) -> str:
-        """The markdown, of the committed result where none is given."""
+        """Markdown of a result, by default the committed one."""
         if result is None:
             result = json.loads((RESULTS / f"{self.result}.json").read_text())
         module = importlib.import_module(f"benchmarks.{self.module or self.result}")
         return wrapped(getattr(module, self.make)(result))
 
 
+def _on(page: str) -> str:
+    return f"{SITE}/{page}.md"
+
+
 TABLES = {
     "default": Table(README, "auto", "short_table"),
     "lloyd": Table(README, "lloyd"),
-    "auto": Table(PAGE, "auto"),
-    "auto_behind": Table(PAGE, "auto", "behind_table"),
-    "auto_parts": Table(PAGE, "auto_parts"),
-    "auto_scale": Table(PAGE, "auto_scale"),
-    "cores": Table(PAGE, "cores"),
-    "clusters": Table(PAGE, "clusters"),
-    "large": Table(PAGE, "large"),
-    "large_papers": Table(PAGE, "large", "papers_table"),
-    "directions": Table(PAGE, "directions"),
-    "first": Table(PAGE, "first"),
-    "elbow": Table(PAGE, "elbow"),
-    "far": Table(PAGE, "far"),
-    "kernels": Table(PAGE, "kernels"),
-    "labels": Table(PAGE, "labels"),
-    "labels_pruned": Table(PAGE, "labels_pruned"),
-    "outlier": Table(PAGE, "outlier"),
-    "bounds": Table(PAGE, "nmbatch", "bounds_table"),
-    "nmbatch": Table(PAGE, "nmbatch"),
-    "rivals": Table(PAGE, "nmbatch", "rivals_table"),
-    "rivals_ahead": Table(PAGE, "nmbatch", "ahead_table"),
-    "figures": Table(PAGE, "figures"),
-    "balance": Table(PAGE, "balance"),
-    "workers": Table(PAGE, "workers"),
-    "sparse": Table(PAGE, "sparse"),
-    "overhead": Table(PAGE, "overhead"),
-    "many": Table(PAGE, "many"),
-    "many_simulated": Table(PAGE, "many", "simulated_table"),
-    "start": Table(PAGE, "start"),
     "sizes": Table(README, "sizes"),
-    "service": Table(PAGE, "service"),
-    "observe": Table(PAGE, "observe"),
-    "sizing": Table(PAGE, "sizing"),
-    "sizing_storage": Table(PAGE, "sizing", "storage_table"),
-    "sizing_trust": Table(PAGE, "sizing", "trust_table"),
-    "faults": Table(PAGE, "faults"),
-    "durability": Table(PAGE, "durability"),
-    "guard": Table(PAGE, "guard"),
-    "guard_counts": Table(PAGE, "guard", "counts_table"),
-    "mixtures_sets": Table(PAGE, "vcgmm", "of_sets", "vcgmm_tables"),
-    "mixtures_sklearn": Table(PAGE, "vcgmm", "of_sklearn", "vcgmm_tables"),
-    "mixtures_table4": Table(PAGE, "vcgmm", "of_table4", "vcgmm_tables"),
-    "mixtures_sublinear": Table(PAGE, "vcgmm", "of_sublinear", "vcgmm_tables"),
-    "mixtures_when": Table(PAGE, "vcgmm", "of_when", "vcgmm_tables"),
-    "mixtures_parts": Table(PAGE, "vcgmm", "of_parts", "vcgmm_tables"),
-    "mixtures_coresets": Table(PAGE, "vcgmm", "of_coresets", "vcgmm_tables"),
-    "mixtures_price": Table(PAGE, "vcgmm", "of_price", "vcgmm_tables"),
-    "mixtures_scale": Table(PAGE, "vcgmm_scale"),
-    "vrkm_table": Table(PAGE, "vrkm", "of_table", "vrkm_tables"),
-    "vrkm_sparse": Table(PAGE, "vrkm", "of_sparse", "vrkm_tables"),
-    "vrkm_auto": Table(PAGE, "vrkm", "of_auto", "vrkm_tables"),
-    "vrkm_panels": Table(PAGE, "vrkm", "of_panels", "vrkm_tables"),
-    "vrkm_storage": Table(PAGE, "vrkm", "of_storage", "vrkm_tables"),
-    "vrkm_workers": Table(PAGE, "vrkm", "of_workers", "vrkm_tables"),
-    "vrkm_published": Table(PAGE, "vrkm", "of_published", "vrkm_tables"),
-    "vrkm_epoch": Table(PAGE, "vrkm", "of_epochs", "vrkm_tables"),
-    "vrkm_eta": Table(PAGE, "vrkm", "of_etas", "vrkm_tables"),
-    "vrkm_svrg": Table(PAGE, "vrkm", "of_svrgs", "vrkm_tables"),
-    "vrkm_scores": Table(PAGE, "vrkm", "of_scores", "vrkm_tables"),
     "dcd_short": Table(README, "dcd", "of_short", "dcd_tables"),
-    "dcd": Table(PAGE, "dcd", "of_summary", "dcd_tables"),
-    "dcd_tabled": Table(PAGE, "dcd", "of_tabled", "dcd_tables"),
-    "dcd_each": Table(PAGE, "dcd", "of_each", "dcd_tables"),
-    "dcd_lower": Table(PAGE, "dcd", "of_lower", "dcd_tables"),
-    "dcd_stages": Table(PAGE, "dcd", "of_stages", "dcd_tables"),
-    "dcd_paper": Table(PAGE, "dcd", "of_paper", "dcd_tables"),
-    "dcd_hundred": Table(PAGE, "dcd", "of_hundred", "dcd_tables"),
-    "dcd_auto": Table(PAGE, "dcd", "of_auto", "dcd_tables"),
-    "dcd_generated": Table(PAGE, "dcd", "of_generated", "dcd_tables"),
-    "dcd_stored": Table(PAGE, "dcd", "of_stored", "dcd_tables"),
-    "dcd_workers": Table(PAGE, "dcd", "of_workers", "dcd_tables"),
+    "auto_behind": Table(_on("default"), "auto", "behind_table"),
+    "auto_parts": Table(_on("default"), "auto_parts"),
+    "directions": Table(_on("default"), "directions"),
+    "far": Table(_on("default"), "far"),
+    "kernels": Table(_on("exact"), "kernels"),
+    "labels_pruned": Table(_on("exact"), "labels_pruned"),
+    "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
+    "nmbatch": Table(_on("batches"), "nmbatch"),
+    "vrkm_table": Table(_on("batches"), "vrkm", "of_table"),
+    "vrkm_published": Table(_on("batches"), "vrkm", "of_published"),
+    "dcd_generated": Table(_on("k"), "dcd", "of_generated", "dcd_tables"),
+    "dcd_stored": Table(_on("k"), "dcd", "of_stored", "dcd_tables"),
+    "elbow": Table(_on("k"), "elbow"),
+    "mixtures_sets": Table(_on("mixtures"), "vcgmm", "of_sets", "vcgmm_tables"),
+    "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),
+    "mixtures_sublinear": Table(_on("mixtures"), "vcgmm", "of_sublinear", "vcgmm_tables"),
+    "mixtures_parts": Table(_on("mixtures"), "vcgmm", "of_parts", "vcgmm_tables"),
+    "sparse": Table(_on("sparse"), "sparse"),
+    "cores": Table(_on("scale"), "cores"),
+    "auto_scale": Table(_on("scale"), "auto_scale"),
+    "clusters": Table(_on("scale"), "clusters"),
+    "overhead": Table(_on("scale"), "overhead"),
+    "many": Table(_on("scale"), "many"),
+    "large": Table(_on("service"), "large"),
+    "service": Table(_on("service"), "service"),
+    "observe": Table(_on("service"), "observe"),
+    "faults": Table(_on("service"), "faults"),
+    "durability": Table(_on("service"), "durability"),
+    "sizing": Table(_on("sizing"), "sizing"),
+    "sizing_storage": Table(_on("sizing"), "sizing", "storage_table"),
+    "sizing_trust": Table(_on("sizing"), "sizing", "trust_table"),
+    "start": Table(_on("start"), "start"),
+    "guard": Table(_on("start"), "guard"),
+    "guard_counts": Table(_on("start"), "guard", "counts_table"),
 }
 """All tables by the name in their markers."""
 
 
+# --- markdown -------------------------------------------------------------------------------------
+
+
+def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a markdown table."""
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def against(value: float, aim: float, form: str, *, least: bool) -> str:
+    """A figure and its aim; bold if it misses it."""
+    held = value >= aim if least else value <= aim
+    text, sign = format(value, form), "≥" if least else "≤"
+    return f"{text if held else f'**{text}**'} ({sign} {aim:g})"
+
+
 def wrapped(markdown: str) -> str:
-    """Lines of text no longer than the page is wide; lines of tables as they are.
+    """Wrap lines of text at the width of a page; lines of tables stay as they are.
 
     A line is not broken within code, nor before what would begin a list there.
     """
@@ -144,6 +125,9 @@ def wrapped(markdown: str) -> str:
     return "\n".join(lines)
 
 
+# --- documents ------------------------------------------------------------------------------------
+
+
 def _table(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- {name}:begin -->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
 
@@ -152,7 +136,7 @@ QUOTE = re.compile(r"(<!-- quote ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def read_table(page: Path, name: str) -> str:
-    """The markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
+    """Markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
     found = _table(name).search(page.read_text())
     if found is None:
         raise ValueError(f"{page.name} has no markers for a table {name!r}")
@@ -160,7 +144,7 @@ def read_table(page: Path, name: str) -> str:
 
 
 def put_table(page: Path, name: str, markdown: str) -> None:
-    """Replace what stands between the markers."""
+    """Replace the markdown between the markers."""
     read_table(page, name)
     page.write_text(_table(name).sub(lambda m: f"{m[1]}{markdown}\n{m[3]}", page.read_text()))
 
@@ -171,8 +155,8 @@ def read_quotes(page: Path) -> list[tuple[str, str]]:
 
 
 def write_tables(name: str, result: dict[str, Any]) -> None:
-    """Put a result into the documents: all tables and figures that are made from it."""
-    from benchmarks.quotes import QUOTES  # benchmarks that it asks import this module
+    """Write all tables and figures that are made from a result into the documents."""
+    from benchmarks.quotes import QUOTES  # it imports benchmarks, which import this module
 
     for marker, table in TABLES.items():
         if table.result == name:
@@ -184,6 +168,16 @@ def write_tables(name: str, result: dict[str, Any]) -> None:
 
     for page in (ROOT / path for path in PAGES):
         page.write_text(QUOTE.sub(quoted, page.read_text()))
+
+
+def publish(name: str, result: dict[str, Any], *, write: bool, indent: int | None = None) -> None:
+    """Print the tables of a result; save it and write them into the documents if asked to."""
+    for table in TABLES.values():
+        if table.result == name:
+            print(table.made(result), end="\n\n", flush=True)
+    if write:
+        print(save(name, result, indent))
+        write_tables(name, result)
 
 
 def main() -> None:

@@ -1,38 +1,33 @@
-"""Single fits of mixtures, ours and others', on one thread.
-
-    python -m benchmarks.vcgmm_runs --child JSON      ([[name, arguments], ...]; of `vcgmm.py`)
+"""Single fits of mixtures, ours and others', on one thread; of `vcgmm.py`.
 
 CPU seconds are those of the fit: of ours from the first look at rows in memory to the last
 parameters, of others the call that learns. A few rows go first, so that no compilation or loading
 of code is timed. Energies and exact log-likelihoods are computed outside the clock, over all rows
-and all components, the same for everybody (:func:`scores`).
+and all components, the same for all methods (:func:`scores`).
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import os
-import resource
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.lloyd import starting_centers
-
-__all__ = ["AUTHORS", "JOBS", "Mix", "Run", "patched", "planted", "run_ours", "scores", "steps_of"]
+from benchmarks.common import new_parser, parse
+from benchmarks.curves import Energies, chosen
+from benchmarks.curves import steps_of as steps_of_kmeans
+from benchmarks.curves import warm_up as warm_up_kmeans
+from benchmarks.sets import starting_centers
 
 AUTHORS = "LARGEK_VCGMM"
 """Names the program made from `vcgmm_authors.cpp`, if it was made."""
@@ -46,11 +41,6 @@ warmed: set[str] = set()
 """Kinds of fits that a process has done."""
 BY_DISTANCE = "by distance"
 """A change that stands for :func:`nearest_means`."""
-UNIFORM = "uniform"
-"""A change of the draw of coresets: every row as likely, and of one weight."""
-CHAIN = 20
-"""States of a chain of AFK-MC2."""
-
 Real = NDArray[np.float64]
 Record = dict[str, Any]
 
@@ -64,7 +54,7 @@ class Mix(NamedTuple):
 
     @classmethod
     def hard(cls, centers: NDArray[Any], energy: float) -> Mix:
-        """What k-means is as a mixture: equal weights, and one variance as its energy tells it."""
+        """k-means as a mixture: equal weights, and one variance, which follows from its energy."""
         k, d = centers.shape
         return cls(centers, np.full((1, 1), energy / d), np.full(k, -np.log(k)))
 
@@ -128,7 +118,7 @@ class Run:
 
 
 def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]]:
-    """The mixture after every step, and what is known of the step."""
+    """The mixture after every step, and figures of the step."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.mixture import MixtureProblem
     from largek_dask.algorithms.vcgmm import VCGMM
@@ -185,64 +175,50 @@ class Traced:
 
     clock: list[float] = field(default_factory=list)
     mixes: list[Mix] = field(default_factory=list)
-    said: list[dict[str, float]] = field(default_factory=list)
+    steps: list[dict[str, float]] = field(default_factory=list)
 
     @property
     def of_start(self) -> int:
         """Steps that came before the first iteration of EM."""
-        return sum(about["iteration"] == 0 for about in self.said)
+        return sum(about["iteration"] == 0 for about in self.steps)
 
 
 def trace(x: NDArray[Any], run: Run) -> Traced:
-    """Run it, and keep what there was after every step."""
+    """Run it, and keep the mixture after every step."""
     found, spent, begun = Traced(), 0.0, time.process_time()
     for mix, about in steps_of(x, run):
         spent += time.process_time() - begun
         found.clock.append(spent)
         found.mixes.append(mix)
-        found.said.append(about)
+        found.steps.append(about)
         if spent > run.limit:
             break
         begun = time.process_time()
     return found
 
 
-def told_of(found: Traced) -> Record:
+def record_of(found: Traced) -> Record:
     """Seconds and counts of a run."""
-    last, start = found.said[-1], found.of_start
+    last, start = found.steps[-1], found.of_start
     at_start = found.clock[start - 1] if start else 0.0
     iterations = int(last["iteration"])
     return {
         "seconds": found.clock[-1],
         "seconds_of_init": last["init"],
         "seconds_of_start": at_start,
-        "steps_of_start": start,
         "iterations": iterations,
         "an_iteration": (found.clock[-1] - at_start) / max(1, iterations),
-        "median_iteration": float(np.median(np.diff([at_start, *found.clock[start:]]))),
-        "distances": sum(about["distances"] for about in found.said),
-        "distances_of_em": sum(about["distances"] for about in found.said[start:]),
+        "distances_of_em": sum(about["distances"] for about in found.steps[start:]),
         "F": last["F"],
-        "F_by_iteration": [about["F"] for about in found.said[start:]],
     }
 
 
-def curve_of_ours(x: NDArray[Any], test: NDArray[Any] | None, found: Traced) -> Record:
-    """What there was after some steps: energies over all rows, or scores of held-out ones.
-
-    The first steps look at few rows, whose F flatters.
-    """
-    whole = [i for i, said in enumerate(found.said) if said["rows"] == found.said[-1]["rows"]]
+def curve_of_ours(test: NDArray[Any], found: Traced) -> Record:
+    """Scores of held-out rows after some steps, without the first ones, which look at few rows."""
+    whole = [i for i, step in enumerate(found.steps) if step["rows"] == found.steps[-1]["rows"]]
     n = len(whole)
     kept = [whole[i] for i in np.unique(np.linspace(0, n - 1, min(n, SNAPSHOTS)).astype(int))]
-    bounds = {"F": [found.said[i]["F"] for i in kept]}
-    if test is not None:
-        return bounds | curve_of(test, [(found.clock[i], found.mixes[i]) for i in kept])
-    energy = fast_energy(x)
-    return bounds | {
-        "seconds": [found.clock[i] for i in kept],
-        "energy": [energy(found.mixes[i]) for i in kept],
-    }
+    return curve_of(test, [(found.clock[i], found.mixes[i]) for i in kept])
 
 
 @contextmanager
@@ -256,8 +232,6 @@ def patched(changes: Mapping[str, Any]) -> Iterator[None]:
         before.append((owner, constant, known))
         if value == BY_DISTANCE:
             value = nearest_means
-        elif value == UNIFORM:
-            value = partial(known, uniform=True)
         setattr(owner, constant, replace(known, **value) if isinstance(value, dict) else value)
     try:
         yield
@@ -281,9 +255,6 @@ def run_ours(
     score: bool = True,
     held_out: str | None = None,
     of: str | None = None,
-    start: str | None = None,
-    save_start: str | None = None,
-    partition: str | None = None,
     changes: Mapping[str, Any] | None = None,
     last_pass: bool = False,
     energy: bool = False,
@@ -296,13 +267,9 @@ def run_ours(
     asked : dict
         Fields of :class:`Run`.
     curve, score : bool
-        What is wanted beside seconds: energies after some steps, and those of the end.
+        Whether scores of held-out rows after some steps, and of the end, are wanted.
     held_out, of : str, optional
         Rows that were not learnt from, and which component planted each: for scores on these.
-    start, save_start : str, optional
-        Means to begin from, and where to leave those that our own start has found.
-    partition : str, optional
-        Labels to compare with (normalised mutual information).
     changes : mapping, optional
         For :func:`patched`.
     last_pass : bool
@@ -311,30 +278,19 @@ def run_ours(
         The energy of the end alone, where scores are not wanted.
     """
     x, run = np.load(path), Run(**asked)
-    if start is not None:
-        run = replace(run, init=np.load(start))
     with patched(changes or {}):
         warm_up(x, run)
-        before = peak_mb()
         found = trace(x, run)
-    record = told_of(found)
-    record["peak_mb"] = peak_mb() - before
+    record = record_of(found)
     test = None if held_out is None else np.load(held_out)
     if curve:
-        record["curve"] = curve_of_ours(x, test, found)
+        assert test is not None
+        record["curve"] = curve_of_ours(test, found)
     last = found.mixes[-1]
     if last_pass:
         record["seconds_of_last_pass"] = seconds_of_last_pass(x, last)
-    alive = np.isfinite(last.log_weights)
-    record["alive"] = int(alive.sum())
-    # (a retired one keeps its variance, which says nothing)
-    variances = np.broadcast_to(last.variances, (len(alive), last.variances.shape[1]))
-    record["least_variance"] = float(variances[alive].min())
-    record["variances"] = [float(v) for v in np.quantile(last.variances, (0, 0.5, 1))]
-    if save_start is not None:
-        save_one_hot(x, found.mixes[max(0, found.of_start - 1)].means, save_start)
     if score:
-        record |= told_of_end(x if test is None else test, last, of, partition)
+        record |= scores_of(x if test is None else test, last, of)
     elif energy:
         record["energy"] = fast_energy(x)(last)
     return record
@@ -354,45 +310,21 @@ def seconds_of_last_pass(x: NDArray[Any], mix: Mix) -> float:
 
 def fast_energy(x: NDArray[Any]) -> Callable[[Mix], float]:
     """Energies, by our own kernels; a retired component is no row's nearest."""
-    from benchmarks.curves import Energies
-
     return lambda mix: Energies(x, [mix.means[np.isfinite(mix.log_weights)]])[0]
 
 
-def told_of_end(
-    x: NDArray[Any], mix: Mix, of: str | None = None, partition: str | None = None
-) -> Record:
-    """Scores of a mixture; ``of`` and ``partition`` are paths of labels to compare its with."""
+def scores_of(x: NDArray[Any], mix: Mix, of: str | None = None) -> Record:
+    """Scores of a mixture; ``of`` is the path of labels to compare its labels with."""
     found = scores(x, mix)
-    told: Record = {"energy": found.energy, "log_likelihood": found.log_likelihood}
+    record: Record = {"energy": found.energy, "log_likelihood": found.log_likelihood}
     if of is not None:
         from sklearn.metrics import adjusted_rand_score
 
-        told["ari"] = float(adjusted_rand_score(np.load(of), found.labels))
-    if partition is not None:
-        from sklearn.metrics import normalized_mutual_info_score
-
-        told["nmi"] = float(normalized_mutual_info_score(np.load(partition), found.labels))
-    return told
-
-
-def peak_mb() -> float:
-    """The most memory that this process has taken so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        record["ari"] = float(adjusted_rand_score(np.load(of), found.labels))
+    return record
 
 
 # --- others ---------------------------------------------------------------------------------------
-
-
-def save_one_hot(x: NDArray[Any], means: NDArray[Any], path: str) -> None:
-    """Leave means for others, and weights and variances of the rows nearest to each."""
-    mix = Mix.hard(means, 1.0)
-    labels, k = scores(x, mix).labels, len(means)
-    counts = np.maximum(np.bincount(labels, minlength=k), 1)
-    squares = np.zeros(means.shape)
-    np.add.at(squares, labels, (x - means[labels]).astype(np.float64) ** 2)
-    variances = squares / counts[:, None] + 1e-6 * float(x.var(axis=0).mean())
-    np.savez(path, means=means, weights=counts / counts.sum(), variances=variances)
 
 
 class _Noted:
@@ -420,74 +352,34 @@ class _Noted:
 
 
 def run_scikit_learn(
-    path: str,
-    k: int,
-    covariance: str,
-    *,
-    start: str | None = None,
-    most: int = 100,
-    seed: int = 0,
-    tol: float = 1e-3,
-    bayesian: bool = False,
-    held_out: str | None = None,
-    of: str | None = None,
-    curve: bool = False,
-    score: bool = True,
-    rows: int | None = None,
+    path: str, k: int, covariance: str, *, most: int, bayesian: bool, held_out: str, rows: int
 ) -> Record:
-    """`GaussianMixture` or `BayesianGaussianMixture` of scikit-learn.
-
-    From the parameters in ``start`` where given (a mixture only, not the Bayesian one), on the
-    first ``rows`` rows; ``most`` is `max_iter`.
-    """
+    """`GaussianMixture` or `BayesianGaussianMixture` of scikit-learn on the first ``rows`` rows."""
     from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
     from threadpoolctl import threadpool_limits
 
     kind: Any = BayesianGaussianMixture if bayesian else GaussianMixture
     noted_kind: Any = type("Noted", (_Noted, kind), {})
-    x = np.load(path)
-    if rows is not None:
-        x = x[:rows]
+    x = np.load(path)[:rows]
     options: dict[str, Any] = {
         "covariance_type": covariance,
-        "tol": tol,
-        "random_state": seed,
+        "tol": 1e-3,
+        "random_state": 0,
         "reg_covar": 1e-6 * float(x.var(axis=0).mean()),
     }
-    given: dict[str, Any] = {}
-    if start is not None:
-        known = np.load(start)
-        variances = known["variances"] if covariance == "diag" else known["variances"].mean(axis=1)
-        given = {
-            "means_init": known["means"],
-            "weights_init": known["weights"],
-            "precisions_init": 1 / variances,
-        }
     warnings.simplefilter("ignore")
     with threadpool_limits(1):
         kind(n_components=2, max_iter=1, **options).fit(x[:2_000])
-        before = peak_mb()
-        model = noted_kind(n_components=k, max_iter=most, **options, **given)
+        model = noted_kind(n_components=k, max_iter=most, **options)
         model.noted, model.begun = [], time.process_time()
         model.fit(x)
         seconds = time.process_time() - model.begun
-    clock = [at for at, _ in model.noted]
-    record: Record = {
-        "seconds": seconds,
-        "iterations": int(model.n_iter_),
-        "converged": bool(model.converged_),
-        "an_iteration": float(np.median(np.diff(clock))) if len(clock) > 1 else None,
-        "peak_mb": peak_mb() - before,
-        "F": float(model.lower_bound_),
-        "least_variance": float(model.covariances_.min()),
-    }
-    test = x if held_out is None else np.load(held_out)
-    if score:
-        record |= told_of_end(test, model._mix(), of)
-    if curve:
-        kept = np.unique(np.geomspace(1, len(clock), min(len(clock), 8)).astype(int)) - 1
-        record["curve"] = curve_of(test, [(clock[i], model.noted[i][1]) for i in kept.tolist()])
-    return record
+    n, test = len(model.noted), np.load(held_out)
+    kept = np.unique(np.geomspace(1, n, min(n, 8)).astype(int)) - 1
+    curve = curve_of(test, [model.noted[i] for i in kept.tolist()])
+    return {"seconds": seconds, "iterations": int(model.n_iter_), "curve": curve} | scores_of(
+        test, model._mix()
+    )
 
 
 def curve_of(x: NDArray[Any], points: list[tuple[float, Mix]]) -> Record:
@@ -515,7 +407,7 @@ def run_lloyd(path: str, k: int) -> Record:
         seconds = time.process_time() - begun
     energy = model.inertia_ / len(x)
     mix = Mix.hard(model.cluster_centers_, energy)
-    return {"seconds": seconds, "iterations": int(model.n_iter_)} | told_of_end(x, mix)
+    return {"seconds": seconds, "iterations": int(model.n_iter_)} | scores_of(x, mix)
 
 
 def run_faiss(path: str, k: int, passes: int) -> Record:
@@ -534,7 +426,7 @@ def run_faiss(path: str, k: int, passes: int) -> Record:
     fit(1)
     km, seconds = fit(passes)
     mix = Mix.hard(np.array(km.centroids), float(km.obj[-1]) / len(x))
-    return {"seconds": seconds, "iterations": passes} | told_of_end(x, mix)
+    return {"seconds": seconds, "iterations": passes} | scores_of(x, mix)
 
 
 def run_authors(path: str, k: int, coreset: int, candidates: int, near: int, seed: int) -> Record:
@@ -554,7 +446,7 @@ def run_authors(path: str, k: int, coreset: int, candidates: int, near: int, see
     return {
         "seconds": float(lines[-1].split()[-1]),
         "iterations": sum("iteration" in line for line in lines),
-    } | told_of_end(x, mix)
+    } | scores_of(x, mix)
 
 
 def run_vamm(path: str, k: int, seed: int) -> Record:
@@ -569,21 +461,18 @@ def run_vamm(path: str, k: int, seed: int) -> Record:
         seconds = time.process_time() - begun
     variance = float(np.asarray(model.variance).reshape(-1)[0])
     mix = Mix(np.asarray(model.means), np.full((1, 1), variance), np.full(k, -np.log(k)))
-    told = told_of_end(np.load(path), mix)
-    return {"seconds": seconds, "iterations": len(log)} | told
+    return {"seconds": seconds, "iterations": len(log)} | scores_of(np.load(path), mix)
 
 
 def run_means(
     path: str, k: int, method: str, seed: int, limit: float, held_out: str | None = None
 ) -> Record:
     """A method of `curves.py` for k-means, as the mixture that its centres are."""
-    from benchmarks.curves import chosen, steps_of, warm_up
-
     x = np.load(path)
     test = x if held_out is None else np.load(held_out)
-    warm_up(method, x, k)
+    warm_up_kmeans(method, x, k)
     clock, met, spent, begun = [], [], 0.0, time.process_time()
-    for centers, _ in steps_of(method, x, starting_centers(x, k), seed):
+    for centers, _ in steps_of_kmeans(method, x, starting_centers(x, k), seed):
         spent += time.process_time() - begun
         clock.append(spent)
         met.append(np.array(centers, np.float32))
@@ -598,103 +487,22 @@ def run_means(
     return {"seconds": clock[-1], "curve": curve_of(test, points)}
 
 
-def run_auto(path: str, k: int, seed: int) -> Record:
-    """`KMeans` with the default algorithm, and its last pass apart."""
-    import largek_dask as lk
-
-    x = np.load(path)
-    lk.KMeans(min(k, 500), random_state=0, n_threads=1).fit(x[:4_000])
-    begun = time.process_time()
-    model = lk.KMeans(k, random_state=seed, n_threads=1).fit(x)
-    seconds = time.process_time() - begun
-    return {
-        "seconds": seconds,
-        "iterations": len(model.history_),
-        "energy": float(model.inertia_) / len(x),
-    }
-
-
-def run_by_rule(
-    path: str,
-    k: int,
-    seed: int,
-    *,
-    init: str = "k-means++",
-    coreset: int | None = None,
-    eps: float = 1e-4,
-    partition: str | None = None,
-    save_labels: str | None = None,
-) -> Record:
-    """Lloyd's algorithm, all distances computed, stopped by the paper's rule on its own F.
-
-    On a lightweight coreset with independent draws where its size is given, as published.
-    """
-    from largek_dask.algorithms.base import Rng
-    from largek_dask.algorithms.kmeans import KMeansProblem
-    from largek_dask.algorithms.lloyd import Lloyd
-    from largek_dask.algorithms.parts.coresets import draw_coreset
-    from largek_dask.algorithms.vcgmm.start import bound_of_labels
-    from largek_dask.data.sources import open_rows
-    from largek_dask.passes.local import LocalPasses
-
-    x = np.load(path)
-    n, d = x.shape
-    algorithm = Lloyd(bounds=None, problem=KMeansProblem(k, init))
-
-    def fit(rows: NDArray[Any], m: int | None, most: int) -> tuple[NDArray[Any], Record]:
-        begun = time.process_time()
-        with LocalPasses(open_rows(rows), n_threads=1) as whole:
-            rng, passes = Rng(seed), whole
-            if m is not None:
-                drawn = draw_coreset(whole, rng, m, independent=True)
-                passes = whole.subset(drawn.rows, drawn.factors, own_weights=True)
-            state = algorithm.init(passes, rng)
-            first = time.process_time() - begun
-            weight, bound, count = passes.statistics.total_weight, -np.inf, 0
-            while count < most:
-                state, info = algorithm.step(passes, rng, state)
-                count, before = count + 1, bound
-                bound = bound_of_labels(info.cost, k, d, weight, np.zeros(1))
-                if info.converged or abs(bound - before) < eps * abs(bound):
-                    break
-            told = {"seconds_of_init": first, "iterations": count, "rows": passes.n_rows}
-            told["seconds"] = time.process_time() - begun
-            return algorithm.model(state).centers, told
-
-    fit(x[: max(4 * k, 2_000)], None if coreset is None else 2 * k, 3)
-    centers, told = fit(x, coreset, 1_000)
-    energy = fast_energy(x)(Mix.hard(centers, 1.0))
-    mix = Mix.hard(centers, energy)
-    if save_labels is not None:
-        np.save(save_labels, scores(x, mix).labels)
-    rows = told["rows"]
-    seeding = rows * k if init == "k-means++" else rows + CHAIN * k * k // 2
-    told["distances"] = (0 if coreset is None else n) + seeding + rows * k * told["iterations"]
-    return told | told_of_end(x, mix, None, partition)
-
-
 JOBS: dict[str, Callable[..., Record]] = {
     "ours": run_ours,
     "lloyd": run_lloyd,
     "faiss": run_faiss,
     "authors": run_authors,
     "vamm": run_vamm,
-    "auto": run_auto,
     "scikit-learn": run_scikit_learn,
     "means": run_means,
-    "by rule": run_by_rule,
 }
-"""What can be asked of a process of this module."""
+"""Jobs by name."""
 
 
-def main() -> None:
-    """Jobs one after the other, given as JSON; for processes that `vcgmm.py` starts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--child", required=True, help=argparse.SUPPRESS)
-    records = [JOBS[name](**arguments) for name, arguments in json.loads(parser.parse_args().child)]
-    sys.stdout.flush()
-    print(json.dumps({"records": records}))
+def child(*asked: tuple[str, Record]) -> list[Record]:
+    """Jobs one after the other."""
+    return [JOBS[name](**arguments) for name, arguments in asked]
 
 
 if __name__ == "__main__":
-    main()
+    parse(new_parser(__doc__), child)

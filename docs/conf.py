@@ -110,7 +110,6 @@ PAGES = {
     ROOT / "SECURITY.md": MADE / "security.md",
     ROOT / "deploy" / "README.md": MADE / "deploy.md",
     ROOT / "largek_dask" / "DESIGN.md": MADE / "design.md",
-    ROOT / "benchmarks" / "RESULTS.md": MADE / "results.md",
     **{path: MADE / "tutorials" / path.name for path in ROOT.glob("notebooks/[0-9]*.ipynb")},
 }
 LINK = re.compile(r"(\]\(|^\[\w+\]: )([^)\s#:]+)", re.MULTILINE)

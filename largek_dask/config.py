@@ -78,14 +78,6 @@ DEFAULTS: dict[str, Any] = {
         "retry-seconds": 300.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,
-        # looked after once an hour; never of jobs that are kept, and never a model or labels
-        "retention": {
-            # how long after its end a job's checkpoints are removed, such as 7d (None: never): to
-            # go on with it is then to begin anew
-            "checkpoints": "7d",
-            # how long after its end a job is, with its record, checkpoints and events
-            "jobs": None,
-        },
         # seconds without a job after which all workers end; None: they stay
         "idle-seconds": None,
         # the command, without a shell, that has them start again when there is a job

@@ -285,9 +285,10 @@ def noticed_before(record: Path, root: Path) -> list[tuple[Break, str]]:
         broken = Break(**entry)
         if not test:
             continue
+        file = root / broken.path
         same = [
             other
-            for other in breaks_of(broken.path, (root / broken.path).read_text())
+            for other in breaks_of(broken.path, file.read_text() if file.exists() else "")
             if (other.before, other.after) == (broken.before, broken.after)
         ]
         if same:

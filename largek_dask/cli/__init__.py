@@ -11,8 +11,8 @@ import click
 from largek_dask.cli.cluster import cluster as cluster_command
 from largek_dask.cli.common import Group
 from largek_dask.cli.coreset import coreset as coreset_command
-from largek_dask.cli.crew import drain as drain_command
 from largek_dask.cli.crew import workers as workers_command
+from largek_dask.cli.delete import delete as delete_command
 from largek_dask.cli.demo import demo as demo_command
 from largek_dask.cli.doctor import doctor as doctor_command
 from largek_dask.cli.elbow import elbow as elbow_command
@@ -28,12 +28,6 @@ from largek_dask.cli.path import path as path_command
 from largek_dask.cli.plot import plot as plot_command
 from largek_dask.cli.predict import predict as predict_command
 from largek_dask.cli.predict import score as score_command
-from largek_dask.cli.queue import pause as pause_command
-from largek_dask.cli.queue import priority as priority_command
-from largek_dask.cli.queue import resume as resume_command
-from largek_dask.cli.removing import delete as delete_command
-from largek_dask.cli.removing import gc as gc_command
-from largek_dask.cli.removing import keep as keep_command
 from largek_dask.cli.report import report as report_command
 from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
@@ -71,16 +65,10 @@ for command in (
     jobs_command,
     watch_command,
     cancel_command,
-    pause_command,
-    resume_command,
-    priority_command,
     logs_command,
     result_command,
     workers_command,
-    drain_command,
-    keep_command,
     delete_command,
-    gc_command,
     cluster_command,
 ):
     main.add_command(command)

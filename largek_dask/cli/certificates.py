@@ -1,63 +1,157 @@
-"""Certificates for ``largek cluster slurm``, made by the script of ``deploy/tls``."""
+"""TLS certificates by OpenSSL: of hosts, and of the folder of ``largek cluster slurm``."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import ssl
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.resources import as_file, files
 from pathlib import Path
 
 from largek_dask.errors import ClusterError, OutputError
 
-__all__ = ["FOLDER", "provide"]
+__all__ = ["make", "provide"]
 
-FOLDER = "tls"
-"""The folder of certificates in ``--home``."""
-NAMES = ("ca.pem", "node.pem", "node.key")
+FILES = ("ca.pem", "node.pem", "node.key")
 DAYS = 3650
-"""Days that certificates are valid, as the authority is: SLURM queues jobs again for years."""
+"""Validity of authorities, and of the certificates for SLURM, which requeues jobs for years."""
 LEAST = timedelta(days=30)
-"""Certificates that end sooner are replaced at a submit."""
+"""A submit replaces certificates that expire sooner."""
 INSECURE = (
     "or give --insecure: no TLS, so whoever has an account on the network of the nodes can run "
     "code as you"
 )
+# Not the machine's openssl.cnf, which may add extensions.
+CONFIG = "[req]\ndistinguished_name=name\n[name]\n"
 
 
-def provide(home: str) -> str | None:
-    """See to it that a folder has certificates that its owner alone can read.
-
-    Valid ones stay as they are, also those that the owner has put there. The folder itself is
-    closed to others: whoever can write there can run code as its owner.
+def make(out: Path, hosts: Sequence[Sequence[str]], at: str, days: int, renew: bool) -> list[str]:
+    """Make certificates of one authority, which is made once, and return lines that say so.
 
     Parameters
     ----------
-    home : str
-        Absolute path; nothing of it runs at the moment.
+    out : Path
+        Folder of the authority, ``ca.pem`` and ``ca.key``, and of one folder per host.
+    hosts : sequence of sequences of str
+        Names and addresses of each host; the first one names its folder.
+    at : str
+        Folder on the host into which its files will be copied, for ``tls.yaml``.
+    days : int
+        Validity in days.
+    renew : bool
+        Replace certificates that exist.
+    """
+    for name, *_ in hosts:
+        if (out / name / "node.pem").exists() and not renew:
+            raise OutputError(f"{out / name} has a certificate: --renew replaces it")
+    authority = out / "ca.pem", out / "ca.key"
+    extensions: tuple[str, ...]
+    lines = []
+    if not any(path.exists() for path in authority):
+        if renew:
+            raise OutputError(f"there is no authority in {out}, so nothing to renew")
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        extensions = (
+            "basicConstraints=critical,CA:TRUE,pathlen:0",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        )
+        _openssl(f"largek authority {datetime.now(UTC):%Y-%m-%d}", *authority, DAYS, extensions)
+        lines.append(f"{authority[0]}: a new authority for ten years; keep {authority[1]} secret")
+    if not all(path.exists() for path in authority):
+        raise OutputError(
+            f"{out} has only one of ca.pem and ca.key: restore the other, or use an empty folder"
+        )
+    for host in hosts:
+        folder = out / host[0]
+        # Processes of a cluster often connect by loopback.
+        names = [f"{'IP' if _is_address(name) else 'DNS'}:{name}"
+                 for name in dict.fromkeys((*host, "localhost", "127.0.0.1"))]  # fmt: skip
+        extensions = (
+            "basicConstraints=critical,CA:FALSE", "keyUsage=critical,digitalSignature",
+            "extendedKeyUsage=serverAuth,clientAuth", "authorityKeyIdentifier=keyid",
+            f"subjectAltName={','.join(names)}",
+        )  # fmt: skip
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _openssl(host[0], folder / "node.pem", folder / "node.key", days, extensions, authority)
+        shutil.copyfile(authority[0], folder / "ca.pem")
+        (folder / "tls.yaml").write_text(_settings(at.rstrip("/")), encoding="utf-8")
+        lines.append(f"{folder}: {', '.join(names)}, {days} days; copy it to {at} on {host[0]}")
+    return lines
 
-    Returns
-    -------
-    str or None
-        What has changed, to be printed; None if nothing has.
+
+def _is_address(name: str) -> bool:
+    return ":" in name or not name.strip("0123456789.")
+
+
+def _openssl(
+    subject: str,
+    certificate: Path,
+    key: Path,
+    days: int,
+    extensions: Sequence[str],
+    authority: tuple[Path, Path] | None = None,
+) -> None:
+    """Write a key and its certificate, or leave the ones before as they are."""
+    signer = () if authority is None else ("-CA", authority[0], "-CAkey", authority[1])
+    new = [path.with_name(f"{path.name}.new") for path in (certificate, key)]
+    command: list[str | Path] = [
+        "openssl", "req", "-x509", "-config", "/dev/stdin", "-newkey", "ec",
+        "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-sha256", *signer,
+        "-days", str(days), "-subj", f"/CN={subject}", "-out", new[0], "-keyout", new[1],
+    ]  # fmt: skip
+    for extension in ("subjectKeyIdentifier=hash", *extensions):
+        command += ["-addext", extension]
+    try:
+        done = subprocess.run(command, input=CONFIG, capture_output=True, text=True, umask=0o077)
+        if done.returncode:
+            words = " ".join(done.stderr.split())
+            raise ClusterError(
+                f"openssl, which must be 3 or newer, makes no {certificate}: {words}"
+            )
+        new[1].rename(key)
+        new[0].rename(certificate)
+    except FileNotFoundError as error:
+        raise ClusterError(
+            "there is no openssl on PATH, which makes certificates for TLS: load or install it"
+        ) from error
+    finally:
+        for path in new:
+            path.unlink(missing_ok=True)
+
+
+def _settings(folder: str) -> str:
+    """Return Dask's settings for certificates in a folder."""
+    pair = {"cert": f"{folder}/node.pem", "key": f"{folder}/node.key"}
+    tls = {role: dict(pair) for role in ("scheduler", "worker", "client")}
+    comm = {"require-encryption": True, "tls": {"ca-file": f"{folder}/ca.pem", **tls}}
+    # JSON, which is YAML.
+    return json.dumps({"distributed": {"comm": comm}}, indent=2) + "\n"
+
+
+def provide(home: str) -> str | None:
+    """Make certificates in ``home/tls`` unless valid ones exist; return a message if so.
+
+    Only the owner can open the folder ``home`` afterwards: who can write there can run code as
+    its owner. No process of it may be running.
 
     Raises
     ------
     OutputError
-        The folder is somebody else's, or its file system keeps no permissions.
+        The folder belongs to another user, or its file system has no permissions.
     ClusterError
-        There is no openssl, or it cannot do it.
+        openssl is missing, or fails.
     """
-    folder = Path(home) / FOLDER
+    folder = Path(home, "tls")
     try:
         os.chmod(home, 0o700)
         why = _why_not_valid(folder)
         if why is not None:
-            _make(home, folder)
+            _replace(home, folder)
         os.chmod(folder, 0o700)
         for path in folder.iterdir():
             if path.is_file():
@@ -77,23 +171,20 @@ def provide(home: str) -> str | None:
 
 
 def _why_not_valid(folder: Path) -> str | None:
-    """Why certificates cannot be used for the next weeks; None if they can."""
-    if absent := [name for name in NAMES if not (folder / name).is_file()]:
-        return "there were none" if absent == [*NAMES] else f"there was no {absent[0]}"
-    authority, certificate, key = (str(folder / name) for name in NAMES)
+    """Return why certificates cannot be used for the next weeks; None if they can."""
+    if absent := [name for name in FILES if not (folder / name).is_file()]:
+        return "there were none" if absent == [*FILES] else f"there was no {absent[0]}"
     try:
-        ends = _end_of(authority, certificate, key)
+        end = _end_of(*(str(folder / name) for name in FILES))
     except (ssl.SSLError, ValueError) as error:
         return f"the ones before were of no use: {getattr(error, 'verify_message', error)}"
-    if ends < datetime.now(UTC) + LEAST:
-        return f"the ones before end on {ends:%Y-%m-%d}"
-    return None
+    return f"the ones before end on {end:%Y-%m-%d}" if end < datetime.now(UTC) + LEAST else None
 
 
 def _end_of(authority: str, certificate: str, key: str) -> datetime:
-    """Return when the authority or the certificate ends, whichever is first.
+    """Return when the authority or the certificate expires, whichever is first.
 
-    A client with this authority accepts a server with this certificate, in memory.
+    A handshake in memory shows that a client with this authority accepts the certificate.
 
     Raises
     ------
@@ -101,7 +192,7 @@ def _end_of(authority: str, certificate: str, key: str) -> datetime:
         It does not, or the files are no certificates.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A key with a password is refused, and nobody asked for it.
+    # An encrypted key is refused instead of prompting for its password.
     server.load_cert_chain(certificate, key, lambda: "")
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
@@ -116,27 +207,15 @@ def _end_of(authority: str, certificate: str, key: str) -> datetime:
     return datetime.fromtimestamp(ends, UTC)
 
 
-def _make(home: str, folder: Path) -> None:
-    """Replace the certificates of a folder by new ones of a new authority."""
-    if shutil.which("openssl") is None:
-        raise ClusterError(
-            f"there is no openssl on PATH, which makes certificates for TLS: load or install it, "
-            f"{INSECURE}"
-        )
-    with (
-        tempfile.TemporaryDirectory(prefix=".largek-tls-", dir=home) as name,
-        as_file(files("largek_dask.cli") / "templates") as templates,
-    ):
-        done = subprocess.run(
-            ["bash", str(templates / "make.sh"), "--out", name, "--at", str(folder),
-             "--days", str(DAYS), "largek"],
-            capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        if done.returncode:
-            words = " ".join((done.stderr or done.stdout).split())
-            raise ClusterError(f"no certificates could be made: {words}. Mend that, {INSECURE}")
+def _replace(home: str, folder: Path) -> None:
+    """Make certificates of a new authority, and rename the folder of the ones before."""
+    with tempfile.TemporaryDirectory(prefix=".largek-tls-", dir=home) as name:
+        try:
+            make(Path(name), [["largek"]], str(folder), DAYS, renew=False)
+        except ClusterError as error:
+            raise ClusterError(f"{error}, {INSECURE}") from error
         made = Path(name)
         (made / "ca.key").rename(made / "largek" / "ca.key")
         if folder.exists():
-            folder.rename(folder.with_name(f"{FOLDER}.{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+            folder.rename(folder.with_name(f"{folder.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}"))
         (made / "largek").rename(folder)

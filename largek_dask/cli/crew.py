@@ -1,4 +1,4 @@
-"""``largek drain | workers``: what whoever looks after a scheduler needs."""
+"""``largek workers``: the workers of a scheduler."""
 
 from __future__ import annotations
 
@@ -9,38 +9,9 @@ import click
 from largek_dask.cli.common import Command, emit, option_service, option_storage
 from largek_dask.cli.jobs import service_at
 
-__all__ = ["drain", "workers"]
+__all__ = ["workers"]
 
 Options = dict[str, Any] | None
-
-
-@click.command(
-    cls=Command,
-    short_help="Have all jobs on disk, and begin none.",
-    example="largek drain --timeout 10m --scheduler tcp://host:8786",
-)
-@click.option("--timeout", metavar="TIME", help="Wait at most so long, such as 10m.")
-@click.option("--undo", is_flag=True, help="Have jobs begin again.")
-@option_service
-@option_storage
-def drain(
-    timeout: str | None,
-    undo: bool,
-    scheduler: str,
-    storage_options: Options,
-    as_json: bool,
-) -> None:
-    """Begin no job, hold those that run, and wait until all of it is on disk, as for an upgrade.
-
-    None begins, also when the scheduler has been started again, until --undo; those that ran come
-    first then. The exit code is 1 where not all is on disk after --timeout.
-    """
-    if undo and timeout is not None:
-        raise click.UsageError("give --timeout or --undo, not both")
-    with service_at(scheduler, storage_options) as service:
-        service.drain(timeout, undo=undo)
-    told = "Jobs begin again." if undo else "All jobs are on disk, and none begins."
-    emit({"draining": not undo}, as_json, lambda: told)
 
 
 @click.command(

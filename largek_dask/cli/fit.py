@@ -71,6 +71,7 @@ def fit(
     from largek_dask.driver.checkpoint import check_place
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
+    from largek_dask.driver.saved import keep_last_checkpoints
     from largek_dask.driver.storage import Folder
     from largek_dask.service.fitting import JOB_FILES, fit_into
 
@@ -112,6 +113,8 @@ def fit(
             labels=labels,
             events=() if as_json else (ProgressLine(),),
         )
+    if result.stop_reason != "interrupted":
+        keep_last_checkpoints(folder)
     told = what_came_out(folder, rows, options, model, result)
     emit(told, as_json, lambda: summary(told, rows.nbytes, result.objective, model.fit_figures()))
     if result.stop_reason == "interrupted":

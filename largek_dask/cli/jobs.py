@@ -33,13 +33,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "jobs", "logs", "result", "service_at", "submit", "watch"]
 
-ASIDE = ("data", "resume", "wait", "away", "scheduler", "storage_options", "as_json")
+ASIDE = (
+    "data", "resume", "accept_version", "wait", "away", "scheduler", "storage_options", "as_json",
+)  # fmt: skip
 """Parameters of `submit` that are no option of a job."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
-DRAINED = "the scheduler is drained; largek drain --undo ends that"
-ALL_AT_ONCE = 1_000
-"""Jobs in one answer, where all are asked for."""
 CONNECT_SECONDS = 10.0
 """Within so long a scheduler has to answer, or it is away."""
 PAUSE_SECONDS = 0.5
@@ -60,7 +59,6 @@ ID = re.compile(r"lk-[0-9a-f]+")
 )
 @fit_options
 @click.option("--name", help="Shown beside the id.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher begins sooner.")
 @click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
 @click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
 @click.option(
@@ -72,9 +70,14 @@ ID = re.compile(r"lk-[0-9a-f]+")
 @click.option(
     "--resume",
     metavar="ID",
-    help="Go on with a job that has ended, by other --max-iter, --tol, --max-time, --priority or "
-    "workers if given; or "
-    "with one that waits for its storage options since the scheduler was started again.",
+    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers if "
+    "given; or one that waits for its storage options or its version since the scheduler was "
+    "started again.",
+)
+@click.option(
+    "--accept-version",
+    is_flag=True,
+    help="With --resume: also if another version of largek has computed it; bits may differ then.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @option_away
@@ -86,6 +89,7 @@ def submit(
     /,
     data: str | None,
     resume: str | None,
+    accept_version: bool,
     wait: bool,
     away: str,
     scheduler: str,
@@ -100,6 +104,8 @@ def submit(
     only the name is kept, and the value is looked up in the scheduler's environment.
     """
     if resume is None:
+        if accept_version:
+            raise click.UsageError("give --resume ID with --accept-version")
         order = _new_job(data, storage_options, options)
     else:
         order = _changes(ctx, data)
@@ -107,7 +113,7 @@ def submit(
         if resume is None:
             job = service.submit(**order)
         else:
-            job = _resumed(service, resume, order, storage_options)
+            job = _resumed(service, resume, order, storage_options, accept_version)
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if as_json else job.id)
@@ -236,14 +242,20 @@ def _changeable() -> list[str]:
 
 
 def _resumed(
-    service: Service, job_id: str, changes: dict[str, Any], options: dict[str, Any] | None
+    service: Service,
+    job_id: str,
+    changes: dict[str, Any],
+    options: dict[str, Any] | None,
+    accept_version: bool,
 ) -> Job:
-    """The job, gone on with, or with the values that it waited for."""
+    """Resume a job, or supply the storage options that it waits for."""
     from largek_dask.errors import ParameterError
 
     job = service.job(job_id)
     if not (needs := job.status()["needs"]):
-        return service.submit(resume=job, storage_options=options, **changes)
+        return service.submit(
+            resume=job, storage_options=options, accept_version=accept_version, **changes
+        )
     if changes:
         raise ParameterError(
             f"job {job_id} has not ended yet, it waits for {', '.join(needs)}: give these by "
@@ -270,22 +282,12 @@ def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--state", multiple=True, metavar="STATE", help="May be repeated."),
             click.option("--owner", metavar="USER", help="Who submitted them."),
             click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'."),
-            click.option("--algorithm", metavar="NAME", help="As it was asked for."),
             click.option(
                 "--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days."
             ),
-            click.option("--until", metavar="TIME", help="Submitted before."),
             click.option(
-                "--order",
-                type=click.Choice(["created", "newest", "oldest", "name"]),
-                default="created",
-                show_default=True,
-                help="created: the newest ones, of which the newest is the last.",
+                "--limit", type=int, default=100, show_default=True, help="The newest N of these."
             ),
-            click.option(
-                "--limit", type=int, default=100, show_default=True, help="Most of these."
-            ),
-            click.option("--after", metavar="TEXT", help="Go on where the list before has ended."),
         )
     ):
         command = option(command)
@@ -325,59 +327,37 @@ def jobs(
         query["owner"] = this_user()
     given = set(_given(ctx))
     is_filtered = bool(given - {"scheduler", "storage_options", "as_json"})
-    if every and given & {"limit", "after"}:
-        raise click.UsageError("give --all, or --limit and --after, not both")
+    if every:
+        if "limit" in given:
+            raise click.UsageError("give --all or --limit, not both")
+        query["limit"] = None
     with service_at(scheduler, storage_options) as service:
-        after = None
         if is_filtered:
-            rows, counts, after = _asked_for(service, query, every)
+            found = service.jobs(**query)
+            rows, counts = found.rows, found.counts
         else:
             rows, counts = service.overview()
-        store, draining = service.store, service.draining
-    told = {"store": store, "jobs": rows, "counts": counts, "after": after, "draining": draining}
-    # Order and limit leave none out.
-    is_narrowed = bool(set(query) - {"order", "limit"})
-    emit(told, as_json, lambda: _listing(rows, counts, after, store, draining, is_narrowed))
-
-
-def _asked_for(
-    service: Service, query: dict[str, Any], every: bool
-) -> tuple[list[dict[str, Any]], dict[str, int], str | None]:
-    """Rows of jobs, how many there are by state, and where those that are left begin."""
-    if not every:
-        found = service.jobs(**query)
-        return found.rows, found.counts, found.after
-    query["limit"] = ALL_AT_ONCE
-    found = service.jobs(**query)
-    pages = [found.rows]
-    while (after := found.after) is not None:
-        found = service.jobs(**{**query, "after": after})
-        pages.append(found.rows)
-    # The newest page comes first, whose newest job is the last.
-    pages = pages[::-1] if query["order"] == "created" else pages
-    return [row for page in pages for row in page], found.counts, None
+        store = service.store
+    told = {"store": store, "jobs": rows, "counts": counts}
+    is_narrowed = bool(set(query) - {"limit"})
+    emit(told, as_json, lambda: _listing(rows, counts, store, is_narrowed))
 
 
 def _listing(
     rows: list[dict[str, Any]],
     counts: Mapping[str, int],
-    after: str | None,
     store: str,
-    draining: bool = False,
     is_narrowed: bool = False,
 ) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
-    drained = [Text(f"no job begins: {DRAINED}")] if draining else []
     if not rows:
         is_empty = not (counts or is_narrowed)
         none = f"no jobs in {store}" if is_empty else f"none of the jobs in {store} is as asked for"
-        return Lines(Text(none), *drained)
+        return Text(none)
     told = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    lines = [Text(f"{told} · {len(rows):,} shown"), *drained]
-    if after is not None:
-        lines.append(Text(f"more: --after {after}", overflow="fold"))
+    lines = [Text(f"{told} · {len(rows):,} shown")]
     return Lines(_table(rows), *lines)
 
 

@@ -213,12 +213,23 @@ class Checkpoints(Generic[State]):
         self.folder.publish(f"{name}.json", json.dumps(record, allow_nan=False).encode())
         self._newest = n
         self._damaged.discard(n)
-        self._prune(n)
+        self._prune(n, self._keep)
 
-    def _prune(self, newest: int) -> None:
+    def keep_last(self) -> None:
+        """Remove all checkpoints but the last whole one.
+
+        Raises
+        ------
+        OSError, CheckpointError
+            As of :meth:`latest`; or one cannot be removed.
+        """
+        if len(self._published()) > 1 and (last := self.latest()) is not None:
+            self._prune(last.n_iter, keep=1)
+
+    def _prune(self, newest: int, keep: int) -> None:
         """Remove what is too old or damaged, and arrays that were never published."""
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
-        kept = {f"{n:06d}{end}" for n in whole[-self._keep :] for end in (".json", ".zarr")}
+        kept = {f"{n:06d}{end}" for n in whole[-keep:] for end in (".json", ".zarr")}
         # Records first: arrays without a record are nothing, a record without arrays is damage.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)

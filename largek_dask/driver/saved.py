@@ -18,8 +18,9 @@ from largek_dask.driver.run import state_class
 from largek_dask.driver.starts import counted_value
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import LostJobError, RecoveryWarning, warn
 
-__all__ = ["Saved", "best_saved"]
+__all__ = ["Saved", "best_saved", "keep_last_checkpoints"]
 
 START = re.compile(r"\d{2,}")
 
@@ -50,18 +51,49 @@ def best_saved(folder: Folder) -> Saved | None:
     RecoveryWarning
         A damaged checkpoint was passed over.
     """
-    streams = sorted(int(name) for name in folder.sub("starts").names() if START.fullmatch(name))
-    places = [(0, folder), *((n, folder.sub(f"starts/{n:02d}")) for n in streams)]
     about = description_in(folder)
     mixture = None if about is None else about["job"].get("mixture")
     best: Saved | None = None
-    for stream, place in places:
+    for stream, place in _starts_in(folder):
         saved = _saved(stream, place, mixture)
         if saved is None:
             continue
         if best is None or saved.objective.is_better(saved.value, best.value):
             best = saved
     return best
+
+
+def keep_last_checkpoints(folder: Folder) -> None:
+    """Remove all checkpoints but the last whole one of each start, from which to resume.
+
+    Raises
+    ------
+    LostJobError
+        Another scheduler has the job.
+
+    Warns
+    -----
+    RecoveryWarning
+        They cannot be read or removed now; that does no harm.
+    """
+    try:
+        for _, place in _starts_in(folder):
+            Checkpoints(place, _any_state()).keep_last()
+    except LostJobError:
+        raise
+    except Exception as error:  # drivers raise errors of their own kinds
+        warn(f"Old checkpoints in {folder.url} are not removed: {error}", RecoveryWarning)
+
+
+def _starts_in(folder: Folder) -> list[tuple[int, Folder]]:
+    """The starts of a fit: their numbers and folders."""
+    streams = sorted(int(name) for name in folder.sub("starts").names() if START.fullmatch(name))
+    return [(0, folder), *((n, folder.sub(f"starts/{n:02d}")) for n in streams)]
+
+
+def _any_state() -> Any:
+    """The union of the state classes of all algorithms."""
+    return functools.reduce(operator.or_, _algorithms())
 
 
 def _algorithms() -> dict[type[Any], Algorithm[Any]]:
@@ -72,12 +104,10 @@ def _algorithms() -> dict[type[Any], Algorithm[Any]]:
 
 
 def _saved(stream: int, folder: Folder, mixture: str | None) -> Saved | None:
-    known = _algorithms()
-    states: Any = functools.reduce(operator.or_, known)
-    progress: Progress[Any] | None = Checkpoints(folder, states).latest()
+    progress: Progress[Any] | None = Checkpoints(folder, _any_state()).latest()
     if progress is None:
         return None
-    algorithm = known[type(progress.state)]
+    algorithm = _algorithms()[type(progress.state)]
     # What it answers may depend on what it is asked.
     kind = kind_of_problem(algorithm, mixture)
     algorithm = replace(algorithm, problem=kind(n_clusters=1))

@@ -70,7 +70,7 @@ PAGE_JOBS = 50
 """Jobs in one answer of the list."""
 MOST_SEARCH = 200
 """Characters of a search."""
-RANKS = {"running": 0, "waiting": 1, "queued": 2, "paused": 3, "unreadable": 4}
+RANKS = {"running": 0, "waiting": 1, "queued": 2, "unreadable": 3}
 """Order of states in the list; all others come last."""
 SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 

@@ -632,11 +632,10 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
 
 
 def _job(seen: Seen, heard: Heard) -> Panel | None:
-    # What is off says nothing: that a job is not kept, not cleared, not held.
     told = [
         (name, _in_words(value))
         for name, value in seen.status.items()
-        if name not in LIVE and value is not False and value not in (None, "", [], {})
+        if name not in LIVE and value not in (None, "", [], {})
     ]
     if not told:
         return None

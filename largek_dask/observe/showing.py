@@ -54,7 +54,6 @@ COLORS = {
     "queued": "yellow",
     "waiting": "magenta",
     "running": "blue",
-    "paused": "yellow",
     "finished": "green",
     "failed": "red",
     "cancelled": "yellow",

@@ -48,7 +48,7 @@ from largek_dask.passes.network import require_open
 from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.known import ACTIVE
-from largek_dask.service.listing import Order, moment_of
+from largek_dask.service.listing import moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.reaching import new_client, reach
 from largek_dask.service.scheduler_file import Finder
@@ -66,8 +66,6 @@ WITHOUT_JOBS_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
 TELL_SECONDS = 10.0
 """Whoever waits for so long for a scheduler that is away is told so."""
-DRAIN_SECONDS = 0.1
-"""How often it is looked whether all is on disk."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Without an answer for so long a scheduler is away, and is asked again, where a file says that it
@@ -417,13 +415,11 @@ class Service:
         storage_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         resume: str | Job | None = None,
+        accept_version: bool = False,
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job, or go on with one that has ended.
-
-        Whatever can be known to go wrong is found now: data, numbers, memory, output, and the
-        versions and the view of every worker.
+        """Submit a job, or resume one that has ended, after checks of all that it needs.
 
         Parameters
         ----------
@@ -435,7 +431,7 @@ class Service:
         output : str
             URL of a new folder: model, labels, checkpoints, events.
         seed, random_state : int
-            Two names of the seed: give one of them. 0 by default.
+            Two names of the seed, 0 by default.
         max_time : float or str, optional
             Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
@@ -447,17 +443,19 @@ class Service:
         name : str, optional
             Shown beside the id.
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time``, ``priority`` and
-            ``workers`` may be given with it.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may be
+            given with it.
+        accept_version : bool
+            With ``resume``, whether this version may continue what another one has computed, as a
+            waiting job (``reason`` "version") needs. Its model's provenance names both.
         workers : mapping, optional
-            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: with fewer than ``min`` (1) it
-            waits; it uses at most ``max``, the same ones while they live, which have all ``tags``
-            (``dask worker --resources bigmem=1``). No bit of the model depends on it.
+            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: the fewest (1) and most workers
+            that it uses, and tags that these have (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
             worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
-            Gaussians, which is fitted instead, and ``dither`` of one; ``priority``: higher first.
+            Gaussians, which is fitted instead, and ``dither`` of one.
 
         Returns
         -------
@@ -477,7 +475,9 @@ class Service:
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
-            return self._resumed(resume, changes, secrets)
+            return self._resumed(resume, changes, secrets, accept_version)
+        if accept_version:
+            raise ParameterError("accept_version=True needs resume=, the id of a job.")
         asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options))
         return self._new({**changes, "storage_options": public}, asked, secrets)
 
@@ -507,12 +507,17 @@ class Service:
                     warn(advice, ClusterWarning)
 
     def _resumed(
-        self, job: str | Job, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+        self,
+        job: str | Job,
+        changes: Mapping[str, Any],
+        secrets: Mapping[str, Any],
+        accept_version: bool,
     ) -> Job:
-        """A job that has ended, gone on with."""
+        """Resume a job."""
         check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
-        self.ask("resume", id=job_id, changes=changes, secrets=secrets)
+        asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
+        self.ask("resume", id=job_id, **asked)
         self.start_workers()
         return Job(self, job_id)
 
@@ -524,15 +529,10 @@ class Service:
         owner: str | None = None,
         name: str | None = None,
         since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        algorithm: str | None = None,
-        order: Order = "created",
-        limit: int = 100,
-        after: str | None = None,
+        older_than: datetime | str | None = None,
+        limit: int | None = 100,
     ) -> JobList:
-        """Jobs of the scheduler: the last hundred, or those that are asked for.
-
-        They are looked for on the scheduler, where 10,000 jobs are no burden.
+        """Jobs of the scheduler: the last hundred, or those that pass all filters.
 
         Parameters
         ----------
@@ -542,39 +542,31 @@ class Service:
             Who submitted it.
         name : str, optional
             A pattern for the name, such as ``"night*"``.
-        since, until : datetime or str, optional
-            When it was submitted: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
+        since : datetime or str, optional
+            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
             unless it says otherwise), or how long ago, such as ``"12h"`` or ``"30d"``.
-        algorithm : str, optional
-            Its name, as it was asked for.
-        order : str
-            ``"created"``: the newest, of which the oldest comes first, so that ``[-1]`` is the
-            newest job; ``"newest"``: the same, the newest first; ``"oldest"``: from the oldest
-            on; ``"name"``.
-        limit : int
-            Most jobs, 1 to 1,000.
-        after : str, optional
-            The attribute ``after`` of the list before, to go on behind it.
+        older_than : datetime or str, optional
+            Ended before then.
+        limit : int or None
+            Maximum number of jobs, the newest ones; None: all.
 
         Returns
         -------
         JobList
+            The oldest first, so that ``[-1]`` is the newest job.
 
         Raises
         ------
         ParameterError
-            Something is not of its kind.
+            A filter is not valid, or a date is in the future.
         """
         asked = {
             "state": [state] if isinstance(state, str) else _as_list(state),
             "owner": owner,
             "name": name,
             "since": None if since is None else moment_of(since, "since"),
-            "until": None if until is None else moment_of(until, "until"),
-            "algorithm": algorithm,
-            "order": order,
+            "ended_before": None if older_than is None else moment_of(older_than, "older_than"),
             "limit": limit,
-            "after": after,
         }
         return JobList(self, self.ask_again("jobs", query=asked))
 
@@ -604,102 +596,6 @@ class Service:
                     rows[job_id] = self.ask("status", id=job_id)
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
         return ordered, recent["counts"]
-
-    def gc(
-        self,
-        older_than: datetime | str,
-        *,
-        state: str | Sequence[str] | None = None,
-        owner: str | None = None,
-        keep_last: int = 0,
-        outputs: bool = False,
-        dry_run: bool = False,
-    ) -> list[dict[str, Any]]:
-        """Remove jobs that have ended long ago: their records, checkpoints and events.
-
-        None that is kept (:meth:`Job.keep`). They are removed one after the other, while others
-        run.
-
-        Parameters
-        ----------
-        older_than : datetime or str
-            Since when they have ended: how long ago, such as ``"30d"``, or a date such as
-            ``"2026-11-25"`` (UTC unless it says otherwise).
-        state : str or sequence of str, optional
-            How they ended, any of these: "finished", "failed", "cancelled".
-        owner : str, optional
-            Who submitted them.
-        keep_last : int
-            So many of these jobs, those that have ended last, stay whatever their age.
-        outputs : bool
-            Whether models and labels are removed as well; else they stay where they are.
-        dry_run : bool
-            Only tell them.
-
-        Returns
-        -------
-        list of dict
-            Of each job, the one that ended first first: ``id``, ``name``, ``state``, ``owner``,
-            ``ended`` (UTC), ``bytes`` of what is removed, ``removed`` (whether it is), and else
-            ``why`` not.
-
-        Raises
-        ------
-        ParameterError
-            A time in the future, a state of jobs that have not ended, or what is not of its kind.
-        """
-        when = older_than.isoformat() if isinstance(older_than, datetime) else older_than
-        asked = {
-            "older_than": when,
-            "state": [state] if isinstance(state, str) else _as_list(state),
-            "owner": owner,
-            "keep_last": keep_last,
-            "outputs": outputs,
-            "dry_run": dry_run,
-        }
-        rows: list[dict[str, Any]] = []
-        after = None
-        while True:
-            found = self.ask("sweep", asked={**asked, "after": after})
-            rows += found["jobs"]
-            if (after := found["after"]) is None:
-                return rows
-
-    def drain(self, timeout: float | str | None = None, *, undo: bool = False) -> None:
-        """Begin no job any more, hold those that run, and wait until all of it is on disk.
-
-        The scheduler may be stopped then, for an upgrade for one. Jobs may be submitted meanwhile;
-        none begins, also after a restart, until ``undo=True``. Those that ran come first then.
-
-        Parameters
-        ----------
-        timeout : float or str, optional
-            How long to wait; it is drained nevertheless.
-        undo : bool
-            Have jobs begin again; nothing is waited for.
-
-        Raises
-        ------
-        TimeoutError
-            Not all is on disk yet.
-        """
-        until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
-        left = self.ask_again("drain", drained=not undo)
-        while not undo and (left["running"] or left["unkept"]):
-            if until is not None and time.monotonic() > until:
-                what = ", ".join([*left["running"], *left["unkept"]][:5])
-                raise TimeoutError(f"not all is on disk yet ({what}); no job begins.")
-            time.sleep(DRAIN_SECONDS)
-            left = self.ask_again("left")
-            if not left["draining"]:
-                raise ClusterError(
-                    f"the draining of {self._where} was undone meanwhile: call drain() again."
-                )
-
-    @property
-    def draining(self) -> bool:
-        """Whether no job begins, since :meth:`drain`."""
-        return bool(self.ask_again("left")["draining"])
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers of the cluster, by name.
@@ -766,17 +662,12 @@ class JobList(list[Job]):
     Attributes
     ----------
     rows : list of dict
-        What is known of each: ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``,
-        ``priority``, ``algorithm``, ``n_clusters``, ``output``. Long texts are cut, by "…".
-        ``Job.status`` has all of it.
+        Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
+        (None if it has not), ``algorithm``, ``n_clusters`` and ``output``. ``Job.status`` has more.
     counts : dict
-        How many jobs there are by state, among those that are asked for but for their state.
+        Number of jobs by state that pass all filters but the one by state.
     total : int
-        How many jobs are asked for: those of this list, and others beyond its limit.
-    draining : bool
-        Whether no job begins, since :meth:`Service.drain`.
-    after : str or None
-        To be given to the next question, for those that follow; None where none do.
+        Number of jobs that pass all filters, those beyond the limit included.
     """
 
     def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
@@ -784,8 +675,6 @@ class JobList(list[Job]):
         self.rows: list[dict[str, Any]] = found["jobs"]
         self.counts: dict[str, int] = found["counts"]
         self.total: int = found["total"]
-        self.draining: bool = found.get("draining", False)
-        self.after: str | None = found["after"]
 
     def _repr_html_(self) -> str:
         return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")

@@ -6,7 +6,6 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from largek_dask.driver.checkpoint import RESUMED as CHECKPOINTS
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.labels import are_whole
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
 
 __all__ = [
-    "CHECKPOINTS",
     "JOB_FILES",
     "LABELS",
     "MODEL",

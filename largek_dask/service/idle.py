@@ -143,8 +143,7 @@ class IdleWorkers(threading.Thread):
     def _wants(self, job: KnownJob) -> bool:
         if job.running:
             return True
-        held = job.state in (*ENDS, "paused") or job.reason in ("credentials", "version")
-        return not (held or self._register.is_drained)
+        return job.state not in ENDS and job.reason not in ("credentials", "version")
 
     def _start(self, now: float) -> str | None:
         records = self._tenure.records

@@ -7,7 +7,7 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -65,15 +65,13 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, paused, finished, failed, cancelled; unreadable
-            while the scheduler cannot read its record, and tries again), ``reason`` (what it waits
-            for: storage, workers, memory, credentials, version), ``note`` (the same in words),
+            ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
+            scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
+            storage, workers, memory, credentials, version), ``note`` (the same in words),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, ``kept`` (see :meth:`keep`),
-            ``cleared`` (its checkpoints are removed by their age), ``draining`` (no job begins:
-            ``Service.drain``), while it is queued or waits ``queue`` (its ``position`` ``of`` how
-            many that are queued; ``waits_for``: place, paused, which is that no job begins, or a
+            of this package that have computed it, while it is queued or waits
+            ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
             reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
             ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
@@ -114,8 +112,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            pausing, draining, paused, resumed, priority, kept, accepted, cancelling,
-            finished, failed, cancelled, deleted.
+            accepted, cancelling, finished, failed, cancelled, deleted.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -248,20 +245,16 @@ class Job:
         SchedulerAwayError
             The scheduler has been away for longer than the service waits.
         """
-        return self._reach(ENDS, timeout)
-
-    def _reach(self, states: Sequence[str], timeout: float | str | None) -> str:
-        """Wait for one of these states; which one it is."""
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         with self._service.following(self.id) as news:
-            while (state := self._state_by(until)) not in states:
+            while (state := self._state_by(until)) not in ENDS:
                 left = POLL_SECONDS
                 if until is not None:
                     left = min(left, until - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} is {state}; it goes on.")
                 with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in (*LAST, *states):
+                    while news.get(timeout=left)["event"] not in LAST:
                         left = min(left, 0.1)
         return state
 
@@ -321,64 +314,6 @@ class Job:
         """Ask the job to end; its best model so far stays."""
         self._service.ask_again("cancel", id=self.id)
 
-    def pause(self, timeout: float | str | None = None) -> str:
-        """Hold the job until :meth:`resume`, and wait until it has ended what it was doing.
-
-        One that runs writes a checkpoint and gives back its place and all that workers hold for
-        it; the time until it goes on does not count in ``max_time``. One that is queued or waits
-        is held where it is.
-
-        Parameters
-        ----------
-        timeout : float or str, optional
-            How long to wait; the job is held nevertheless.
-
-        Returns
-        -------
-        str
-            ``"paused"``; or how it ended, where that came first.
-
-        Raises
-        ------
-        ParameterError
-            It has ended, or is paused already.
-        TimeoutError
-            It has not ended what it was doing.
-        """
-        self._service.ask("pause", id=self.id)
-        return self._reach(("paused", *ENDS), timeout)
-
-    def resume(self, *, accept_version: bool = False) -> None:
-        """Let a job that is paused go on, before others of its priority.
-
-        Its model will have the bits of one that was never paused. (A job that has ended is gone on
-        with by ``submit(resume=)``.)
-
-        Parameters
-        ----------
-        accept_version : bool
-            Whether the scheduler's version may go on with what another one has computed: such a
-            job waits for that, ``reason`` "version". The bits of its result may be others then
-            than those of either version alone; its model's provenance tells both.
-
-        Raises
-        ------
-        ParameterError
-            It is not paused, and waits for no such word.
-        """
-        self._service.ask("unpause", id=self.id, accept_version=bool(accept_version))
-        self._service.start_workers()
-
-    def set_priority(self, priority: int) -> None:
-        """Change the priority of a job that does not run: those of a higher one begin sooner.
-
-        Raises
-        ------
-        ParameterError
-            It runs, or has ended.
-        """
-        self._service.ask("priority", id=self.id, priority=priority)
-
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""
         check_secrets(storage_options)
@@ -387,33 +322,23 @@ class Job:
         )
         return found
 
-    def keep(self, kept: bool = True) -> None:
-        """Have the job stay, whatever its age and whoever removes jobs; ``False``: no longer.
-
-        Raises
-        ------
-        ParameterError
-            It is being removed.
-        """
-        self._service.ask_again("keep", id=self.id, kept=bool(kept))
-
     def delete(self, *, outputs: bool = False) -> int | None:
-        """Remove a job that has ended: its record, checkpoints and events.
+        """Delete a job that has ended: its record, checkpoints and events.
 
         Parameters
         ----------
         outputs : bool
-            Whether its model and labels are removed as well; else they stay where they are.
+            Whether its model and labels are deleted as well; otherwise they stay where they are.
 
         Returns
         -------
         int or None
-            Bytes of its files; None where it is gone already.
+            Bytes of its files; None if it is gone already.
 
         Raises
         ------
         ParameterError
-            It has not ended, or is kept, or the values of storage options are needed for it.
+            It has not ended, or the values of storage options are needed for it.
         """
         try:
             found: int = self._service.ask("delete", id=self.id, outputs=bool(outputs))

@@ -17,6 +17,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import check_secrets, options_of, output_folder
+from largek_dask.service.deletion import Deletions
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
 from largek_dask.service.known import KnownJob, unreadable_status
@@ -28,18 +29,17 @@ from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec, check_asked
-from largek_dask.service.steering import Steering
 from largek_dask.service.store import Records, Result, checked_id
 from largek_dask.service.submissions import Check, Submissions
-from largek_dask.service.sweeping import Sweeper
 from largek_dask.service.tenure import Tenure
+from largek_dask.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["CHANGEABLE", "Jobs"]
 
-CHANGEABLE = ("max_iter", "tol", "max_time", "priority", "workers")
+CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """What may be different when a job that has ended is gone on with: nothing that changes bits."""
 
 
@@ -66,10 +66,6 @@ class Jobs:
 
     Attributes
     ----------
-    steering : Steering
-        What may be asked of jobs that have not ended.
-    sweeper : Sweeper
-        Removes jobs that have.
     idle : IdleWorkers, optional
         Ends workers while there are no jobs.
 
@@ -96,9 +92,8 @@ class Jobs:
         self._submissions = Submissions(register, tenure, owner, connect, tell, workers)
         self._queue = Queue(register, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(register, tenure)
-        self._tender = Tender(register, tenure, *tend)
-        self.steering = Steering(register)
-        self.sweeper = Sweeper(register, tenure)
+        self._deletions = Deletions(register, tenure)
+        self._tender = Tender(register, tenure, self._deletions.finish, *tend)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -106,7 +101,6 @@ class Jobs:
         """Take the store, take up all jobs that have not ended, and run what is submitted."""
         self._queue.start()
         self._tender.start()
-        self.sweeper.start()
         if self.idle is not None and self.idle.is_on:
             self.idle.start()
 
@@ -119,8 +113,7 @@ class Jobs:
             Jobs that had not stopped after ``seconds``.
         """
         self._tender.stop()
-        self.sweeper.stop()
-        threads = [self._queue, self._tender, self.sweeper]
+        threads = [self._queue, self._tender]
         if self.idle is not None and self.idle.is_on:
             self.idle.stop()
             threads.append(self.idle)
@@ -210,16 +203,35 @@ class Jobs:
         spec = JobSpec.parse(document)
         return self._submissions.take(spec, secrets, owner, check).record.id
 
-    def resume(self, job_id: str, changes: Mapping[str, Any], secrets: Mapping[str, Any]) -> str:
-        """Go on with a job that has ended, by other stop rules if these are given.
+    def resume(
+        self,
+        job_id: str,
+        changes: Mapping[str, Any],
+        secrets: Mapping[str, Any],
+        accept_version: bool = False,
+    ) -> str:
+        """Resume a job that has ended, with other stop rules if given, or that awaits its version.
+
+        Parameters
+        ----------
+        job_id : str
+        changes : mapping
+            New values of fields of the job, of those in ``CHANGEABLE``.
+        secrets : mapping
+            Values of storage options that are only in memory.
+        accept_version : bool
+            Whether this version may continue what another version has computed.
 
         Raises
         ------
         ParameterError
-            It has not ended, or something else is to be changed.
+            It has not ended and does not wait for its version, or another field is to be changed.
         """
         check_asked(secrets=secrets, changes=changes)
         job = self._register.find(job_id)
+        if job.state not in ENDS and job.reason == "version":
+            self._accept_version(job, accept_version, changes, secrets)
+            return job_id
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
@@ -236,22 +248,44 @@ class Jobs:
             has_model = ended is not None and ended.digest is not None and not job.loss
             job.waiting = None
             job.go_on()
+            versions = job.record.versions
+            if accept_version and job.is_of_other_version:
+                versions = (*versions, __version__)
             job.change(
                 self._tenure.records.update,
                 spec=spec,
                 run=run,
+                versions=versions,
                 cancel=False,
-                paused=False,
-                resumed=None,
                 result=None,
                 before=ended if has_model else None,
                 failure=None,
                 ended=None,
-                cleared=False,
             )
             # It begins when this thread lets go of it, and tells of that later.
             job.tell({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
+
+    def _accept_version(
+        self, job: KnownJob, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+    ) -> None:
+        """Let this version continue a job that has not ended, if that is accepted."""
+        job_id = job.record.id
+        if not accept:
+            raise ParameterError(f"job {job_id} waits: {job.told}, or continue it with that one.")
+        if changes:
+            raise ParameterError(
+                f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
+                "accept its version."
+            )
+        with self._changed:
+            job.supply(secrets)
+            job.change_now(versions=(*job.record.versions, __version__))
+            versions = list(job.record.versions)
+            job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
+            job.go_on()
+            self._changed.notify_all()
+        self._register.keep(job)
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Values of storage options for a job that waits for them; those that it still needs."""
@@ -272,9 +306,7 @@ class Jobs:
         return self._placed([self._register.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Statuses with what jobs wait for, their places in the queue, and whether none begins."""
-        for status in statuses:
-            status["draining"] = self._register.is_drained
+        """Statuses with what jobs wait for, and their places in the queue."""
         if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
             for status in wait:
@@ -309,8 +341,7 @@ class Jobs:
         """
         query = Query.of(asked)
         self._register.wait_until_looked()
-        found = listing(self._register.jobs(), dict(self._register.unreadable), query)
-        return {**found, "draining": self._register.is_drained}
+        return listing(self._register.jobs(), dict(self._register.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""
@@ -385,8 +416,8 @@ class Jobs:
         return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Remove a job that has ended: see :meth:`Sweeper.delete`."""
-        return self.sweeper.delete(job_id, outputs)
+        """Delete a job that has ended: see :meth:`Deletions.delete`."""
+        return self._deletions.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
         """A function that leaves out all secrets of all jobs, and these, of what is told."""

@@ -37,12 +37,12 @@ from largek_dask.version import __version__
 
 __all__ = ["ACTIVE", "STATES", "KnownJob", "Reason", "unreadable_status"]
 
-ACTIVE = ("queued", "waiting", "running", "paused")
+ACTIVE = ("queued", "waiting", "running")
 """States of a job that has not ended."""
 STATES = (*ACTIVE, *ENDS, "unreadable")
 """All states of a job; the last is that of one whose record cannot be read."""
 
-Why = Literal["cancel", "pause", "drain", "shutdown", "lost"]
+Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 """What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
@@ -232,11 +232,9 @@ class KnownJob:
 
     @property
     def state(self) -> str:
-        """One of queued, waiting, running, paused, and the states of a result."""
+        """One of queued, waiting, running, and the states of a result."""
         if (result := self.result) is not None:
             return result.state
-        if self.is_held:
-            return "paused"
         if self.reason is not None:
             return "waiting"
         return "running" if self.running else "queued"
@@ -244,7 +242,7 @@ class KnownJob:
     @property
     def reason(self) -> Reason | None:
         """What it waits for, if it does."""
-        if self.record.result is not None or self.is_held:
+        if self.record.result is not None:
             return None
         if not self.running and self.needs():
             return "credentials"
@@ -262,11 +260,6 @@ class KnownJob:
     def ended(self) -> float:
         """When it ended, in seconds since 1970; where that is not known, when it was first seen."""
         return self._known_since if self.record.ended is None else self.record.ended
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is paused, and has ended what it was doing when that was asked."""
-        return self.record.paused and not self.running
 
     @property
     def is_of_other_version(self) -> bool:
@@ -385,7 +378,7 @@ class KnownJob:
             return (
                 f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
                 f"{__version__}: the bits of its result may be others if it goes on, which "
-                "resume(accept_version=True) accepts"
+                "submit(resume=id, accept_version=True) accepts"
             )
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
@@ -403,7 +396,6 @@ class KnownJob:
             "owner": record.owner,
             "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
             "run": record.run,
-            "priority": record.spec.priority,
             "data": record.spec.data,
             "output": record.spec.output,
             "algorithm": record.spec.algorithm.name,
@@ -418,8 +410,6 @@ class KnownJob:
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
             "versions": list(record.versions),
-            "kept": record.kept,
-            "cleared": record.cleared,
             # Who has all jobs knows its place among them.
             "queue": None,
             **record.spec.objective.told(),

@@ -77,7 +77,7 @@ MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Questions about files of one job that may be under way, if the first has taken so long."""
 POOLS = {
     **dict.fromkeys(("submit", "start workers"), "submit"),
-    **dict.fromkeys(("resume", "delete", "sweep", "model", "events"), "files"),
+    **dict.fromkeys(("resume", "delete", "model", "events"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
 }
 """Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
@@ -383,7 +383,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     given["document"], given["secrets"], given["owner"], check_workers
                 )
             case "resume":
-                return jobs.resume(given["id"], given["changes"], given["secrets"])
+                accepted = bool(given.get("accept_version"))
+                return jobs.resume(given["id"], given["changes"], given["secrets"], accepted)
             case "supply":
                 return jobs.supply(given["id"], given["secrets"])
             case "jobs":
@@ -395,28 +396,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
-            case "pause":
-                return jobs.steering.pause(given["id"])
-            case "unpause":
-                return jobs.steering.resume(given["id"], bool(given.get("accept_version")))
-            case "drain":
-                return jobs.steering.drain(given["drained"])
-            case "left":
-                return jobs.steering.left_to_drain()
             case "workers":
                 return self._crew.rows()
             case "retire":
                 return self._crew.retire(given["worker"])
-            case "priority":
-                return jobs.steering.set_priority(given["id"], given["priority"])
             case "cancel":
                 return jobs.cancel(given["id"])
-            case "keep":
-                return jobs.sweeper.keep(given["id"], given["kept"])
             case "delete":
                 return jobs.delete(given["id"], given["outputs"])
-            case "sweep":
-                return jobs.sweeper.sweep(given["asked"])
         raise ParameterError(
             f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
             "install the same version on both sides."

@@ -1,17 +1,11 @@
-"""Which job of a scheduler runs next.
-
-The one of highest priority; then one that was paused; then of the user with the fewest running jobs
-and the fewest begun; then the oldest. A cancel takes no place in the queue.
-"""
+"""The queue of a scheduler: first come, first served. A cancel takes no place in it."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +71,6 @@ class Queue(threading.Thread):
         """The workers when they were looked at last; None: not known."""
         self._changed = register.changed
         self._runners: set[Runner] = set()
-        self._served: Counter[str] = Counter()
-        """How many runs of each owner have begun: the one with the fewest comes first."""
         self._closing = False
 
     def run(self) -> None:
@@ -141,16 +133,13 @@ class Queue(threading.Thread):
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
-        if self._register.is_drained:
-            return chosen
-        held = [job.record.paused or job.is_of_other_version for job in waiting]
         waiting = [
             job
-            for job, is_held in zip(waiting, held, strict=True)
-            if not (job.record.cancel or is_held or job.lacking)
+            for job in waiting
+            if not (job.record.cancel or job.is_of_other_version or job.lacking)
         ]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
-        in_turn = self._fitting(self._in_turn(waiting, jobs), jobs)
+        in_turn = self._fitting(sorted(waiting, key=_age), jobs)
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
 
     def _memory_of(self, job: KnownJob) -> ProcessMemory | None:
@@ -173,19 +162,17 @@ class Queue(threading.Thread):
         """Where all jobs that are queued or wait stand, by id.
 
         ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
-        that are queued, ``waits_for`` one of place, memory, paused (no job begins), storage,
-        workers, credentials and version, and ``why``, a sentence.
+        that are queued, ``waits_for`` one of place, memory, storage, workers, credentials and
+        version, and ``why``, a sentence.
         """
         jobs = self._register.jobs()
         queued = [job for job in jobs if job.state == "queued"]
-        wanted, why = self._wanted(sum(job.running for job in jobs))
         found: dict[str, dict[str, Any]] = {}
         taken = [job.holds for job in jobs if job.running]
         # Memory counts while there is a place.
-        is_free = wanted == "place" and self._has_place(jobs)
-        for n, job in enumerate(self._in_turn(queued, jobs), start=1):
-            told = job.note if wanted == "place" and job.note else why
-            about = {"position": n, "of": len(queued), "waits_for": wanted, "why": told}
+        is_free, why = _place_of_next(len(taken))
+        for n, job in enumerate(sorted(queued, key=_age), start=1):
+            about = {"position": n, "of": len(queued), "waits_for": "place", "why": job.note or why}
             found[job.record.id] = about
             if is_free and (short := does_not_fit(self._memory_of(job), taken)) is not None:
                 about.update(waits_for="memory", why=short)
@@ -196,60 +183,7 @@ class Queue(threading.Thread):
                 found[job.record.id] = {**about, "why": job.told}
         return found
 
-    def _has_place(self, jobs: Iterable[KnownJob]) -> bool:
-        return sum(job.running for job in jobs) < int(config.get("service.concurrent-jobs"))
-
-    def _wanted(self, running: int) -> tuple[str, str]:
-        """What jobs that are queued wait for, and that in words."""
-        most = int(config.get("service.concurrent-jobs"))
-        if self._register.is_drained:
-            return "paused", "the scheduler is drained, no job begins until that is undone"
-        if running < most:
-            return "place", "it begins in a moment"
-        told = f"{count_of(running, 'job')} {'runs' if running == 1 else 'run'}"
-        if not running:
-            told = "no job runs"
-        return "place", f"{told}, as many as may (largek.service.concurrent-jobs: {most})"
-
-    def _in_turn(self, waiting: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
-        """Jobs that wait, in the order in which they would begin if none came or ended."""
-        running = Counter(job.record.owner for job in jobs if job.running)
-        served = Counter(self._served)
-        by_priority: dict[int, dict[str, list[KnownJob]]] = {}
-        ahead: dict[int, list[tuple[float, str, KnownJob]]] = {}
-        # The oldest of an owner is the last.
-        for job in sorted(waiting, key=lambda job: job.record.created, reverse=True):
-            record = job.record
-            of_owner = by_priority.setdefault(record.spec.priority, {})
-            if record.resumed is None:
-                of_owner.setdefault(record.owner, []).append(job)
-            else:
-                before = ahead.setdefault(record.spec.priority, [])
-                before.append((record.resumed, record.id, job))
-
-        def turn(owner: str, queue: list[KnownJob]) -> tuple[int, int, float, str]:
-            return running[owner], served[owner], queue[-1].record.created, owner
-
-        for priority, queues in sorted(by_priority.items(), reverse=True):
-            for *_, job in sorted(ahead.get(priority, ())):
-                yield job
-                running[job.record.owner] += 1
-                served[job.record.owner] += 1
-            turns = [turn(owner, queue) for owner, queue in queues.items()]
-            heapq.heapify(turns)
-            while turns:
-                owner = turns[0][-1]
-                yield queues[owner].pop()
-                running[owner] += 1
-                served[owner] += 1
-                if queues[owner]:
-                    heapq.heapreplace(turns, turn(owner, queues[owner]))
-                else:
-                    heapq.heappop(turns)
-
     def _launch(self, job: KnownJob) -> None:
-        if not job.tries:
-            self._served[job.record.owner] += 1
         job.begin()
         # A running job keeps this memory, even if workers change.
         job.holds = self._memory_of(job)
@@ -285,6 +219,22 @@ class Queue(threading.Thread):
                 if job.running:
                     job.ask_to_stop("shutdown")
             return list(self._runners)
+
+
+def _age(job: KnownJob) -> tuple[float, str]:
+    """Sort key of jobs: the oldest begins first."""
+    return job.record.created, job.record.id
+
+
+def _place_of_next(running: int) -> tuple[bool, str]:
+    """Whether one more job may run, and what the next one waits for, as a sentence."""
+    most = int(config.get("service.concurrent-jobs"))
+    if running < most:
+        return True, "it begins in a moment"
+    told = f"{count_of(running, 'job')} {'runs' if running == 1 else 'run'}"
+    if not running:
+        told = "no job runs"
+    return False, f"{told}, as many as may (largek.service.concurrent-jobs: {most})"
 
 
 def _lacking(job: KnownJob, cluster: Cluster | None) -> Waiting | None:

@@ -64,8 +64,6 @@ class Register:
         Set while the jobs are here.
     unreadable : dict
         Jobs whose records cannot be read at the moment, and why.
-    is_drained : bool
-        No job is to begin.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class Register:
         self._ready = ready
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
-        self.is_drained = False
         self._tenure = tenure
         self._tell = tell
         self.shelf = Shelf()
@@ -118,13 +115,12 @@ class Register:
         stamps = records.stamps()
         with warnings_heard_by(lambda message, _: logger.warning(message)):
             found, unreadable = records.all()
-        is_drained = records.is_drained()
         jobs = {record.id: self._earlier(record) for record in found}
         with self.changed:
             if not self._tenure.is_held or self._tenure.records is not records:
                 return
             self._jobs.update(jobs)
-            self.unreadable, self.is_drained = unreadable, is_drained
+            self.unreadable = unreadable
             self._stamps = stamps
             self._look_until = time.monotonic() + OUTPUT_SECONDS
             ended = (job for job in jobs.values() if job.record.result is not None)
@@ -282,24 +278,6 @@ class Register:
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
-    def set_drained(self, drained: bool) -> None:
-        """Have no job begin from now on, also after a restart; or again.
-
-        Raises
-        ------
-        OutputError
-            That cannot be kept; nothing has changed.
-        """
-        before, self.is_drained = self.is_drained, self.is_drained or drained
-        try:
-            self._tenure.records.set_drained(drained)
-        except BaseException:
-            self.is_drained = before
-            raise
-        with self.changed:
-            self.is_drained = drained
-            self.changed.notify_all()
-
     def tend(self) -> None:
         """Write and read the records that could not be before."""
         for job in self.jobs():
@@ -356,9 +334,7 @@ class Register:
 class Tender(threading.Thread):
     """Looks after a register's records again and again, and after what else lies in its store."""
 
-    def __init__(
-        self, register: Register, tenure: Tenure, also: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, register: Register, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
         self._register = register
         self._tenure = tenure
@@ -374,7 +350,8 @@ class Tender(threading.Thread):
             try:
                 if self._register.loaded.is_set():
                     self._register.tend()
-                    self._also()
+                    for call in self._also:
+                        call()
                     if (room := room_of(self._tenure.records.folder)) is not None:
                         self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.

@@ -20,6 +20,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
+from largek_dask.driver.saved import keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -113,8 +114,6 @@ class Runner(threading.Thread):
         finally:
             job.snapshot = None
             job.running = False
-            if job.state == "paused":
-                job.tell({"event": "paused", "run": job.record.run})
             self._done()
 
     # --- waiting ----------------------------------------------------------------------------------
@@ -246,6 +245,7 @@ class Runner(threading.Thread):
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
             else:
+                keep_last_checkpoints(folder)
                 self._publish(folder, result)
         finally:
             self._sinks.pop()
@@ -364,7 +364,7 @@ class Runner(threading.Thread):
                 log=False,
                 callbacks=(self._remember,),
                 cancelled=job.is_stopped,
-                held=lambda: job.stopped_for in ("pause", "drain"),
+                held=lambda: job.stopped_for == "shutdown",
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None

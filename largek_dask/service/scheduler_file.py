@@ -223,7 +223,7 @@ class Finder:
             raise ClusterError(
                 f"{self.place} says {told.address}, which asks for certificates, and {files}: be "
                 "the user who has started the scheduler, or set DASK_CONFIG to the folder of a "
-                "tls.yaml with certificates of your own (deploy/tls/make.sh makes them)"
+                "tls.yaml with certificates of your own (`largek cluster certificates` makes them)"
             )
         return found
 

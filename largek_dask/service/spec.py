@@ -244,8 +244,6 @@ class JobSpec(BaseModel):
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
     """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
-    priority: Annotated[int, Field(ge=-1_000, le=1_000)] = 0
-    """Jobs of a higher priority begin sooner."""
     workers: WorkersSpec | None = None
     """None: all that there are."""
     name: Name | None = None

@@ -8,7 +8,6 @@ there, one scheduler a store (see ``lease.py``)::
     claims/000001.json          who has the store
     late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
     scheduler.json              where that one is, for clients and workers (scheduler_file.py)
-    drained.json                there while no job is to begin
     idle                        there while workers are to end (idle.py)
 
 In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
@@ -23,6 +22,7 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -58,12 +58,12 @@ from largek_dask.version import __version__
 __all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
 
 FORMAT: Literal[1] = 1
-LATER = ("paused", "resumed", "ended", "kept", "cleared", "deleting", "versions")
+LATER = ("ended", "deleting", "versions")
 """Fields that records have only where they say something."""
-FORMER = frozenset({"notices", "notify"})
-"""Fields of earlier versions' records and of their specs that are ignored."""
-DRAINED = "drained.json"
-"""A file of the store that is there while no job is to begin."""
+REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
+"""Fields of records of earlier versions that are ignored."""
+REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
+"""Fields of job documents of earlier versions that are ignored."""
 IDLE = "idle"
 """A file of the store that is there while workers are to end, as no job wants them."""
 LATE = "late"
@@ -149,11 +149,7 @@ class _Document(BaseModel):
     result: Result | None
     before: Result | None = None
     failure: Result | None = None
-    paused: bool = False
-    resumed: Annotated[float, Field(ge=0)] | None = None
     ended: Annotated[float, Field(ge=0)] | None = None
-    kept: bool = False
-    cleared: bool = False
     deleting: Deleting | None = None
     versions: Annotated[list[Word], Field(max_length=1_000)] = []
     takes: Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)] | None = (
@@ -182,17 +178,9 @@ class Record:
     """How the last run that has left a model ended, if this one goes on from it."""
     failure: Result | None = None
     """How this run failed, where :attr:`before` stands instead."""
-    paused: bool = False
-    """Whether it is held until somebody lets it go on."""
-    resumed: float | None = None
-    """When that was, in seconds since 1970: it comes before others of its priority then."""
     ended: float | None = None
     """When this run ended, in seconds since 1970; None while it has not, or where an earlier
     version has kept it."""
-    kept: bool = False
-    """Whether it is removed neither by its age nor on demand."""
-    cleared: bool = False
-    """Whether its checkpoints have been removed since it ended."""
     deleting: Deleting | None = None
     """What is being removed of it: a scheduler that comes back goes on with that."""
     versions: tuple[str, ...] = ()
@@ -265,25 +253,6 @@ class Records:
             It cannot be written.
         """
         self.folder.guarded(self.check).publish(name, document)
-
-    def is_drained(self) -> bool:
-        """Whether no job is to begin, whichever scheduler has the store."""
-        return self.folder.exists(DRAINED)
-
-    def set_drained(self, drained: bool) -> None:
-        """Have no job begin from now on; or again.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError
-            It cannot be written.
-        """
-        if drained:
-            self.post(DRAINED, b'{"format": 1}\n')
-        else:
-            self.folder.guarded(self.check).remove(DRAINED)
 
     def is_idle(self) -> bool:
         """Whether workers are to end, whichever scheduler has the store."""
@@ -438,7 +407,7 @@ class Records:
             document = json.loads(
                 self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
             )
-            found = _Document.model_validate(_without_former(document))
+            found = _Document.model_validate(_without(REMOVED, document))
         except FileNotFoundError:
             raise JobNotFoundError(
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
@@ -459,7 +428,7 @@ class Records:
                 f"{self._folder.url}/{name} is the record of another job: move it away."
             )
         try:
-            spec = JobSpec.parse(_without_former(found.spec))
+            spec = JobSpec.parse(_without(REMOVED_FROM_SPEC, found.spec))
         except ParameterError as error:
             raise ParameterError(
                 f"{self._folder.url}/{name}: {str(error).rstrip('.')}. A newer largek_dask may "
@@ -475,11 +444,7 @@ class Records:
             result=found.result,
             before=found.before,
             failure=found.failure,
-            paused=found.paused,
-            resumed=found.resumed,
             ended=found.ended,
-            kept=found.kept,
-            cleared=found.cleared,
             deleting=found.deleting,
             versions=tuple(found.versions),
             takes=found.takes,
@@ -537,11 +502,11 @@ class Records:
         return text[:1_000]
 
 
-def _without_former(document: Any) -> Any:
-    """Drop fields that only earlier versions had."""
+def _without(names: Collection[str], document: Any) -> Any:
+    """A JSON object without these fields; anything else as it is."""
     if not isinstance(document, dict):
         return document
-    return {name: value for name, value in document.items() if name not in FORMER}
+    return {name: value for name, value in document.items() if name not in names}
 
 
 def _other_format(error: Exception) -> str | None:

@@ -46,8 +46,8 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
         if scheme == "tls" and is_tls:
             return (
                 f"{address} speaks TLS, and a certificate is refused ({error}): use certificates "
-                "of one authority on all machines (deploy/tls/make.sh makes and renews them), and "
-                "look at them with `openssl s_client`"
+                "of one authority on all machines (`largek cluster certificates` makes and renews "
+                "them), and look at them with `openssl s_client`"
             )
         if scheme == "tls":
             return (

@@ -127,13 +127,13 @@ def test_submit_and_wait(run, data, tmp_path):
 
 def test_options_reach_the_job(service, submit):
     weights = ("--normalize", "l2", "--on-bad-rows", "skip", "--init", "k-means++", "--n-init", 2)
-    limits = ("--max-iter", 7, "--max-time", "1m", "--priority", 3, "--set", "b0=100")
+    limits = ("--max-iter", 7, "--max-time", "1m", "--set", "b0=100")
     limits += ("--workers-min", 1, "--workers-max", 3)
     job_id = submit("--algorithm", "nmbatch", *weights, *limits, "--storage-option", "auto_mkdir=1")
     spec = job_on_the_scheduler(service, job_id).record.spec
     assert spec.algorithm.model_dump() == {"name": "nmbatch", "parameters": {"b0": 100}}
     assert (spec.normalize, spec.on_bad_rows, spec.init) == ("l2", "skip", "k-means++")
-    assert (spec.n_init, spec.max_iter, spec.max_time, spec.priority) == (2, 7, 60.0, 3)
+    assert (spec.n_init, spec.max_iter, spec.max_time) == (2, 7, 60.0)
     assert spec.in_memory == ("auto_mkdir",)
     assert spec.workers.model_dump() == {"min": 1, "max": 3, "tags": []}
 
@@ -314,23 +314,17 @@ def test_jobs_are_found(run, three, tag):
     one, two, other = three
     assert set(three) <= set(states(run))
     assert list(states(run, "--name", f"{tag}*")) == [one, two]
-    assert list(states(run, "--name", f"{tag}*", "--order", "newest")) == [two, one]
     mine = states(run, "--mine", "--state", "queued")
     assert one in mine
     assert other not in mine
     assert list(states(run, "--owner", f"owner-{tag}")) == [other]
-    assert list(states(run, "--algorithm", "auto", "--since", "1h", "--name", f"{tag}-1")) == [one]
-    assert states(run, "--until", "1h") == {}
-    first = listed(run, "--name", f"{tag}*", "--limit", 1)
-    assert [job["id"] for job in first["jobs"]] == [two]
-    assert first["counts"] == {"queued": 2}
-    rest = listed(run, "--name", f"{tag}*", "--limit", 1, "--after", first["after"])
-    assert [job["id"] for job in rest["jobs"]] == [one]
-    assert rest["after"] is None
+    assert list(states(run, "--since", "1h", "--name", f"{tag}-1")) == [one]
+    last = listed(run, "--name", f"{tag}*", "--limit", 1)
+    assert [job["id"] for job in last["jobs"]] == [two]
+    assert last["counts"] == {"queued": 2}
     assert set(states(run, "--all")) >= set(three)
     shown = run("jobs", "--name", f"{tag}*", "--limit", 1).stdout
     assert "2 queued · 1 shown" in shown
-    assert f"more: --after {first['after']}" in "".join(shown.split("\n"))
     for asked in (("--name", f"{tag}*", "--state", "failed"), ("--owner", "nobody")):
         shown = run("jobs", *asked).stdout
         assert re.search(r"none of the jobs in .+is as asked for", " ".join(shown.split()))
@@ -339,40 +333,7 @@ def test_jobs_are_found(run, three, tag):
     assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
 
 
-def test_all_jobs_come_in_order_however_many_pages(run, three, monkeypatch):
-    monkeypatch.setattr("largek_dask.cli.jobs.ALL_AT_ONCE", 1)
-    for order in ("created", "newest"):
-        found = list(states(run, "--all", "--state", "queued", "--order", order))
-        assert found == (three if order == "created" else three[::-1])
-
-
-def test_jobs_are_paused_and_go_on(run, submit, three, data, tmp_path):
-    one, two, _ = three
-    told = json.loads(run("pause", one, two, "--json").stdout)
-    assert told == {"jobs": [{"id": n, "before": "queued", "state": "paused"} for n in (one, two)]}
-    assert set(states(run, "--state", "paused")) == {one, two}
-    assert "is paused already" in run("pause", one, code=1).stderr
-    assert f"Job {one} has priority 5; it is held." in run("priority", one, 5).stdout
-    done = run("resume", one).stdout
-    assert f"Job {one} was paused; it is queued now." in done
-    told_of_none = "no job runs, as many as may (largek.service.concurrent-jobs: 0)"
-    assert json.loads(run("priority", one, "--json", "--", -5).stdout) == {
-        "id": one, "state": "queued", "priority": -5,
-        "queue": {"position": 2, "of": 2, "waits_for": "place", "why": told_of_none},
-    }  # fmt: skip
-    assert "not paused" in run("resume", one, code=1).stderr
-    for command, said in (
-        ("pause", f"Job {one} was queued; it is paused now."),
-        ("resume", f"Job {one} was paused; it is queued now."),
-        ("keep", f"Job {one} stays."),
-    ):
-        done = run(command, one, "lk-nobody", code=1)
-        assert done.stdout == f"{said}\n", "what was done is told though the next one fails"
-        assert "there is no job lk-nobody" in done.stderr
-
-
-def test_a_running_job_is_paused_by_its_client(service, run, submit):
-    """Workers forget it, and a place is free; what comes then is that of one never paused."""
+def test_workers_forget_a_job_that_is_cancelled(service, run, submit):
     job_id = submit("--name", "endless", *ENDLESS)
     job = service.job(job_id)
     eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
@@ -380,56 +341,40 @@ def test_a_running_job_is_paused_by_its_client(service, run, submit):
         worker.plugins[WorkPlugin.name].jobs for worker in service.client.cluster.workers.values()
     ]
     assert any(held)
-    told = json.loads(run("pause", job_id, "--json").stdout)["jobs"]
-    assert [job["state"] for job in told] == ["paused"]
-    eventually(lambda: not any(held), "workers have forgotten it")
-    step = job.status()["step"]
-    assert "paused" in run("logs", job_id).stdout.splitlines()[-1]
-    run("resume", job_id)
-    eventually(lambda: job.status().get("step", 0) > step, "it goes on")
     run("cancel", job_id)
     assert job.wait("60s") == "cancelled"
+    eventually(lambda: not any(held), "workers have forgotten it")
 
 
-def test_jobs_are_kept_and_removed(run, submit, service, tmp_path):
+def test_jobs_are_deleted(run, submit, service, tmp_path):
     job_id = submit("--max-iter", 2)
     service.job(job_id).wait("60s")
-    assert json.loads(run("keep", job_id, "--json").stdout) == {
-        "jobs": [{"id": job_id, "kept": True}]
-    }
-    assert "is kept: let it go" in run("delete", job_id, code=1).stderr
-    quiet = ("--older-than", "0s", "--owner", this_user())
-    assert job_id not in run("gc", *quiet, "--dry-run").stdout
-    assert "need not stay" in run("keep", job_id, "--undo").stdout
-    shown = run("gc", *quiet, "--dry-run").stdout
-    assert job_id in shown
-    assert "would be removed" in shown
-    told = json.loads(run("delete", job_id, "--json").stdout)["jobs"]
-    assert [(job["id"], job["removed"]) for job in told] == [(job_id, True)]
-    assert told[0]["bytes"] > 0
-    assert run("delete", job_id).stdout == f"Job {job_id} is gone.\n"
-    assert json.loads(run("delete", job_id, "--json").stdout)["jobs"][0]["removed"] is False
+    running = submit("--name", "endless", *ENDLESS, "--out", tmp_path / "endless")
+    refused = run("delete", running, job_id, "--json", code=1)
+    assert f"job {running} is " in refused.stderr
+    assert "cancel it first" in refused.stderr
+    told = {row["id"]: row for row in json.loads(refused.stdout)["jobs"]}
+    assert (told[running]["deleted"], told[job_id]["deleted"]) == (False, True)
+    assert told[job_id]["bytes"] > 0
+    assert run("delete", job_id).stdout == f"Job {job_id} is deleted: it was gone already.\n"
     assert (tmp_path / "run" / "model.zarr").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
-    assert service.job(submit_again := submit_to(run, tmp_path)).wait("60s") == "finished"
-    rows = json.loads(run("gc", *quiet, "--outputs", "--json").stdout)["jobs"]
-    assert {row["id"]: row["removed"] for row in rows}[submit_again]
+    again = submit_to(run, tmp_path)
+    assert service.job(again).wait("60s") == "finished"
+    old = ("delete", "--older-than", "0s", "--owner", this_user(), "--state")
+    assert again not in run(*old, "failed", "--json").stdout
+    assert f"Job {again} is deleted: " in run(*old, "finished", "--outputs").stdout
     assert not (tmp_path / "again" / "model.zarr").exists()
-    assert run("gc", *quiet).stdout == "no job is as old as that\n"
-    assert "is in the future" in run("gc", "--older-than", "2999-01-01", code=1).stderr
+    assert run(*old, "finished").stdout == "No job is as old as that.\n"
+    assert running in states(run, "--all")
+    run("cancel", running)
+    service.job(running).wait("60s")
 
 
-def test_a_scheduler_is_drained_and_its_workers_are_listed(run, service):
+def test_workers_are_listed(run):
     rows = json.loads(run("workers", "--json").stdout)
     assert [row["version"] for row in rows["workers"]] == [lk.__version__]
     assert rows["workers"][0]["address"] in run("workers").stdout
-    assert json.loads(run("drain", "--timeout", "60s", "--json").stdout) == {"draining": True}
-    assert service.draining
-    assert service.jobs().draining
-    assert "no job begins: the scheduler is drained" in run("jobs").stdout
-    assert json.loads(run("jobs", "--json").stdout)["draining"] is True
-    assert run("drain", "--undo").stdout == "Jobs begin again.\n"
-    assert not service.draining
 
 
 def test_workers__the_address_is_whole_in_a_narrow_terminal():
@@ -448,23 +393,15 @@ def test_workers__the_address_is_whole_in_a_narrow_terminal():
 
 
 def test_a_version_is_accepted(run, three, service):
-    one, two, _ = three
-    for job_id in (one, two):
-        known = job_on_the_scheduler(service, job_id)
-        known.record = replace(known.record, versions=("0.0.9",))
-    assert states(run, "--state", "waiting") == {one: "waiting", two: "waiting"}
-    assert "give resume(accept_version=True)" in run("resume", one, code=1).stderr
-    assert f"Job {one} has priority 2; it is waiting: it was computed by largek_dask 0.0.9" in (
-        " ".join(run("priority", one, 2).stdout.split())
-    )
-    told = json.loads(run("resume", one, "--accept-version", "--json").stdout)["jobs"]
-    assert told == [{"id": one, "before": "waiting", "state": "queued"}]
-    told = json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout)["jobs"]
-    assert [job["id"] for job in told] == [two]
-    assert service.job(two).status()["versions"] == ["0.0.9", lk.__version__]
-    assert json.loads(run("resume", "--accept-version", "--waiting", "--json").stdout) == {
-        "jobs": []
-    }
+    one = three[0]
+    known = job_on_the_scheduler(service, one)
+    known.record = replace(known.record, versions=("0.0.9",))
+    assert states(run, "--state", "waiting") == {one: "waiting"}
+    refused = run("submit", "--resume", one, code=1).stderr
+    assert "it was computed by largek_dask 0.0.9" in " ".join(refused.split())
+    run("submit", "--resume", one, "--accept-version")
+    assert service.job(one).state == "queued"
+    assert service.job(one).status()["versions"] == ["0.0.9", lk.__version__]
 
 
 def submit_to(run, tmp_path):
@@ -499,16 +436,14 @@ def submit_to(run, tmp_path):
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
         (["watch"], 2, "Missing argument 'ID_OR_FOLDER'"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
-        (["pause", "lk-1"], 1, "there is no job lk-1"),
-        (["resume"], 2, "give ID..., or --waiting"),
-        (["resume", "lk-1", "--waiting"], 2, "give ID..., or --waiting"),
-        (["resume", "--waiting"], 2, "add --accept-version"),
-        (["priority", "lk-1", "high"], 2, "'high' is not a valid integer"),
+        (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),
-        (["drain", "--undo", "--timeout", "1s"], 2, "not both"),
         (["workers", "--retire", "nobody"], 1, "there is no worker 'nobody'"),
-        (["gc"], 2, "Missing option '--older-than'"),
-        (["gc", "--older-than", "1d", "--state", "running"], 1, "have not ended are not removed"),
+        (["delete"], 2, "give ID..., or --older-than"),
+        (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "belong to --older-than"),
+        (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
+        (["delete", "--older-than", "2999-01-01"], 1, "must be a date in the past"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),

@@ -19,7 +19,6 @@ from largek_dask.cli import main
 from largek_dask.cli.crew import _listing as _workers
 from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
-from largek_dask.cli.removing import _listing as _removed
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
@@ -79,14 +78,7 @@ QUEUED = [
               "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"),
 ]  # fmt: skip
 OTHERS = {
-    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "QQ" * 50, "store"),
-    "gc": lambda: _removed(
-        [
-            JOB | {"owner": "somebody-else", "ended": JOB["created"], "bytes": 3 << 30, "why": why}
-            for why in (None, "storage_options['key'] has not been supplied: call supply()")
-        ],
-        dry_run=False,
-    ),
+    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
     "workers": lambda: _workers(
         [
             {
@@ -124,7 +116,7 @@ def _summary_table(status: dict[str, Any]) -> Any:
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses that the commands are given."""
     folder = tmp_path_factory.mktemp("widths")
-    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
     found = {name: str(folder / name) for name in ("npy.npy", "x", "run", "path")}
     np.save(found["npy.npy"], x)
     lk.ingest(x, found["x"], progress=False)
@@ -183,8 +175,7 @@ def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words; `warmup` compiles, and has
     # names and values like `fit`.
-    lines = {"submit", "cancel", "pause", "resume", "priority", "logs", "warmup",
-             "keep", "delete", "drain"}  # fmt: skip
+    lines = {"submit", "cancel", "logs", "warmup", "delete"}
     assert set(main.commands) == told | lines
 
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from click.testing import CliRunner, Result
+
+from largek_dask.cli import main
+from tests.helpers.needs import program
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -98,3 +104,18 @@ def steps(out: str | Path) -> list[int]:
     with contextlib.suppress(FileNotFoundError):
         return [event["step"] for event in events(out) if event["event"] == "step"]
     return []
+
+
+def make_certificates(*arguments: Any, check: bool = True) -> Result:
+    """Run ``largek cluster certificates``."""
+    program("openssl", "Debian's openssl")
+    done = CliRunner().invoke(main, ["cluster", "certificates", *map(str, arguments)])
+    assert not check or done.exit_code == 0, done.output
+    return done
+
+
+def certificate_folder(folder: Path) -> str:
+    """The folder in which ``tls.yaml`` expects certificates by default; made in a new folder."""
+    make_certificates("--out", folder / "tls", "a")
+    [found] = set(re.findall(r"(/.*)/\w+\.(?:pem|key)", (folder / "tls/a/tls.yaml").read_text()))
+    return str(found)

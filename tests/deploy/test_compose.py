@@ -18,7 +18,7 @@ import yaml
 from largek_dask import config
 from largek_dask.observe.hosts import Hosts
 from tests.deploy import composed
-from tests.deploy.running import DEPLOY, ROOT
+from tests.deploy.running import DEPLOY, ROOT, certificate_folder
 from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "compose"
@@ -274,20 +274,21 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
 
 
-def test_tls_changes_no_more_than_the_protocol():
+def test_tls_changes_no_more_than_the_protocol(tmp_path):
     plain, encrypted = composed.loaded()["services"], composed.loaded(OVERLAY)["services"]
     assert [*plain["scheduler"]["command"], "--protocol=tls"] == encrypted["scheduler"]["command"]
+    folder = certificate_folder(tmp_path)
+    for name in ("scheduler", "worker", "jupyter"):
+        assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
+        assert encrypted[name]["volumes"][-1]["target"] == folder
+        assert encrypted[name]["environment"].pop("DASK_CONFIG") == folder
+        # Dask reads that folder without being told, too.
+        assert plain[name]["environment"].pop("DASK_CONFIG") == "/etc/dask"
     for name in ("worker", "jupyter"):
         old, new = (str([one[name]["command"], one[name]["environment"]]) for one in
                     (plain, encrypted))  # fmt: skip
         assert old.count("tcp://") == 1
         assert old.replace("tcp://", "tls://") == new
-    text = (DEPLOY / "tls" / "tls.yaml").read_text()
-    folders = set(re.findall(r": (/.*)/\w+\.\w+$", text, re.M))
-    for name in ("scheduler", "worker", "jupyter"):
-        assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
-        assert {encrypted[name]["volumes"][-1]["target"]} == folders
-        assert encrypted[name]["configs"][-1] == {"source": "tls", "target": "/etc/dask/tls.yaml"}
     for name in ("store", "bucket", "prometheus", "grafana"):
         assert plain[name] == encrypted[name]
 

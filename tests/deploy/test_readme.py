@@ -129,7 +129,7 @@ def test_words_that_have_changed_are_noticed():
 
 
 def table_of_results(mark: str) -> list[list[str]]:
-    text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    text = (ROOT / "docs" / "results" / "sizing.md").read_text()
     [found] = re.findall(rf"<!-- {mark}:begin -->\n(.*?)<!-- {mark}:end -->", text, re.S)
     lines = [line for line in found.splitlines() if line.startswith("|")]
     head = [cell.strip() for cell in lines[0].strip("|").split(" | ")]
@@ -177,7 +177,7 @@ def test_sizing__the_formula_gives_what_was_planned():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_sizing__is_what_is_planned_now(algorithm, tmp_path):
-    """Whoever changes a plan has `python -m benchmarks.sizing --plans --write` make the tables."""
+    """After a change of plans `python -m benchmarks.sizing --plans --write` makes the tables."""
     n, d, k = 80_000_000, 32, 1_000
     found = json.loads((RESULTS / "sizing.json").read_text())["plans"]
     wanted = {"n": n, "d": d, "k": k, "algorithm": algorithm}
@@ -202,7 +202,9 @@ def test_commands_have_what_is_typed():
 
     typed = part("Upgrade") + part("Back-up") + part("What to watch") + part("What it looks like")
     commands = set(re.findall(r"largek (\w+)(?: \w+)?((?: (?:ID|ADDR|--[\w-]+))*)", typed))
-    assert {"drain", "resume", "doctor", "gc", "logs", "workers"} <= {name for name, _ in commands}
+    assert {"submit", "delete", "doctor", "jobs", "logs", "workers"} <= {
+        name for name, _ in commands
+    }
     for name, options in commands:
         if name == "cluster":
             continue

@@ -237,7 +237,7 @@ def test_links_to_documents_lead_to_their_pages(site):
         site, "made/readme"
     )
     assert "made/readme.html" in links_of(site, "start/install")
-    assert "made/results.html" in links_of(site, "made/design")
+    assert "results/index.html" in links_of(site, "made/design")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from largek_dask.passes.local import LocalPasses
 
 R = np.random.default_rng(3)
 GROUPS = 11
-X = (12 * R.normal(size=(GROUPS, 4))[R.integers(GROUPS, size=2_000)]) + R.normal(size=(2_000, 4))
+X = (12 * R.normal(size=(GROUPS, 3))[R.integers(GROUPS, size=2_000)]) + R.normal(size=(2_000, 3))
 
 
 def passes_over(x, weight=None, n_threads=1):

@@ -1,8 +1,8 @@
 """``python -m tests.faults --minutes 60``: all faults, all algorithms, all moments, and a table.
 
 The scenarios that take minutes come first; then every combination is done once in a seeded order,
-and again until the time is over. With ``--write`` the table goes into `benchmarks/RESULTS.md`. With
-``--go-on`` what the run before had no time for is done, and its table grows.
+and again until the time is over. With ``--write`` the table goes into `docs/results/service.md`.
+With ``--go-on`` what the run before had no time for is done, and its table grows.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Fault:
     redoes = True
     """Whether something has to be computed again."""
     follows: ClassVar[str]
-    """What happens then, for the table in `benchmarks/RESULTS.md`."""
+    """Consequence, for the table in `docs/results/service.md`."""
 
     def __init__(self, moment: Moment | None = None) -> None:
         if moment is not None:

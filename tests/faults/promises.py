@@ -373,7 +373,7 @@ class Service(Program):
 
 
 class Orders(Program):
-    """Jobs are deleted, gone on with and cancelled, and a scheduler is drained."""
+    """Jobs are deleted, resumed and cancelled."""
 
     name = "orders"
 
@@ -389,7 +389,7 @@ class Orders(Program):
             doomed, longer, cancelled = (
                 self._submit(jobs, folder, name, **changes)
                 for name, changes in (
-                    ("doomed", {"labels": False}), ("longer", {}), ("cancelled", {"priority": -1})
+                    ("doomed", {"labels": False}), ("longer", {}), ("cancelled", {})
                 )
             )  # fmt: skip
             say("job", "longer", longer)
@@ -402,8 +402,6 @@ class Orders(Program):
             jobs.resume(longer, {"max_iter": 2 * MAX_ITER}, {})
             say("resumed", longer)
             say("again", longer, ended(jobs, longer)["result"]["digest"])
-            jobs.steering.drain(True)
-            say("drained", True)
 
     def check(self, folder: Path, said: Said, everything: Said) -> None:
         """The next scheduler knows of all orders, and carries them out."""
@@ -413,8 +411,6 @@ class Orders(Program):
             assert ("deleted",) not in said or said["deleted",] not in found, (
                 "a deleted job is back"
             )
-            assert ("drained",) not in said or jobs.listed({})["draining"]
-            jobs.steering.drain(False)
             if ("cancelled",) in said:
                 assert ended(jobs, said["cancelled",])["state"] == "cancelled"
             for job_id in found:

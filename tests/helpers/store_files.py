@@ -1,7 +1,7 @@
 """Makes ``tests/data_files/store-VERSION``: what the next version has to read.
 
 A scheduler's store with two jobs over the same rows: one that has ended, with its model, and one
-that was drained after two steps, with its checkpoints. ``python -m
+whose scheduler was stopped after two steps, with its checkpoints. ``python -m
 tests.helpers.store_files`` writes that of this version, once; it is not written again. Places are
 ``/HERE``, which :func:`copied` replaces.
 """
@@ -74,17 +74,16 @@ def make(folder: Path) -> None:
     jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, lambda event: None, "maker")
     remember = Runner._remember
 
-    def hold(self: Runner, snapshot: Any) -> None:
+    def stop(self: Runner, snapshot: Any) -> None:
         remember(self, snapshot)
         if snapshot.record["step"] == STEPS and self.job.record.spec.output.endswith("begun"):
-            self.job.ask_to_stop("drain")
-            jobs._register.set_drained(True)
+            jobs._queue.close()
 
     jobs.start()
     with dask.config.set({"largek.checkpoints.keep": 1}):
         ended = jobs.submit(document(folder, "ended"), {}, "somebody")
         until(jobs, ended, "finished")
-        Runner._remember = hold  # type: ignore[method-assign]
+        Runner._remember = stop  # type: ignore[method-assign]
         begun = jobs.submit(document(folder, "begun"), {}, "somebody")
         until(jobs, begun, "running")
         until(jobs, begun, "queued")

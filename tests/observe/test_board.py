@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.observe_boards import day_of_events
 from largek_dask import KMeans, Mixture
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
@@ -20,6 +19,7 @@ from largek_dask.observe import panels
 from largek_dask.observe.board import Board, row
 from largek_dask.observe.heard import Window
 from largek_dask.observe.history import Series
+from tests.observe.day import day_of_events
 
 
 def strict(answer):
@@ -191,7 +191,7 @@ def test_every_figure_of_a_step_has_its_panel():
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
     board = board_of(started(), step(1), step(3))
     board.know({"id": "7f3a", "state": "failed", "owner": "somebody",
-                "kept": False, "draining": False, "versions": ["1.0", "1.1"],
+                "versions": ["1.0", "1.1"],
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
     found = panels_of(board)
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]
@@ -458,8 +458,8 @@ def test_memory_is_bounded_and_an_update_is_small():
             assert math.isfinite(sum(value or 0 for value in series["y"]))
 
 
-def test_what_the_benchmark_measures_has_every_panel():
-    board = Board("a").hear_all(day_of_events(3_600, workers=3))
+def test_every_panel_is_drawn_of_a_job_that_reports_everything():
+    board = Board("a").hear_all(day_of_events(3_600))
     board.know({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
     found = panels_of(board)
     assert len(found) == 19

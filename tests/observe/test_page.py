@@ -412,7 +412,7 @@ NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "lo
 
 def made_up() -> MadeUp:
     source = MadeUp()
-    for state in ("finished", "failed", "cancelled", "queued", "waiting", "paused", "unreadable"):
+    for state in ("finished", "failed", "cancelled", "queued", "waiting", "unreadable"):
         source.add(f"lk-{state}", state, name=f"this one is {state}")
     source.statuses["lk-failed"]["result"] = {
         "error": "DataError", "message": "row 7 of chunk 3 is not finite", "state": "failed",
@@ -433,8 +433,7 @@ def test_states__each_says_what_it_is_and_why(tabs):
     with page_of(made_up()) as url:
         tab = tabs().open(url)
         for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
-                            ("queued", "○"), ("waiting", "◔"), ("paused", "‖"),
-                            ("unreadable", "?")]:  # fmt: skip
+                            ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
             tab.wait_text(".state", f"{sign} {state}")
         for state, words in [("failed", "row 7 of chunk 3 is not finite"),
                              ("waiting", "key, secret"),

@@ -21,7 +21,7 @@ from largek_dask import KMeans, load_model
 def loaded():
     print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
-x = np.random.default_rng(0).normal(size=(600, 4)).astype(np.float32)
+x = np.random.default_rng(0).normal(size=(600, 3)).astype(np.float32)
 km = KMeans(4, random_state=0).fit(x)
 assert (km.predict(x) == km.labels_).all()
 assert km.model_.score(x) and km.transform(x).shape == (600, 4)

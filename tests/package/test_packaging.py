@@ -57,7 +57,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: ZipFile) -> None:
     assert (ROOT / "largek_dask" / "DESIGN.md").exists()
     names = [name for name in wheel.namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"largek_dask"}
-    templates = {f"largek_dask/cli/templates/{name}" for name in (*FILES, "make.sh", "tls.yaml")}
+    templates = {f"largek_dask/cli/templates/{name}" for name in (*FILES, "start.sh")}
     assert templates <= set(names)
     others = {Path(name).suffix for name in set(names) - templates}
     assert others == {".py", ".typed", ".css", ".js"}

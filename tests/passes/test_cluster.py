@@ -785,7 +785,7 @@ def test_a_worker_that_cannot_take_part_joins(x, rows, fresh_cluster, monkeypatc
     monkeypatch.setattr("largek_dask.passes.admission.versions", told)
     client = fresh_cluster(1, processes=False)
     said = []
-    with ClusterPasses(rows, client, log=lambda *about: said.append(about)) as passes:
+    with ClusterPasses(rows, client, log=lambda *about, **_: said.append(about)) as passes:
         answers = [path_pass(passes, 1, retain=True)[0]]
         client.cluster.scale(2)
         client.wait_for_workers(2)

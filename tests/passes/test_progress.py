@@ -137,7 +137,7 @@ def test_cluster__what_a_lost_share_had_done_is_not_counted_twice(
         return outcome
 
     monkeypatch.setattr(waiting, "result", lossy)
-    with ClusterPasses(stored, worker_clients(2), log=lambda *_: None) as passes:
+    with ClusterPasses(stored, worker_clients(2), log=lambda *_, **__: None) as passes:
         assert counted(passes)[:2] == [N, passes.n_chunks]
         n_chunks = passes.n_chunks
     assert lost

@@ -15,7 +15,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OtherSchedulerError
 from largek_dask.model import load_model
 from largek_dask.service import jobs as jobs_module
-from largek_dask.service import known, listing, running, steering, submissions
+from largek_dask.service import known, listing, running, submissions
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import expected
 
@@ -70,7 +70,7 @@ def ahead(monkeypatch):
             return datetime.now(tz) + timedelta(seconds=seconds[0])
 
     told = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds[0]})
-    for module in (jobs_module, known, listing, running, steering, submissions):
+    for module in (jobs_module, known, listing, running, submissions):
         monkeypatch.setattr(module, "time", told)
     for module in (events, running, known):
         monkeypatch.setattr(module, "datetime", Wall)
@@ -103,9 +103,8 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
     assert {row["id"] for row in second.listed({"state": ["finished"]})["jobs"]} == {ended, runs}
 
     def old(seconds):
-        second.sweeper._clock = lambda: time.time() + seconds
-        asked = {"older_than": "0s", "dry_run": True}
-        return {row["id"] for row in second.sweeper.sweep(asked)["jobs"]}
+        found = second.listed({"ended_before": time.time() + seconds})
+        return {row["id"] for row in found["jobs"]}
 
     assert old(1.0) == {runs}, "the other ends in the future"
     assert old(700.0) == {ended, runs}

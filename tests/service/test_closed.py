@@ -79,17 +79,10 @@ ASKED = {
     "logs": lambda _, job: list(job.logs()),
     "result": lambda _, job: job.result(),
     "model": lambda _, job: job.model(),
-    "pause": lambda _, job: job.pause(),
-    "resume of a paused one": lambda _, job: job.resume(),
-    "priority": lambda _, job: job.set_priority(1),
     "cancel": lambda _, job: job.cancel(),
-    "keep": lambda _, job: job.keep(),
     "delete": lambda _, job: job.delete(),
-    "drain": lambda service, _: service.drain(),
-    "draining": lambda service, _: service.draining,
     "workers": lambda service, _: service.workers(),
     "retire": lambda service, _: service.retire("one"),
-    "gc": lambda service, _: service.gc("30d"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 

@@ -8,11 +8,11 @@ import os
 import threading
 from typing import Any, ClassVar
 
-import dask
 import fsspec
 import pytest
 
-from largek_dask.service import lanes, places, plugin, sweeping
+from largek_dask.driver.storage import Folder
+from largek_dask.service import lanes, places, plugin
 from largek_dask.service.lanes import Lanes
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
@@ -81,7 +81,7 @@ def test_lanes__do_the_work_of_other_jobs_and_none_twice():
     assert done == ["b", "b", "a"]
 
 
-def test_sweeper__jobs_after_one_that_hangs_are_removed(
+def test_deletions__those_after_one_that_hangs_are_finished(
     storage, open_jobs, document, tmp_path, monkeypatch
 ):
     first = open_jobs()
@@ -89,17 +89,20 @@ def test_sweeper__jobs_after_one_that_hangs_are_removed(
     wait_until(first, hung, "finished")
     well = first.submit(document("well", max_iter=1), {}, "me")
     wait_until(first, well, "finished")
-    monkeypatch.setattr(sweeping, "TICK_SECONDS", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "remove", lambda self, name: 1 / 0)
+        for job_id in (hung, well):
+            with pytest.raises(ZeroDivisionError):
+                first.delete(job_id)
     assert first.close(120.0) == []
     storage.opened.clear()
-    with dask.config.set({"largek.service.retention.jobs": "0.001s"}):
-        jobs = open_jobs()
-        jobs.wait_until_ready()
-        eventually(lambda: well not in jobs.ids(), "the other one is removed")
-        assert storage.hung.is_set()
-        assert hung in jobs.ids()
-        storage.opened.set()
-        eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
+    jobs = open_jobs()
+    jobs.wait_until_ready()
+    eventually(lambda: well not in jobs.ids(), "the other one is deleted")
+    assert storage.hung.is_set()
+    assert hung in jobs.ids()
+    storage.opened.set()
+    eventually(lambda: hung not in jobs.ids(), "and this one, when its storage is back")
 
 
 def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):

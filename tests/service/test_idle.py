@@ -164,21 +164,6 @@ def test_a_submit_says_what_to_type_where_workers_cannot_be_started(
         here.submit(rows_url, "c").result("120s")
 
 
-def test_a_job_that_is_paused_wants_no_workers_until_it_goes_on(site, rows_url, slow_steps):
-    here = site(None)
-    job = here.submit(rows_url, "a", max_iter=5)
-    eventually(lambda: job.status().get("step", 0) >= 2, "a step")
-    job.pause()
-    eventually(lambda: job.state == "paused", "the pause")
-    here.rest()
-    slow_steps.set()
-    with pytest.warns(ClusterWarning, match="the workers have ended"):
-        job.resume()
-    assert not here.idle.exists()
-    here.come()
-    job.result("120s")
-
-
 def test_workers_are_asked_for_again_if_none_comes(site, rows_url, tmp_path):
     called = tmp_path / "called"
     here = site([sys.executable, "-c", f"open({str(called)!r}, 'a').write('x')"])

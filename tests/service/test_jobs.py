@@ -6,6 +6,7 @@ import shutil
 import stat
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -356,42 +357,24 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     assert [event["event"] for event in told] == ["queued"]
 
 
-def test_queue__priority_then_fairness_then_age(open_jobs, document, slow_steps):
-    jobs = open_jobs()
-    began = []
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        for name, owner, priority in [
-            ("a1", "ann", 0),
-            ("a2", "ann", 0),
-            ("a3", "ann", 0),
-            ("b1", "bob", 0),
-            ("c1", "cyd", 5),
-        ]:
-            jobs.submit(document(output=name, name=name, priority=priority), {}, owner)
-    slow_steps.set()
+def test_queue__first_come_first_served_also_after_a_restart(open_jobs, document, slow_steps):
     with dask.config.set({"largek.service.concurrent-jobs": 1}):
-        for status in jobs.all():
-            wait_until(jobs, status["id"], "finished")
-    for status in jobs.all():
-        running = next(
-            event["time"]
-            for event in jobs.events(status["id"], 0, 1000)
-            if event["event"] == "running"
-        )
-        began.append((running, status["name"]))
-    order = [name for _, name in sorted(began)]
-    assert order == ["c1", "a1", "b1", "a2", "a3"]
-
-
-def test_queue__who_has_most_running_waits_whatever_others_had_before(open_jobs, document):
-    jobs = open_jobs()
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        for name, owner in [("a1", "ann"), ("a2", "ann"), ("b1", "bob")]:
-            jobs.submit(document(output=name, name=name), {}, owner)
-        with jobs._changed:
-            jobs._queue._served["bob"] = 5
-            with dask.config.set({"largek.service.concurrent-jobs": 2}):
-                assert [job.record.spec.name for job in jobs._queue.due()] == ["a1", "b1"]
+        first = open_jobs()
+        ids = [first.submit(document(str(n)), {}, f"owner {n % 2}") for n in range(3)]
+        begun(first, ids[0], 2)
+        assert [first.status(job_id)["state"] for job_id in ids] == ["running", "queued", "queued"]
+        assert [first.status(job_id)["queue"]["position"] for job_id in ids[1:]] == [1, 2]
+        assert first.close(120.0) == []
+        slow_steps.set()
+        later = open_jobs()
+        ids.append(later.submit(document("3"), {}, "owner 3"))
+        for job_id in ids:
+            wait_until(later, job_id, "finished")
+    began = [
+        max(e["time"] for e in later.events(job_id, 0, 1000) if e["event"] == "running")
+        for job_id in ids
+    ]
+    assert began == sorted(began)
 
 
 def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
@@ -654,7 +637,7 @@ def test_queue__a_job_that_cannot_begin_keeps_no_other(open_jobs, document, monk
 
     lucky = threading.Event()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        unlucky = jobs.submit(document("a", priority=1), {}, "me")
+        unlucky = jobs.submit(document("a"), {}, "me")
         other = jobs.submit(document("b"), {}, "me")
         monkeypatch.setattr(Runner, "start", start_or_not)
     with dask.config.set({"largek.service.concurrent-jobs": 1}):
@@ -864,25 +847,19 @@ def test_events__of_what_is_done_to_a_job_outlive_the_scheduler(open_jobs, docum
     first = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = first.submit(document(), {}, "me")
-        first.steering.set_priority(job_id, 7)
-        first.steering.pause(job_id)
-        first.steering.resume(job_id)
+        known = first._register.find(job_id)
+        known.record = replace(known.record, versions=("0.0.9",))
+        first.resume(job_id, {}, {}, accept_version=True)
     begun(first, job_id, 2)
-    first.steering.pause(job_id)
-    wait_until(first, job_id, "paused")
-    eventually(lambda: kinds(first, job_id)[-1] == "paused", "it is told")
-    first.sweeper.keep(job_id, True)
-    first.steering.resume(job_id)
-    slow_steps.set()
-    wait_until(first, job_id, "finished")
-    eventually(lambda: kinds(first, job_id)[-1] == "finished", "its end is told")
+    first.cancel(job_id)
+    wait_until(first, job_id, "cancelled")
+    eventually(lambda: kinds(first, job_id)[-1] == "cancelled", "its end is told")
     told = [event for event in first.events(job_id, 0, 1000) if event["event"] != "step"]
     assert first.close(120.0) == []
     second = open_jobs()
     again = [event for event in second.events(job_id, 0, 1000) if event["event"] != "step"]
-    done = ["queued", "priority", "paused", "resumed", "running"]
-    assert [event["event"] for event in again][:5] == done
-    assert {"pausing", "interrupted", "kept"} <= {event["event"] for event in again}
+    assert [event["event"] for event in again][:3] == ["queued", "accepted", "running"]
+    assert "cancelling" in [event["event"] for event in again]
     number = {"n": None}
     assert [{**event, **number} for event in again] == [{**event, **number} for event in told]
 

@@ -79,7 +79,7 @@ def test_ten_thousand_jobs(store, monkeypatch, old_objects_aside):
             assert (len(found), found.total, found.counts) == (100, N_JOBS, {"finished": N_JOBS})
             assert found.rows[-1]["name"] == f"night-{N_JOBS - 1}"
             assert len(json.dumps(found.rows)) <= 40_000
-            assert service.jobs(name="night-*9", order="name", limit=1_000).total == N_JOBS // 10
+            assert len(service.jobs(name="night-*9", older_than="0s", limit=None)) == N_JOBS // 10
             assert len(service.overview()[0]) == 20
             assert len(taken) > 10
             slowest.append(max(taken))

@@ -494,7 +494,7 @@ def test_who_follows_a_job__waits_for_a_scheduler_that_is_away_at_first(
     assert "there is no job" in answered
 
 
-@pytest.mark.parametrize("command", [["jobs"], ["cancel", "lk-0000000000"], ["workers"], ["drain"]])
+@pytest.mark.parametrize("command", [["jobs"], ["cancel", "lk-0000000000"], ["workers"]])
 def test_who_only_asks__is_told_at_once_where_nobody_answers(command, nobody_at_first):
     path, tried = nobody_at_first
     done = run(*command, "--scheduler", path, code=1)

@@ -30,7 +30,7 @@ from largek_dask.service.sizing import (
     worker_memory,
 )
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from largek_dask.service.store import Record, Records
+from largek_dask.service.store import Record, Records, Result
 from tests.service.conftest import wait_until
 
 MB = 1 << 20
@@ -45,10 +45,10 @@ def workers_of(*megabytes, tags=()):
 def queue_of(document):
     """``queue_of(workers, *megabytes)``: a queue of jobs that take so much of each, and these."""
 
-    def make(workers, *sizes, priority=(0,) * 9, tags=None):
+    def make(workers, *sizes, tags=None):
         jobs = []
         for n, size in enumerate(sizes):
-            more = {"priority": priority[n]} | ({"workers": {"tags": tags}} if tags else {})
+            more = {"workers": {"tags": tags}} if tags else {}
             spec = JobSpec.parse({**json.loads(document()), **more})
             takes = None if size is None else FitMemory(model=size * MB, **NO_DATA)
             record = Record(f"lk-{n}", spec, "me", float(n), takes=takes)
@@ -56,7 +56,6 @@ def queue_of(document):
         register = SimpleNamespace(
             jobs=lambda: tuple(jobs),
             free=lambda: tuple(jobs),
-            is_drained=False,
             changed=threading.Condition(),
         )
         return Queue(register, None, "me", lambda: None, lambda: workers), jobs
@@ -74,6 +73,11 @@ def begin(queue):
     return [job.record.id for job in due]
 
 
+def end(job):
+    job.running = False
+    job.change_now(result=Result(job=job.record.id, run=1, token=1, state="finished"))
+
+
 def test_they_begin_as_far_as_they_fit_the_smallest_worker(queue_of):
     queue, jobs = queue_of(workers_of(900, 100), 40, 50, 20, 5)
     assert begin(queue) == ["lk-0", "lk-1"]
@@ -89,8 +93,7 @@ def test_they_begin_as_far_as_they_fit_the_smallest_worker(queue_of):
     assert fourth["why"] == "job lk-2 before it waits for memory"
     assert [job.state for job in jobs[2:]] == ["queued", "queued"]
     assert begin(queue) == []
-    jobs[0].running = False
-    jobs[0].change_now(paused=True)
+    end(jobs[0])
     assert begin(queue) == ["lk-2", "lk-3"]
 
 
@@ -99,12 +102,6 @@ def test_as_many_as_may_run_is_a_bound_still(queue_of):
         queue, _ = queue_of(workers_of(100), 10, 10, 95)
         assert begin(queue) == ["lk-0", "lk-1"]
         assert queue.positions()["lk-2"]["waits_for"] == "place"
-
-
-def test_priority_comes_before_size(queue_of):
-    queue, _ = queue_of(workers_of(100), 60, 60, priority=(0, 5))
-    assert begin(queue) == ["lk-1"]
-    assert queue.positions()["lk-0"]["waits_for"] == "memory"
 
 
 def test_one_that_can_never_fit_waits_aside(queue_of):
@@ -140,11 +137,10 @@ def test_nothing_is_judged_without_workers_or_limits(queue_of, workers):
 def test_a_running_job_keeps_what_it_has_when_workers_change(queue_of):
     there = workers_of(200)
     queue, jobs = queue_of(there, 60, 60)
-    jobs[1].change_now(paused=True)
-    assert begin(queue) == ["lk-0"]
+    with dask.config.set({"largek.service.concurrent-jobs": 1}):
+        assert begin(queue) == ["lk-0"]
     held = jobs[0].holds
     there[:] = workers_of(100)
-    jobs[1].change_now(paused=False)
     assert begin(queue) == []
     assert jobs[0].holds is held
 

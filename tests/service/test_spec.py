@@ -34,7 +34,7 @@ def test_a_document_of_before_is_read_and_asks_for_the_same():
         "algorithm": {"name": "auto", "parameters": {"effort": "best"}}, "init": "auto",
         "n_init": 1, "max_iter": 300, "tol": 0.0001, "max_time": 60.0, "seed": 0,
         "sample_weight": None, "empty_clusters": "relocate", "on_bad_rows": "raise",
-        "normalize": None, "labels": True, "memory_limit": 0, "priority": 0, "name": None,
+        "normalize": None, "labels": True, "memory_limit": 0, "name": None,
         "storage_options": {},
     }  # fmt: skip
     spec = JobSpec.parse(json.dumps(document))
@@ -209,7 +209,6 @@ def test_values_of_storage_options_stay_out_of_the_document():
         ({"tol": "a"}, "tol: must be a number."),
         ({"tol": float("nan")}, "tol: must be a finite number."),
         ({"max_time": 0.0}, "max_time: must be more than 0."),
-        ({"priority": 2_000}, "priority: must be at most 1000."),
         ({"labels": 1}, "labels: must be True or False."),
         ({"normalize": "l1"}, "normalize: must be 'l2'."),
         ({"mixture": "full"}, "mixture: must be 'iso', 'isoflex' or 'diag'."),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
+import dask
 import numpy as np
 import pytest
 
 import largek_dask as lk
 from largek_dask.driver import provenance
 from largek_dask.errors import ParameterError
-from largek_dask.service import known, running, steering
+from largek_dask.service import jobs as jobs_module
+from largek_dask.service import known, running
 from tests.helpers import store_files
 from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
@@ -23,7 +25,7 @@ def be(monkeypatch):
     """``be("7.0.0")``: this process is of that version."""
 
     def be(version):
-        for module in (known, running, steering, provenance):
+        for module in (known, running, jobs_module, provenance):
             assert isinstance(module.__version__, str)
             monkeypatch.setattr(module, "__version__", version)
 
@@ -57,9 +59,6 @@ def test_records_checkpoints_and_models_of_the_first_version_are_read(left, be):
     model = jobs.model(ended)
     assert model.digest() == jobs.status(ended)["result"]["digest"]
     assert model.predict(np.load(left.folder / "rows.npy")).shape == (300,)
-    status = jobs.status(job_id)
-    assert (status["state"], status["reason"], status["draining"]) == ("queued", None, True)
-    jobs.steering.drain(False)
     status = wait_until(jobs, job_id, "finished", "failed")
     assert status["state"] == "finished", status
     started = [e["n_iter"] for e in jobs.events(job_id, 0, 1000) if e["event"] == "started"]
@@ -71,7 +70,6 @@ def test_records_checkpoints_and_models_of_the_first_version_are_read(left, be):
 def test_another_version_waits_until_it_is_accepted(left, be):
     be(NEW)
     jobs, ended, job_id = left()
-    jobs.steering.drain(False)
     status = jobs.status(job_id)
     assert (status["state"], status["reason"]) == ("waiting", "version")
     assert status["queue"]["waits_for"] == "version"
@@ -81,11 +79,12 @@ def test_another_version_waits_until_it_is_accepted(left, be):
     eventually(lambda: "version" in [e.get("reason") for e in jobs.events(job_id, 0, 99)], "a word")
     with jobs._changed:
         assert jobs._queue.due() == []
-    with pytest.raises(ParameterError, match=r"waits: .*; give resume\(accept_version=True\)"):
-        jobs.steering.resume(job_id)
+    for asked in (({}, {}), ({"max_iter": 7}, {}, True)):
+        with pytest.raises(ParameterError, match=r"waits: .*accept_version=True|max_iter"):
+            jobs.resume(job_id, *asked)
     # What has ended is read as it is.
     assert jobs.model(ended).digest() == jobs.status(ended)["result"]["digest"]
-    jobs.steering.resume(job_id, accept_version=True)
+    jobs.resume(job_id, {}, {}, accept_version=True)
     status = wait_until(jobs, job_id, "finished", "failed")
     assert status["state"] == "finished", status
     assert status["versions"] == [OLD, NEW]
@@ -100,25 +99,25 @@ def test_another_version_waits_until_it_is_accepted(left, be):
 
 def test_acceptance_outlives_the_scheduler_and_is_of_one_version(left, be, open_jobs):
     be(NEW)
-    jobs, _, job_id = left()
-    jobs.steering.resume(job_id, accept_version=True)
-    assert jobs.status(job_id)["state"] == "queued"
-    assert jobs.close(120.0) == []
-    be("8.0.0")
-    later, _, _ = left()
-    assert later.status(job_id)["reason"] == "version"
-    assert f"by largek_dask {NEW}" in later.status(job_id)["note"]
-    assert later.close(120.0) == []
-    be(NEW)
-    same, _, _ = left()
-    assert same.status(job_id)["state"] == "queued"
-    assert "accepted" not in [e["event"] for e in same.events(job_id, 0, 1000)[-1:]]
+    with dask.config.set({"largek.service.concurrent-jobs": 0}):
+        jobs, _, job_id = left()
+        jobs.resume(job_id, {}, {}, accept_version=True)
+        assert jobs.status(job_id)["state"] == "queued"
+        assert jobs.close(120.0) == []
+        be("8.0.0")
+        later, _, _ = left()
+        assert later.status(job_id)["reason"] == "version"
+        assert f"by largek_dask {NEW}" in later.status(job_id)["note"]
+        assert later.close(120.0) == []
+        be(NEW)
+        same, _, _ = left()
+        assert same.status(job_id)["state"] == "queued"
+        assert "accepted" not in [e["event"] for e in same.events(job_id, 0, 1000)[-1:]]
 
 
 def test_one_that_has_ended_waits_too_where_it_is_to_go_on(left, be):
     be(NEW)
     jobs, ended, _ = left()
-    jobs.steering.drain(False)
     jobs.resume(ended, {"max_iter": 7}, {})
     assert jobs.status(ended)["reason"] == "version"
     jobs.cancel(ended)
@@ -126,13 +125,28 @@ def test_one_that_has_ended_waits_too_where_it_is_to_go_on(left, be):
     assert jobs.model(ended).n_clusters == 4
 
 
-def test_one_that_is_paused_stays_so_until_it_is_accepted(left, be):
+def test_one_that_has_ended_may_be_accepted_as_it_is_resumed(left, be):
     be(NEW)
-    jobs, _, job_id = left()
-    jobs.steering.drain(False)
-    assert jobs.steering.pause(job_id) == "paused"
-    assert jobs.steering.resume(job_id) == "waiting"
-    jobs.steering.resume(job_id, accept_version=True)
+    jobs, ended, _ = left()
+    jobs.resume(ended, {"max_iter": 7}, {}, accept_version=True)
+    eventually(lambda: jobs.status(ended)["run"] == 2, "the second run")
+    status = wait_until(jobs, ended, "finished", "failed")
+    assert (status["state"], status["versions"]) == ("finished", [OLD, NEW])
+
+
+def test_fields_of_earlier_records_are_ignored(left, be):
+    """Jobs were paused or kept and had priorities, and their scheduler was drained."""
+    be(OLD)
+    folder = left.folder / "store"
+    assert (folder / "drained.json").exists()
+    for path in (folder / "jobs").glob("*.json"):
+        record = json.loads(path.read_text())
+        record |= {"paused": True, "resumed": 1.0, "kept": True, "cleared": True}
+        assert "priority" in record["spec"]
+        path.write_text(json.dumps(record))
+    jobs, ended, job_id = left()
+    assert jobs.status(ended)["state"] == "finished"
+    assert jobs.model(ended).n_clusters == 4
     assert wait_until(jobs, job_id, "finished", "failed")["state"] == "finished"
 
 
@@ -141,8 +155,8 @@ def test_a_job_of_this_version_says_so_and_provenance_has_one(open_jobs, documen
     job_id = jobs.submit(document(), {}, "me")
     begun(jobs, job_id, 2)
     assert jobs.status(job_id)["versions"] == [lk.__version__]
-    with pytest.raises(ParameterError, match="not paused"):
-        jobs.steering.resume(job_id, accept_version=True)
+    with pytest.raises(ParameterError, match="wait until it has ended"):
+        jobs.resume(job_id, {}, {}, accept_version=True)
     slow_steps.set()
     wait_until(jobs, job_id, "finished")
     assert "begun_with" not in jobs.model(job_id).provenance

@@ -20,7 +20,7 @@ from tests.service.conftest import begun, wait_until
 
 @pytest.fixture
 def standing(document):
-    """``standing(first, second, drained=False)``: where jobs stand, each changed by a function."""
+    """``standing(first, second)``: where jobs stand, each changed by a function."""
     spec = JobSpec.parse(document())
     secret = spec.model_copy(
         update={"storage_options": JobSpec.parse({
@@ -28,7 +28,7 @@ def standing(document):
         }).storage_options}
     )  # fmt: skip
 
-    def find(*changes, drained=False, most=2):
+    def find(*changes, most=2):
         jobs = []
         for n, change in enumerate(changes):
             of = secret if change is needing else spec
@@ -37,7 +37,7 @@ def standing(document):
             change(job)
             jobs.append(job)
         changed = threading.Condition()
-        register = SimpleNamespace(jobs=lambda: tuple(jobs), is_drained=drained, changed=changed)
+        register = SimpleNamespace(jobs=lambda: tuple(jobs), changed=changed)
         queue = Queue(register, None, "me", lambda: None)
         with dask.config.set({"largek.service.concurrent-jobs": most}):
             return queue.positions()
@@ -87,7 +87,6 @@ def test_waiting__for_credentials(standing):
         ((running, running, plain), {}, "place", "2 jobs run, as many as may"),
         ((plain,), {"most": 0}, "place", "no job runs, as many as may"),
         ((running, elsewhere), {"most": 1}, "place", "another scheduler has it"),
-        ((plain,), {"drained": True}, "paused", "the scheduler is drained"),
     ],
 )
 def test_queued(standing, jobs, options, waits_for, why):

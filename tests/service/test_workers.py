@@ -85,7 +85,6 @@ def queue_of(document):
         register = SimpleNamespace(
             jobs=lambda: tuple(jobs),
             free=lambda: tuple(jobs),
-            is_drained=False,
             changed=threading.Condition(),
         )
         queue = Queue(register, None, "me", lambda: None, lambda: workers)

@@ -40,15 +40,15 @@ StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 class Tuning:
     """All constants of the schedule, and what each is from.
 
-    A table is one of benchmarks/RESULTS.md. *Prototype*: the search was tried in an earlier
+    A table is one of docs/results. *Prototype*: the search was tried in an earlier
     program on rows in memory, set A with 1,000 clusters (its end as it was: 75.27). *Not measured*:
     no figure of what another value would do is known.
     """
 
     first_rows: int = 16
-    """Rows a centre of the sample that gives the first centres. With 8 the first model is too rough
-    by then (table of ``benchmarks.first``): of sift200k mini-batches were twice as soon where it
-    is, of C as soon as the second one."""
+    """Rows a centre of the sample that gives the first centres. With 8 the first model is too
+    rough: on sift200k mini-batches came to its energy in half the time, and on C to that of the
+    second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
     """The same where rows meet all centres: then the next sample goes on from these. Without such a
     sample uniform rows in 100 clusters take 0.07 s instead of 0.15 s until 1 % above the lowest

@@ -81,7 +81,7 @@ LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
 TIMES_SAMPLE = 16
 """How many times the first sample all rows are, at least. With fewer it saves no time, and the fit
-ends higher: on centres that suit the sample too well (RESULTS.md)."""
+ends higher: on centres that suit the sample too well (``benchmarks.vrkm``)."""
 MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
 UPDATE_WORK = 16

@@ -6,7 +6,7 @@
   const query = new URLSearchParams(location.search);
   const ENDED = ["finished", "failed", "cancelled"];
   const SIGNS = {running: "●", queued: "○", waiting: "◔", finished: "✓", failed: "✕",
-    cancelled: "■", paused: "‖", unreadable: "?"};
+    cancelled: "■", unreadable: "?"};
   const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
   const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
   const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250, PAUSE = 300, FAR = 1e15;

@@ -11,7 +11,7 @@ import pytest
 
 import largek_dask as lk
 from benchmarks.far import LOWEST, MADE
-from benchmarks.lloyd import data_folder
+from benchmarks.sets import data_folder
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.truncated import far

@@ -1,0 +1,144 @@
+"""Rows that benchmarks run on: public sets from ``LARGEK_DATA``, and generated ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import ROOT, generator_of_commit
+
+PUBLIC = ("sift200k", "glove100k", "mnist", "d15112", "pla85900", "shuttle", "eeg")
+"""Sets that are read from ``LARGEK_DATA``."""
+STRUCTURELESS = ("gaussian", "cube", "uniform", "plane", "space", "five")
+
+
+def data_folder() -> Path:
+    """Folder of public sets, which may be missing."""
+    return Path(os.environ.get("LARGEK_DATA", ROOT.parent / "shared" / "data"))
+
+
+def at_hand(cases: Iterable[str]) -> list[str]:
+    """Cases such as "mnist-50" without those whose public set is missing; these are reported."""
+    found, missing = [], []
+    for case in cases:
+        name = case.partition("-")[0]
+        there = name not in PUBLIC or (data_folder() / f"{name}.npz").exists()
+        (found if there else missing).append(case)
+    if missing:
+        print(f"left out, not in {data_folder()} (LARGEK_DATA): {', '.join(missing)}")
+    return found
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """Write a set as float32 .npy, unless it is there, and return its path."""
+    out = folder / f"{name}.npy"
+    if out.exists():
+        return out
+    source = data_folder()
+    if name in "ABC" and (source / "synthetic.py").exists():
+        subprocess.run([sys.executable, str(source / "synthetic.py"), str(folder)], check=True)
+    elif name in "ABC":
+        from largek_dask.data.synthetic import generate
+
+        np.save(out, generate(name))
+    elif name in STRUCTURELESS:
+        np.save(out, structureless(name))
+    elif name == "patches":
+        np.save(out, patches())
+    else:
+        np.save(out, np.load(source / f"{name}.npz")["X"].astype(np.float32))
+    return out
+
+
+def load(path: str) -> Any:
+    """Rows of a file, CSR of .npz."""
+    if not path.endswith(".npz"):
+        return np.load(path)
+    from scipy.sparse import load_npz
+
+    stored: Any = load_npz(path)
+    x = stored.tocsr().astype(np.float32)
+    x.sum_duplicates()
+    return x
+
+
+def starting_centers(x: Any, k: int) -> NDArray[Any]:
+    """K distinct random rows, seed 7."""
+    chosen: Any = np.random.default_rng(7).choice(x.shape[0], k, replace=False)
+    if isinstance(x, np.ndarray):
+        return x[chosen]
+    found: NDArray[Any] = x[np.sort(chosen)].toarray()
+    return found
+
+
+def structureless(name: str) -> NDArray[np.float32]:
+    """Rows without clusters ("gaussian", "cube", "uniform"), or with 2, 3 or 5 features."""
+    r = np.random.default_rng(0)
+    if name == "gaussian":
+        return r.standard_normal((100_000, 64), np.float32)
+    if name in ("cube", "uniform"):
+        return r.random((200_000, 16) if name == "cube" else (100_000, 192), np.float32)
+    d = {"plane": 2, "space": 3, "five": 5}[name]
+    centers = r.random((10_000, d))
+    spread = 0.3 * len(centers) ** (-1 / d)
+    rows = centers[r.integers(len(centers), size=1_000_000)]
+    return (rows + spread * r.standard_normal(rows.shape)).astype(np.float32)
+
+
+def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
+    """Rows around random centres."""
+    r = np.random.default_rng(3)
+    centers = 2 * r.standard_normal((n_components, d), np.float32)
+    x = r.standard_normal((n, d), np.float32)
+    x += centers[r.integers(n_components, size=n)]
+    return x
+
+
+def patches() -> NDArray[np.float32]:
+    """50,000 squares of 32 x 32 pixels from two photographs of scikit-learn."""
+    from sklearn.datasets import load_sample_images
+
+    images, draws = load_sample_images().images, np.random.default_rng(0)
+    out = np.empty((50_000, 32 * 32 * 3), np.float32)
+    for row in out:
+        image = images[draws.integers(len(images))]
+        top, left = draws.integers(image.shape[0] - 32), draws.integers(image.shape[1] - 32)
+        row[:] = image[top : top + 32, left : left + 32].reshape(-1)
+    return out
+
+
+def drawn(number: int) -> tuple[NDArray[np.float32], int]:
+    """Rows and k of a set whose kind, shape and seed derive from the commit's hash."""
+    r = generator_of_commit(number)
+    d = int(r.choice([4, 8, 12, 24, 48, 96, 192, 384]))
+    n = int(min(r.integers(50_000, 800_000), 60_000_000 // d))
+    k = int(r.choice([50, 100, 200, 500, 1000, 2000]))
+    kind = r.choice(["blobs", "tails", "subspaces", "unequal", "walk", "uniform"])
+    m = int(k * r.choice([0.3, 1, 3, 10]))
+    centers = r.standard_normal((m, d)) * r.uniform(0.5, 3)
+    of = r.integers(m, size=n)
+    x = r.standard_normal((n, d))
+    if kind == "blobs":
+        x += centers[of]
+    elif kind == "tails":
+        x = centers[of] + r.standard_t(2.5, (n, 1)) * x
+    elif kind == "subspaces":
+        plane = r.standard_normal((m, 3, d))
+        x = centers[of] + 0.1 * x + np.einsum("nj,njd->nd", r.standard_normal((n, 3)), plane[of])
+    elif kind == "unequal":
+        size = r.pareto(1.0, m) + 0.01
+        of = r.choice(m, n, p=size / size.sum())
+        x = centers[of] + x * r.lognormal(0, 1, m)[of, None]
+    elif kind == "walk":
+        x = np.cumsum(x, axis=0) * (n**-0.5) + 0.05 * r.standard_normal((n, d))
+    else:
+        x = r.random((n, d))
+    print(f"drawn{number}: {kind}, {n:,} x {d}, k = {k}", flush=True)
+    return x.astype(np.float32), k
