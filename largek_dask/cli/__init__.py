@@ -36,6 +36,7 @@ __all__ = ["main"]
 
 
 @click.group(
+    "largek",
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cancelled.",
@@ -48,27 +49,28 @@ def main() -> None:
     """
 
 
-for command in (
-    demo_command,
-    doctor_command,
-    warmup_command,
-    ingest_command,
-    coreset_command,
-    fit_command,
-    predict_command,
-    score_command,
-    plot_command,
-    report_command,
-    path_command,
-    elbow_command,
-    submit_command,
-    jobs_command,
-    watch_command,
-    cancel_command,
-    logs_command,
-    result_command,
-    workers_command,
-    delete_command,
-    cluster_command,
-):
-    main.add_command(command)
+main.add_sections(
+    {
+        "Begin": (demo_command, doctor_command, warmup_command),
+        "Data": (ingest_command, coreset_command),
+        "Fits": (
+            fit_command,
+            predict_command,
+            score_command,
+            plot_command,
+            report_command,
+            path_command,
+            elbow_command,
+        ),
+        "Jobs": (
+            submit_command,
+            jobs_command,
+            watch_command,
+            cancel_command,
+            logs_command,
+            result_command,
+            delete_command,
+        ),
+        "Cluster": (workers_command, cluster_command),
+    }
+)

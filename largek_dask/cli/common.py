@@ -50,11 +50,37 @@ _DEBUG = "largek.debug"
 
 
 class Group(click.Group):
-    """Turns what a command raises into one line on stderr and an exit code."""
+    """Print what a command raises as one line on stderr, and end with an exit code."""
+
+    sections: Mapping[str, Sequence[click.Command]] = {}
+    """Commands by the heading they have in the help; commands of no section have "Commands"."""
+
+    def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
+        """Add commands, in the order and under the headings in which the help lists them."""
+        self.sections = sections
+        for commands in sections.values():
+            for command in commands:
+                self.add_command(command)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a newcomer meets them."""
+        """Return names of commands in the order in which they were added."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section."""
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+            return
+        width = max(map(len, self.commands))
+        room = formatter.width - 6 - width
+        for heading, commands in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (f"{command.name:{width}}", command.get_short_help_str(room))
+                        for command in commands
+                    ]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; see the module's exit codes."""

@@ -1,6 +1,7 @@
 """The command group: help, exit codes, and how light it is."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,7 @@ from largek_dask.cli.common import (
 )
 from largek_dask.driver.words import human_bytes, human_seconds
 from largek_dask.errors import DataError
+from largek_dask.version import __version__
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
 COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "plot"]
@@ -49,7 +51,16 @@ def test_help_lists_the_commands_in_order():
     told = CliRunner().invoke(main, ["--help"]).output
     places = [told.index(f"\n  {name} ") for name in COMMANDS]
     assert places == sorted(places)
-    assert "..." not in told.partition("Commands:")[2], "a summary is cut: shorten it"
+    assert "..." not in told.partition("largek demo")[2], "a summary is cut: shorten it"
+    headings = re.findall(r"^(\w+):$", told, re.MULTILINE)
+    assert headings == ["Options", "Begin", "Data", "Fits", "Jobs", "Cluster"]
+
+
+def test_dask_has_the_same_commands():
+    done = subprocess.run(
+        [sys.executable, "-m", "dask", "largek", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == f"largek, version {__version__}\n", done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
