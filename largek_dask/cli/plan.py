@@ -95,6 +95,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
         "is_local": machines.is_local,
         "rows_step": footprint.held_rows or rows.n_rows,
         "searches": footprint.searches,
+        "n_init": n_init,
         "anchors": footprint.full_search,
         "max_time": None if options.max_time is None else options.stop.seconds,
     }
@@ -136,18 +137,17 @@ def _memory(
 
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
-    """Passes over all rows and steps, if no rule stops the fit earlier."""
-    scans, lasts = _scans(rows), 1
-    if footprint.full_search is None:
-        # Lloyd's and batches: all passes are counted for each start.
-        scans, lasts = n_init * scans, n_init
-    before, after = scans + n_init * footprint.passes_before, 1 + footprint.passes_after
+    """Passes over all rows and steps of all starts, if no rule stops the fit earlier."""
+    scans = n_init * _scans(rows)
+    before = scans + n_init * footprint.passes_before
+    after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
     # Steps that are shorter than a pass, or use rows that are held, count by themselves.
     are_passes = footprint.held_rows is None and footprint.distances is None
     return {
+        "passes_scan": scans,
         "passes_before": before,
-        "passes_most": before + (steps if are_passes else 0) + footprint.passes_after + lasts,
+        "passes_most": before + (steps if are_passes else 0) + after,
         "passes_after": after,
         "steps_most": steps,
         "readings_step": 1 if rows.shuffled else footprint.step_reads,
@@ -176,7 +176,7 @@ def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> 
     def pass_of(distances: float | None) -> float:
         return max(reading, whole if distances is None else short(distances))
 
-    distances, scans = footprint.distances, _scans(rows)
+    distances, scans, n_init = footprint.distances, plan["passes_scan"], plan["n_init"]
     last = seconds_of_labels(rows, problem)
     starts = plan["passes_before"] - scans
     return {
@@ -184,8 +184,8 @@ def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> 
         "seconds_read": reading,
         "seconds_step": None if distances is None else short(distances),
         "seconds_before": scans * pass_of(0.0) + starts * pass_of(footprint.distances_before),
-        "seconds_after": footprint.passes_after * pass_of(footprint.distances_after),
-        "seconds_last": max(reading, whole if last is None else last / n_threads),
+        "seconds_after": n_init * footprint.passes_after * pass_of(footprint.distances_after),
+        "seconds_last": n_init * max(reading, whole if last is None else last / n_threads),
         "seconds_search": seconds_of_search(footprint, n_clusters, d),
     }
 

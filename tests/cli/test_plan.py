@@ -23,7 +23,7 @@ from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import footprint_of
 from largek_dask.kernels.evidence import FAR
 from largek_dask.passes import collected
-from tests.helpers.checks import shown
+from tests.helpers.checks import shown, watched_passes
 from tests.helpers.covering import slow
 
 TWO = Machines(1, 2, 1 << 34, True)
@@ -309,3 +309,18 @@ def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k
         if computes is not None:
             assert computes in lines["scheduler"]
             assert lines["scheduler"].startswith("on a cluster it computes") == is_local
+
+
+@pytest.mark.usefixtures("chunks_as_stored")
+@pytest.mark.parametrize("n_init", [1, 3])
+def test_passes_of_all_starts_are_counted(tmp_path, n_init):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(mixed(2_000, 10, 9), url, chunk_rows=300, progress=False)
+    asked = {"n_clusters": 9, "algorithm": lk.Lloyd(), "init": "random", "n_init": n_init}
+    plan = make_plan(
+        lk.open_rows(url), FitOptions(**asked, max_iter=3), Machines(1, 1, 1 << 34, True)
+    )
+    with watched_passes() as seen:
+        lk.KMeans(**asked, max_iter=3, tol=0, random_state=0).fit(url)
+    assert [passes.total.passes for passes in seen] == [plan["passes_most"]]
+    assert plan["passes_most"] == n_init * 5
