@@ -138,14 +138,13 @@ def _memory(
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
     """Passes over all rows and steps of all starts, if no rule stops the fit earlier."""
-    scans = n_init * _scans(rows)
-    before = scans + n_init * footprint.passes_before
+    # Statistics are read once, for all starts.
+    before = _scans(rows) + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
     # Steps that are shorter than a pass, or use rows that are held, count by themselves.
     are_passes = footprint.held_rows is None and footprint.distances is None
     return {
-        "passes_scan": scans,
         "passes_before": before,
         "passes_most": before + (steps if are_passes else 0) + after,
         "passes_after": after,
@@ -176,7 +175,7 @@ def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> 
     def pass_of(distances: float | None) -> float:
         return max(reading, whole if distances is None else short(distances))
 
-    distances, scans, n_init = footprint.distances, plan["passes_scan"], plan["n_init"]
+    distances, scans, n_init = footprint.distances, _scans(rows), plan["n_init"]
     last = seconds_of_labels(rows, problem)
     starts = plan["passes_before"] - scans
     return {
