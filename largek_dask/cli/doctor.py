@@ -150,7 +150,8 @@ def _threads() -> Iterator[Finding]:
     from llvmlite import binding
 
     from largek_dask import config
-    from largek_dask.kernels.jit import cache_folder
+    from largek_dask.kernels.code_cache import cache_folder, unsaved
+    from largek_dask.kernels.jit import saves_code
     from largek_dask.kernels.tile import select_tile
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -170,7 +171,10 @@ def _threads() -> Iterator[Finding]:
     folder = existing = cache_folder()
     while not existing.exists():
         existing = existing.parent
-    if not os.access(existing, os.W_OK):
+    if not saves_code():
+        text = f"compiled kernels are not saved, every process compiles them again: {unsaved()}"
+        yield Finding("threads", "note", text, "install a version of numba that is known")
+    elif not os.access(existing, os.W_OK):
         yield Finding(
             "threads",
             "note",

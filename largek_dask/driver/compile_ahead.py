@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numba
 import numpy as np
 
 from largek_dask import config
@@ -29,7 +28,8 @@ from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.data.rows import Rows
 from largek_dask.kernels import ahead
 from largek_dask.kernels.claims import Claims
-from largek_dask.kernels.jit import asks_whether_to_compile, cache_folder, is_cache_empty
+from largek_dask.kernels.code_cache import asks_whether_to_compile, cache_folder, is_cache_empty
+from largek_dask.kernels.jit import saves_code
 from largek_dask.passes.local import available_cpus
 
 __all__ = ["compiles_ahead", "is_possible", "is_worth_it"]
@@ -68,7 +68,7 @@ def is_possible(n_threads: int | None = None) -> bool:
     n_threads : int, optional
         Threads that this process may use; None: one per core.
     """
-    if numba.config.DISABLE_JIT or not sys.executable:
+    if not saves_code() or not sys.executable:
         return False
     if min(available_cpus(), n_threads or available_cpus()) < 2:
         return False

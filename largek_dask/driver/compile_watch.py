@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from largek_dask.driver.events import Events, compiling_words
 from largek_dask.kernels.ahead import FEW_CLUSTERS
+from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
 from largek_dask.kernels.compiling import Compiled, call_after_each, compiled, is_compiling
-from largek_dask.kernels.jit import cache_folder, is_cache_empty, unsaved
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]
@@ -68,10 +68,9 @@ class _Notice:
         self._is_written = True
         words = compiling_words(self._left(now.since(self._before)))
         if (error := unsaved()) is not None:
-            words += (
-                f"; they cannot be saved ({error}), so every process compiles them again: set "
-                "largek.kernels.cache-dir to a folder that can be written"
-            )
+            words += f"; they cannot be saved ({error}), so every process compiles them again"
+            if isinstance(error, OSError):
+                words += ": set largek.kernels.cache-dir to a folder that can be written"
         print(f"largek_dask: {words}", file=sys.stderr, flush=True)
 
 

@@ -28,8 +28,9 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ClusterError
 from largek_dask.kernels.bounds.boxes import FEWEST_DIRECT, Boxes
+from largek_dask.kernels.code_cache import cache_folder, unsaved
 from largek_dask.kernels.distances import pack_centers
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels.jit import saves_code
 from largek_dask.kernels.tile import DIRECT_FEATURES
 from largek_dask.passes.local import available_cpus
 
@@ -68,6 +69,8 @@ class Warmed:
 
     def words(self) -> str:
         """One line."""
+        if not self.there:
+            return f"{self.host}: compiled kernels cannot be saved ({unsaved()})"
         if not self.kernels:
             return f"{self.host}: nothing to do, {self.there} kernels are there"
         return f"{self.host}: {self.kernels} kernels compiled, {human_seconds(self.seconds)}"
@@ -162,7 +165,7 @@ async def _warm_on_worker(kinds: tuple[str, ...], n_processes: int | None) -> di
 async def _warm(kinds: tuple[str, ...], n_processes: int | None, told: Told) -> Warmed:
     """Have processes make the fits of these kinds that have not been made here."""
     begun, before, done = time.monotonic(), _n_kernels(), _done()
-    missing = [kind for kind in kinds if kind not in done]
+    missing = [kind for kind in kinds if kind not in done] if saves_code() else []
     room = asyncio.Semaphore(max(1, available_cpus() if n_processes is None else n_processes))
 
     async def one(kind: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from largek_dask.kernels.bounds.lists import Lists, order_by_label, search_lists
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.claims import Claims
+from largek_dask.kernels.code_cache import asks_whether_to_compile
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.dense.splits import split_clusters
@@ -31,7 +32,6 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-from largek_dask.kernels.jit import asks_whether_to_compile
 
 __all__ = ["FEW_CLUSTERS", "kernels_ahead", "main"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from numba.core import event
 
-from largek_dask.kernels.jit import KernelCache
+from largek_dask.kernels.jit import is_kernel
 
 __all__ = [
     "Compiled",
@@ -85,7 +85,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def on_start(self, told: Any) -> None:
         """Count a function of this package, once it may be compiled."""
-        if not _is_ours(told):
+        if not is_kernel(told.data["dispatcher"]):
             return
         # Numba tells of an end as well where this raises.
         self.begin()
@@ -99,7 +99,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def on_end(self, told: Any) -> None:
         """Stop the clock when the outermost one is done."""
-        if _is_ours(told):
+        if is_kernel(told.data["dispatcher"]):
             self.end()
             self.hook()
 
@@ -122,10 +122,6 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
         return Compiled(self.functions, self.seconds + running, began is not None)
-
-
-def _is_ours(told: Any) -> bool:
-    return isinstance(getattr(told.data["dispatcher"], "_cache", None), KernelCache)
 
 
 _listener = _Listener()

@@ -269,7 +269,7 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     pack = panels.pack_rows(dtype, width)
 
-    @njit(_signature(dtype), _nrt=False)
+    @njit(_signature(dtype), refcounts=False)
     def run(
         x: Any, first: Any, means: Any, precisions: Any, constants: Any, halves: Any, shares: Any,
         factors: Any, starts: Any, offsets: Any, lower: Any, lower_share: Any, upper: Any,

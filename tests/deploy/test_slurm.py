@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import largek_dask as lk
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels.code_cache import cache_folder
 from tests.deploy.running import DEPLOY, ROOT, events, quick_environment, slowing, steps
 from tests.deploy.slurm import CPUS, PATIENCE, site
 from tests.faults.deaths import lives

@@ -18,8 +18,8 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.driver import compile_ahead, fit
 from largek_dask.driver.compile_ahead import COMMAND, FIRST, compiles_ahead, is_worth_it
-from largek_dask.kernels import jit
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels import code_cache
+from largek_dask.kernels.code_cache import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def rows(dtype="float32"):
 
 def miss(tmp_path, *names):
     """Ask for functions that are not in the cache; which of them are to be compiled here."""
-    return [jit._may_compile(tmp_path / name) for name in names]
+    return [code_cache.may_compile(tmp_path / name) for name in names]
 
 
 def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
@@ -100,11 +100,11 @@ def test_it_is_started_when_several_functions_are_missing(tmp_path, started):
         assert len(started) == 1
         assert miss(tmp_path, "d.bin") == [True]
     assert len(started) == 1
-    assert jit._may_compile(tmp_path / "0.bin"), "nobody is asked any more"
+    assert code_cache.may_compile(tmp_path / "0.bin"), "nobody is asked any more"
 
 
 def test_it_is_started_at_once_when_the_cache_is_empty(tmp_path, started, monkeypatch):
-    monkeypatch.setattr(compile_ahead, "is_cache_empty", jit.is_cache_empty)
+    monkeypatch.setattr(compile_ahead, "is_cache_empty", code_cache.is_cache_empty)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
         with compiles_ahead(np.dtype("float32"), 2, 3):
             assert len(started) == 1

@@ -207,7 +207,7 @@ import numpy as np
 import largek_dask as lk
 from largek_dask.driver import starts
 from largek_dask.kernels.compiling import compiled
-from largek_dask.kernels.jit import cache_folder
+from largek_dask.kernels.code_cache import cache_folder
 
 assert not cache_folder().exists()
 told = []

@@ -12,8 +12,9 @@ import pytest
 
 from largek_dask.kernels import claims
 from largek_dask.kernels.claims import Claims
+from largek_dask.kernels.code_cache import asks_whether_to_compile
 from largek_dask.kernels.compiling import asked_before, compiled
-from largek_dask.kernels.jit import asks_whether_to_compile, njit
+from largek_dask.kernels.jit import njit
 
 
 @pytest.fixture

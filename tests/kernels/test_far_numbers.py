@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from largek_dask.kernels.code_cache import unsaved
 from largek_dask.kernels.dense.doubts import distances_of_far
 from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sum_loops import INTEGERS, round_rows_wide
-from largek_dask.kernels.jit import unsaved
 
 X = np.random.default_rng(0).normal(size=(50, 3))
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from numba import types
 
-from largek_dask.kernels import jit
-from largek_dask.kernels.jit import cache_folder, is_cache_empty, njit, readonly
+from largek_dask.kernels import code_cache
+from largek_dask.kernels.code_cache import cache_folder, is_cache_empty
+from largek_dask.kernels.jit import njit, readonly
 
 # What one process does: two kernels of the package on fixed numbers; prints results and what was
 # compiled. With an argument it forks that many processes, which start computing together.
@@ -108,20 +109,20 @@ def test_eight_processes_at_once_share_an_empty_cache(tmp_path):
 def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch):
     here = cache_folder()
     sources = tmp_path / "kernels"
-    shutil.copytree(jit.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(jit, "SOURCES", sources)
+    shutil.copytree(code_cache.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(code_cache, "SOURCES", sources)
     assert cache_folder().name == here.name
-    jit._version.cache_clear()
+    code_cache._version.cache_clear()
     for path in sorted(sources.rglob("*.py")):
         before = path.read_text()
         path.write_text(before + "\n# changed\n")
-        jit._version.cache_clear()
+        code_cache._version.cache_clear()
         assert cache_folder().name != here.name, path
         path.write_text(before)
-    jit._version.cache_clear()
-    monkeypatch.setattr(jit, "__version__", "0.0.0")
+    code_cache._version.cache_clear()
+    monkeypatch.setattr(code_cache, "__version__", "0.0.0")
     assert cache_folder().name != here.name
-    jit._version.cache_clear()
+    code_cache._version.cache_clear()
 
 
 def test_folder_is_in_the_users_cache_unless_configured(tmp_path):
@@ -185,18 +186,6 @@ def test_folder_that_cannot_be_written_is_no_error(tmp_path, folder):
         assert kernel(3) == 6
         assert misses(kernel) == 1
     assert blocked.read_text() == "not a folder"
-
-
-def test_cache_can_be_switched_off_and_emptied(folder):
-    kernel = njit(doubled)
-    kernel._cache.disable()
-    assert kernel(3) == 6
-    assert not folder.exists()
-    kernel._cache.enable()
-    assert kernel(3.0) == 6.0
-    assert len(list(folder.glob("*.bin"))) == 1
-    kernel._cache.flush()
-    assert not list(folder.glob("*.bin"))
 
 
 def make(inner, constant):
@@ -269,7 +258,7 @@ def test_oldest_versions_are_removed(folder):
 def test_reading_marks_a_version_as_used(folder):
     njit(doubled)(3)
     os.utime(folder, ns=(1, 1))
-    jit._mark_used.cache_clear()
+    code_cache._mark_used.cache_clear()
     njit(doubled)(3)
     assert folder.stat().st_mtime_ns > 1
 

@@ -92,9 +92,7 @@ def _within(function: Kernel) -> Kernel:
 
     Else its arrays, seven numbers each, are handed over: for a row that takes as long as all else.
     """
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)(
-        function
-    )
+    return njit(internal=True, refcounts=False, forceinline=True)(function)
 
 
 def search_candidates(
@@ -742,7 +740,7 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
     narrow = _batch(tile, dtype, stored, thin, kind, direct)
     copy = _copy_list(dtype)
 
-    @njit(_signature(dtype, stored), _nrt=False)
+    @njit(_signature(dtype, stored), refcounts=False)
     def run(
         x: Any, places: Any, starts: Any, offsets: Any, listed: Any, shift: Any, factors: Any,
         openings: Any, largest: Any, mixture: Any, space: Any, scratch: Any, n_panels: Any,

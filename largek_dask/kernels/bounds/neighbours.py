@@ -214,7 +214,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
             # NaN comes last
             out[q] = score if score == score else real(np.inf)
 
-    @njit(_nrt=False)
+    @njit(refcounts=False)
     def run(
         centers: Any, shift: Any, factors: Any, starts: Any, members: Any, places: Any,
         space: Any, table: Any,
@@ -316,7 +316,7 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
     return smallest[last]
 
 
-@njit(no_cpython_wrapper=True)
+@njit(internal=True)
 def _merge_sort(values: Any, n: Any) -> Any:
     """Places of n values, which are not NaN, in order; of equal ones the earlier comes first."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
@@ -342,7 +342,7 @@ def _merge_sort(values: Any, n: Any) -> Any:
     return order
 
 
-@njit(no_cpython_wrapper=True)
+@njit(internal=True)
 def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
     """Places of the m smallest of n values, in order; of equal ones the earlier comes first."""
     m = ranked.size

@@ -230,7 +230,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
             table,
             signed,
         ),
-        _nrt=False,
+        refcounts=False,
     )
     def run(
         x: Any, order: Any, picks: Any, shift: Any, zeros: Any, weight: Any, n_steps: Any,

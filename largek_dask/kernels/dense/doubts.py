@@ -148,7 +148,7 @@ def margin(score: Any, square: Any, rounding: Any) -> Any:
     return 2.02 * (1.0 + 4.0 * product) * product * widest + exact * both * both + absolute
 
 
-@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+@njit(internal=True, refcounts=False)
 def choose(
     rows: Any, at: Any, centers: Any, d: Any, scores: Any, scores_at: Any, limit: Any, lists: Any,
     begin: Any, end: Any,

@@ -65,7 +65,7 @@ def bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It does not count references: with a dozen arrays that takes longer than a short panel.
     """
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
+    return njit(internal=True, refcounts=False)(function)
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
@@ -433,7 +433,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
             real,
             real,
         ),
-        _nrt=False,
+        refcounts=False,
     )
     def run(
         x: Any, given: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any,

@@ -105,7 +105,7 @@ def inner(function: Kernel) -> Kernel:
     It has no entry from Python, and does not count references: with a dozen arrays that takes as
     long as packing a panel.
     """
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(function)
+    return njit(internal=True, refcounts=False)(function)
 
 
 def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:

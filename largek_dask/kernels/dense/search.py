@@ -464,7 +464,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
     assign, centres, few = _assign(tile, dtype, mode, direct, divided), tile.centres, FEW
     write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
 
-    @njit(_arguments(dtype), _nrt=False)
+    @njit(_arguments(dtype), refcounts=False)
     def run(
         x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
         list_offsets: Any, lists: Any, blocks: Any, space: Any,

@@ -266,7 +266,7 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
             types.Array(types.float64, 1, "C"),
             types.Array(kind, 3, "C"),
         ),
-        _nrt=False,
+        refcounts=False,
     )
     def run(
         x: Any, order: Any, starts: Any, clusters: Any, weight: Any, max_rows: Any, space: Any,

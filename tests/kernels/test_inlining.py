@@ -15,9 +15,10 @@ import pytest
 from numba.core import codegen
 
 from largek_dask.driver.compile_watch import FUNCTIONS_MANY
-from largek_dask.kernels import within as within_module
-from largek_dask.kernels.jit import cache_folder, njit
-from largek_dask.kernels.within import KIND, WithinLibrary
+from largek_dask.kernels import inlining
+from largek_dask.kernels.code_cache import cache_folder
+from largek_dask.kernels.inlining import KIND, InternalLibrary
+from largek_dask.kernels.jit import njit
 
 # What a process does that fits: prints which of this package's functions numba has compiled, with
 # the types of their arguments.
@@ -95,8 +96,8 @@ def entered(inner):
     return kernel
 
 
-def within(function):
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+def internal(function):
+    return njit(internal=True)(function)
 
 
 def misses(kernel):
@@ -104,22 +105,22 @@ def misses(kernel):
 
 
 def test_only_what_python_enters_becomes_machine_code(folder, emitted):
-    inner = within(refuse)
+    inner = internal(refuse)
     kernel = entered(inner)
     assert kernel(4.0, 0.0) == 4.0 + np.sqrt(5.0) * 2
     assert misses(inner) == misses(kernel) == 1
     assert sum("refuse" in name for name in emitted) == 0
     assert sum("kernel" in name for name in emitted) == 1
     [compiled] = inner.overloads.values()
-    assert isinstance(compiled.library, WithinLibrary)
+    assert isinstance(compiled.library, InternalLibrary)
     kinds = {pickle.loads(p.read_bytes())[1][0][1] for p in folder.glob("*.refuse-*.bin")}
     assert kinds == {KIND}
 
 
 def test_saved_code_of_both_sorts_is_used(folder, emitted):
-    entered(within(refuse))(4.0, 0.0)
+    entered(internal(refuse))(4.0, 0.0)
     emitted.clear()
-    inner = within(refuse)
+    inner = internal(refuse)
 
     @njit
     def other(x):
@@ -135,16 +136,16 @@ def test_saved_code_of_both_sorts_is_used(folder, emitted):
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_errors_come_out_of_what_is_within(folder, saved):
+def test_errors_of_internal_kernels(folder, saved):
     for _ in range(1 + saved):
-        kernel = entered(within(refuse))
+        kernel = entered(internal(refuse))
         with pytest.raises(ValueError, match="too small"):
             kernel(1.0, 2.0)
     assert misses(kernel) == (0 if saved else 1)
 
 
 def test_a_constant_argument_needs_no_code_of_its_own(folder):
-    inner = within(refuse)
+    inner = internal(refuse)
 
     @njit
     def kernel(n):
@@ -198,7 +199,7 @@ def test_what_numba_finds_for_a_call_is_remembered(folder, monkeypatch):
         asked.append((str(function), tuple(map(str, args))))
         return real(context, function, args, kws)
 
-    monkeypatch.setattr(within_module, "_known_calls", {})
+    monkeypatch.setattr(inlining, "_known_calls", {})
     monkeypatch.setattr(numba.core.typing.context.BaseContext, "resolve_function_type", asking)
 
     @njit
@@ -210,7 +211,7 @@ def test_what_numba_finds_for_a_call_is_remembered(folder, monkeypatch):
 
 
 def test_a_function_that_calls_itself(folder):
-    @njit(no_cpython_wrapper=True)
+    @njit(internal=True)
     def down(n):
         return 0 if n == 0 else 1 + down(n - 1)
 
@@ -253,15 +254,15 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
 
 def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch):
     collects = []
-    real = within_module.compiler.Compiler.compile_extra
+    real = inlining.compiler.Compiler.compile_extra
 
     def looking(compiler, function):
         collects.append(gc.isenabled())
         return real(compiler, function)
 
-    monkeypatch.setattr(within_module.compiler.Compiler, "compile_extra", looking)
+    monkeypatch.setattr(inlining.compiler.Compiler, "compile_extra", looking)
     assert gc.isenabled()
-    entered(within(refuse))(4.0, 0.0)
+    entered(internal(refuse))(4.0, 0.0)
     assert collects == [False, False]
     assert gc.isenabled()
     with pytest.raises(numba.TypingError):
@@ -276,5 +277,5 @@ def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch
 
 
 def test_flags_are_no_equals_of_anything_else():
-    assert within_module.Flags() == within_module.Flags()
-    assert within_module.Flags() != "flags"
+    assert inlining.Flags() == inlining.Flags()
+    assert inlining.Flags() != "flags"

@@ -1,0 +1,188 @@
+"""Files of compiled kernels, which the processes of a machine share.
+
+There is one folder per version. Its name is a hash of every source file in ``kernels/``, of the
+versions that make code (Python, numba, llvmlite, numpy, this package) and of the processor: numba's
+own key knows only the file that defines a function, and would load an old copy of a function that
+is inlined from another file. Each overload is one file, named by a hash of its key, written aside
+and renamed: there is no index that two processes could write at once, and no lock. A file that
+cannot be read is compiled again; code that cannot be written stays in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from llvmlite import binding
+from platformdirs import user_cache_dir
+
+from largek_dask import config
+from largek_dask.version import __version__
+
+__all__ = [
+    "asks_whether_to_compile",
+    "cache_folder",
+    "is_cache_empty",
+    "load",
+    "may_compile",
+    "report_unsaved",
+    "save",
+    "unsaved",
+]
+
+log = logging.getLogger(__name__)
+
+KEPT_VERSIONS = 4
+DIGEST_BYTES = hashlib.sha256().digest_size
+"""Bytes at the end of a file: a hash of the rest, as torn machine code could be run."""
+SOURCES = Path(__file__).parent
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled code of this very version on this very processor."""
+    root = config.get("kernels.cache-dir") or user_cache_dir("largek_dask", appauthor=False)
+    return Path(root) / "kernels" / f"v-{_version(SOURCES)}"
+
+
+def is_cache_empty() -> bool:
+    """Return whether no function of this version is in the cache."""
+    return next(cache_folder().glob("*.bin"), None) is None
+
+
+def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any:
+    """Return ``rebuild(what was saved)``, or None if there is no intact file of this key."""
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
+            raise ValueError("it is empty or torn, as after a power failure")
+        saved_key, payload = pickle.loads(content)
+        if saved_key != key:
+            raise ValueError(f"this is the code of {saved_key}")
+        _mark_used(path.parent)
+        return rebuild(payload)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        # a torn or foreign file costs a compilation, never a fit
+        log.debug("cannot load %s: %r", path, error)
+        return None
+
+
+def save(path: Path, content: bytes) -> None:
+    """Save the pickled pair of a key and its code; a folder that cannot be written is no error."""
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        _prepare(path.parent)
+        try:
+            aside.write_bytes(content + hashlib.sha256(content).digest())
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        report_unsaved(error)
+        log.debug("cannot save %s: %r", path, error)
+
+
+_unsaved: object = None
+
+
+def report_unsaved(why: object) -> None:
+    """Note why compiled code of this process is not saved."""
+    global _unsaved
+    _unsaved = why
+
+
+def unsaved() -> object:
+    """Return why compiled code of this process could not be saved, or None."""
+    return _unsaved
+
+
+_askers: list[Callable[[Path], bool]] = []
+"""Called before a function is compiled that is not in the cache: the newest decides.
+
+Several fits may run at the same time, and end in any order.
+"""
+
+
+def may_compile(path: Path) -> bool:
+    """Return whether to compile what is to be saved at ``path``; if not, it is there by now."""
+    for ask in reversed(tuple(_askers)):
+        return ask(path)
+    return True
+
+
+@contextmanager
+def asks_whether_to_compile(ask: Callable[[Path], bool]) -> Iterator[None]:
+    """Call ``ask`` before a function is compiled in this process, by any thread.
+
+    Of several blocks that run at the same time the one that began last is asked.
+
+    Parameters
+    ----------
+    ask : callable
+        Takes the path of the code; returns False if the code is there by now.
+    """
+    _askers.append(ask)
+    try:
+        yield
+    finally:
+        _askers.remove(ask)
+
+
+@cache
+def _version(sources: Path) -> str:
+    """Hash of everything that compiled code depends on."""
+    digest = hashlib.sha256()
+    for text in (
+        platform.python_implementation(),
+        sys.version,
+        numba.__version__,
+        llvmlite.__version__,
+        np.__version__,
+        __version__,
+        binding.get_default_triple(),
+        binding.get_host_cpu_name(),
+        binding.get_host_cpu_features().flatten(),
+    ):
+        digest.update(text.encode() + b"\0")
+    for path in sorted(sources.rglob("*.py")):
+        digest.update(path.relative_to(sources).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:20]
+
+
+@cache
+def _mark_used(folder: Path) -> None:
+    """Update the folder's timestamp, once per process."""
+    with contextlib.suppress(OSError):  # another user's folder
+        os.utime(folder)
+
+
+@cache
+def _prepare(folder: Path) -> None:
+    """Make the folder and remove those of the versions longest unused, once per process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _mark_used(folder)
+    for _, old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _versions(root: Path) -> Iterator[tuple[int, Path]]:
+    for path in root.glob("v-" + "?" * 20):
+        with contextlib.suppress(FileNotFoundError):  # another process may prune as well
+            yield path.stat().st_mtime_ns, path
