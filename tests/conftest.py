@@ -164,10 +164,9 @@ def told_of_no_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def compiled_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests keep all cores busy: another process would take more time than it spares.
+    """Compile in one process, as tests keep all cores busy.
 
-    What is about it (``driver/test_compile_ahead.py``) undoes this; what runs as its users run it,
-    such as blocks of documents and notebooks, has it.
+    Only ``driver/test_parallel_compile.py`` undoes it; documents and notebooks are run without it.
     """
     monkeypatch.setattr(fit_module, "is_worth_it", lambda *given: False)
 

@@ -170,11 +170,11 @@ def second_compiler(n_clusters: int) -> AbstractContextManager[None]:
     """Have a second process compile kernels as well, if a core is free for it."""
     import numpy as np
 
-    from largek_dask.driver.compile_ahead import compiles_ahead, is_possible
+    from largek_dask.driver.parallel_compile import compiles_in_parallel, is_possible
 
     if not is_possible():
         return nullcontext()
-    return compiles_ahead(np.dtype(np.float32), ROW, n_clusters)
+    return compiles_in_parallel(np.dtype(np.float32), ROW, n_clusters)
 
 
 def compile_kernels(data: str, n_clusters: int, seed: int) -> None:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 
 from largek_dask.driver.events import Events, compiling_words
-from largek_dask.kernels.ahead import FEW_CLUSTERS
 from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
 from largek_dask.kernels.compiling import Compiled, call_after_each, compiled, is_compiling
+from largek_dask.kernels.parallel_compile import FEW_CLUSTERS
 from largek_dask.passes.base import BasePasses
 
 __all__ = ["CompileWatch"]

@@ -19,12 +19,12 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.dithered_rows import DitheredRows
 from largek_dask.data.rows import Rows
-from largek_dask.driver.compile_ahead import compiles_ahead, is_worth_it
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Sink
 from largek_dask.driver.final import marks_of
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.outputs import Outputs
+from largek_dask.driver.parallel_compile import compiles_in_parallel, is_worth_it
 from largek_dask.driver.plan import (
     check_memory,
     check_problem,
@@ -239,7 +239,7 @@ class _Work:
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
         watch = CompileWatch(events, k, is_helped=is_helped)
         helper = (
-            compiles_ahead(compute_dtype(rows.dtype), rows.n_features, k)
+            compiles_in_parallel(compute_dtype(rows.dtype), rows.n_features, k)
             if is_helped
             else nullcontext()
         )

@@ -20,7 +20,6 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,9 @@ from largek_dask import config
 from largek_dask.version import __version__
 
 __all__ = [
-    "asks_whether_to_compile",
     "cache_folder",
     "is_cache_empty",
     "load",
-    "may_compile",
     "report_unsaved",
     "save",
     "unsaved",
@@ -110,38 +107,6 @@ def report_unsaved(why: object) -> None:
 def unsaved() -> object:
     """Return why compiled code of this process could not be saved, or None."""
     return _unsaved
-
-
-_askers: list[Callable[[Path], bool]] = []
-"""Called before a function is compiled that is not in the cache: the newest decides.
-
-Several fits may run at the same time, and end in any order.
-"""
-
-
-def may_compile(path: Path) -> bool:
-    """Return whether to compile what is to be saved at ``path``; if not, it is there by now."""
-    for ask in reversed(tuple(_askers)):
-        return ask(path)
-    return True
-
-
-@contextmanager
-def asks_whether_to_compile(ask: Callable[[Path], bool]) -> Iterator[None]:
-    """Call ``ask`` before a function is compiled in this process, by any thread.
-
-    Of several blocks that run at the same time the one that began last is asked.
-
-    Parameters
-    ----------
-    ask : callable
-        Takes the path of the code; returns False if the code is there by now.
-    """
-    _askers.append(ask)
-    try:
-        yield
-    finally:
-        _askers.remove(ask)
 
 
 @cache

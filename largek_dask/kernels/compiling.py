@@ -1,20 +1,19 @@
-"""Whether this process is compiling kernels, and how many seconds that has taken.
+"""Count the kernels that this process compiles, and the seconds that it takes.
 
-Numba says when it begins to compile a function and when it has ended; what is loaded from the
-cache is not compiled. A function that another one calls is compiled inside of that one, all of it
-under numba's lock: so there is one compilation at a time, and what is counted here is time on the
-wall in which this process makes code. Code of other packages does not count.
+Numba reports when it starts and ends compiling a function; what is loaded from the cache is not
+compiled. A function is compiled inside the compilation of its caller, all of it under numba's lock:
+so there is one compilation at a time, and the seconds counted are wall time. Code of other packages
+does not count.
 
-Work that has a time limit names who is to be asked before a function is compiled
-(:func:`asked_before`): a compilation cannot be ended half-way.
+A compilation cannot be stopped half-way, so work with a time limit may refuse to start one
+(:class:`asked_before`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +28,10 @@ __all__ = [
     "compiled",
     "is_compiling",
     "seconds_ahead",
-    "waiting",
 ]
 
 FIRST_SECONDS = 0.25
-"""What one function is taken to need before any has been compiled here: about the mean of the
-functions that a first fit compiles."""
+"""Expected seconds per function before any was compiled: about the mean of a first fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +40,22 @@ class Compiled:
 
     functions: int = 0
     seconds: float = 0.0
-    """Time on the wall, of what is being compiled now as well."""
+    """Wall time, including that of a compilation under way."""
     at_it: bool = False
-    """Something is being compiled now."""
+    """A compilation is under way."""
 
     def since(self, before: Compiled) -> Compiled:
-        """What has come since then."""
+        """Return the difference to an earlier count."""
         return Compiled(
             self.functions - before.functions, self.seconds - before.seconds, self.at_it
         )
 
     def mean_seconds(self) -> float:
-        """Seconds that a function takes."""
+        """Return seconds per function."""
         return self.seconds / self.functions if self.functions else FIRST_SECONDS
 
 
 class _Here(threading.local):
-    """What holds for one thread."""
-
     ask: Callable[[], object] | None = None
     ahead: float = 0.0
 
@@ -68,27 +63,25 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _nobody_asks() -> None:
-    """Where nobody has to be asked."""
-
-
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Counts; numba calls it under its lock, from whichever thread compiles."""
+    """Count; numba calls it under its lock, from whichever thread compiles."""
 
     def __init__(self) -> None:
         self.functions = 0
         self.seconds = 0.0
         self.began: float | None = None
         self.depth = 0
-        """Functions that are being compiled, each inside of the one before."""
-        self.hook: Callable[[], object] = _nobody_asks
+        """Functions under way, each inside the one before."""
+        self.hooks: list[Callable[[], object]] = []
 
-    def on_start(self, told: Any) -> None:
-        """Count a function of this package, once it may be compiled."""
-        if not is_kernel(told.data["dispatcher"]):
+    def on_start(self, event: Any) -> None:
+        """Count a kernel, unless this thread's work refuses it."""
+        if not is_kernel(event.data["dispatcher"]):
             return
-        # Numba tells of an end as well where this raises.
-        self.begin()
+        # Numba reports an end as well where this raises.
+        self.depth += 1
+        if self.depth == 1:
+            self.began = time.perf_counter()
         if _here.ask is not None:
             _here.ahead = self.now().mean_seconds()
             try:
@@ -97,27 +90,19 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
                 _here.ahead = 0.0
         self.functions += 1
 
-    def on_end(self, told: Any) -> None:
-        """Stop the clock when the outermost one is done."""
-        if is_kernel(told.data["dispatcher"]):
-            self.end()
-            self.hook()
-
-    def begin(self) -> None:
-        """Start the clock unless it runs."""
-        self.depth += 1
-        if self.depth == 1:
-            self.began = time.perf_counter()
-
-    def end(self) -> None:
-        """Stop the clock that :meth:`begin` has started."""
+    def on_end(self, event: Any) -> None:
+        """Stop the clock with the outermost function, and call the hooks."""
+        if not is_kernel(event.data["dispatcher"]):
+            return
         self.depth -= 1
         if self.depth == 0 and self.began is not None:
             self.seconds += time.perf_counter() - self.began
             self.began = None
+        for hook in tuple(self.hooks):
+            hook()
 
     def now(self) -> Compiled:
-        """What has been compiled so far."""
+        """Return what has been compiled so far."""
         # Read once: another thread may end meanwhile.
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
@@ -129,25 +114,32 @@ event.register("numba:compile", _listener)
 
 
 def compiled() -> Compiled:
-    """What this process has compiled so far."""
+    """Return what this process has compiled so far."""
     return _listener.now()
 
 
 def is_compiling() -> bool:
-    """Whether this process makes code now."""
+    """Return whether a compilation is under way."""
     return _listener.began is not None
 
 
-def call_after_each(hook: Callable[[], object]) -> None:
-    """Have ``hook`` called after each compiled function, under numba's lock, by any thread."""
-    _listener.hook = hook
+def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
+    """Call ``hook`` after each compiled function, under numba's lock, from any thread.
+
+    Returns
+    -------
+    callable
+        Ends it.
+    """
+    _listener.hooks.append(hook)
+    return lambda: _listener.hooks.remove(hook)
 
 
 class asked_before:  # a context manager, written out: it is entered very often
-    """Have ``ask`` called by this thread before it compiles a function.
+    """Call ``ask`` in this thread before it compiles a function.
 
     What it raises comes out of the kernel that was called; the function is not compiled then, and
-    may be the next time. Functions that had been compiled before are kept.
+    may be the next time. Functions compiled before are kept.
     """
 
     __slots__ = ("_ask", "_before")
@@ -163,18 +155,5 @@ class asked_before:  # a context manager, written out: it is entered very often
 
 
 def seconds_ahead() -> float:
-    """About how long a function takes that this thread asks for; 0 where it asks for none."""
+    """Return the expected seconds of the function that this thread is about to compile, or 0."""
     return _here.ahead
-
-
-@contextmanager
-def waiting() -> Iterator[Callable[[], object]]:
-    """Count the block's time as compiling: it waits for a process that compiles instead.
-
-    Called under numba's lock. Gives what has to be called again and again meanwhile, and may raise.
-    """
-    _listener.begin()
-    try:
-        yield _here.ask or _nobody_asks
-    finally:
-        _listener.end()

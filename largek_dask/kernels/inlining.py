@@ -94,10 +94,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         """Return the compiled overload, or None if it must be compiled."""
         target_context.refresh()
         key, path = self._place(sig, target_context.codegen())
-        found = code_cache.load(path, key, partial(_rebuild, target_context))
-        if found is None and not code_cache.may_compile(path):
-            found = code_cache.load(path, key, partial(_rebuild, target_context))
-        return found
+        return code_cache.load(path, key, partial(_rebuild, target_context))
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save one overload."""

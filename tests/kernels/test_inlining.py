@@ -28,7 +28,7 @@ import numpy as np
 import largek_dask as lk
 from numba.core import event
 from largek_dask.driver import fit
-from largek_dask.kernels.ahead import kernels_ahead
+from largek_dask.kernels.parallel_compile import calls_in_reverse
 
 class Compiled(event.Listener):
     def __init__(self):
@@ -52,7 +52,7 @@ for k in (300, 8):
     parts.append(compiled.found)
     compiled.found = []
 for k in (300, 8):
-    for compile_one in kernels_ahead("float32", 8, k):
+    for compile_one in calls_in_reverse("float32", 8, k):
         compile_one()
 parts.append(compiled.found)
 print(json.dumps(parts))

@@ -1,9 +1,7 @@
-"""What a second process compiles for a first fit, beginning at the fit's end.
+"""Compile in a second process what a first fit needs last.
 
-The fit compiles what it needs when it needs it, this process the same from the other end; they
-meet where both have got to. Neither compiles what the other has begun (:mod:`~.claims`).
-
-Nothing is imported here but kernels: a process that begins late is of little use.
+The fit compiles what it needs when it needs it, this process the same in reverse order, until they
+meet. Nothing is imported here but kernels: a process that starts late is of little use.
 """
 
 from __future__ import annotations
@@ -12,14 +10,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from largek_dask.kernels.bounds.lists import Lists, order_by_label, search_lists
 from largek_dask.kernels.bounds.neighbours import nearest_centers
-from largek_dask.kernels.claims import Claims
-from largek_dask.kernels.code_cache import asks_whether_to_compile
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.dense.splits import split_clusters
@@ -33,18 +28,18 @@ from largek_dask.kernels.distances import (
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
-__all__ = ["FEW_CLUSTERS", "kernels_ahead", "main"]
+__all__ = ["FEW_CLUSTERS", "calls_in_reverse", "main"]
 
 FEW_CLUSTERS = 128
-"""Up to this many clusters all rows meet all centres, and no list of them."""
+"""Up to this many clusters rows are compared with all centres, without lists."""
 _ROWS = 1_024
 _MOST_CLUSTERS = 300
 
 
-def kernels_ahead(dtype: str, n_features: int, k: int) -> tuple[Callable[[], object], ...]:
-    """Calls of what a fit of dense rows comes to, the last first.
+def calls_in_reverse(dtype: str, n_features: int, k: int) -> tuple[Callable[[], object], ...]:
+    """Return calls of the kernels of a fit of dense rows, the last first.
 
-    Not of what it begins with: that is made before another process could have begun.
+    The first ones are left out: the fit compiles them before a second process has started.
     """
     k, d = min(k, _MOST_CLUSTERS), n_features
     draws = np.random.default_rng(0)
@@ -103,16 +98,13 @@ def kernels_ahead(dtype: str, n_features: int, k: int) -> tuple[Callable[[], obj
 
 
 def _end_with_parent() -> None:
-    """Wait until the pipe from the process that fits is closed, as it is when that one ends."""
+    """Exit when the pipe from the parent process is closed, as it is when that one ends."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
-def main(folder: str, dtype: str, n_features: str, k: str) -> None:
-    """Compile; claims are made in `folder`."""
+def main(dtype: str, n_features: str, k: str) -> None:
+    """Compile what a fit needs; end early with the parent process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # The other one lives as long as this one.
-    claims = Claims(Path(folder), lambda: True)
-    with asks_whether_to_compile(claims.take):
-        for compile_one in kernels_ahead(dtype, int(n_features), int(k)):
-            compile_one()
+    for compile_one in calls_in_reverse(dtype, int(n_features), int(k)):
+        compile_one()
