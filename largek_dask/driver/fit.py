@@ -246,7 +246,7 @@ class _Work:
         try:
             # Heard from the first moment on: workers may have to be waited for.
             with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:
-                passes.cancelled = lambda: watch.tell() or held()
+                passes.cancelled = lambda: watch.report() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.out.job is not None:

@@ -161,7 +161,7 @@ def run(
     loop.tell_start()
     reason: StopReason
     before_run = passes.cancelled
-    passes.cancelled = lambda: watch.tell() or asked() or clock.is_over()
+    passes.cancelled = lambda: watch.report() or asked() or clock.is_over()
     try:
         reason = loop.go(last_pass)
     except CancelledFit as cut:
