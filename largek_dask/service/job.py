@@ -73,7 +73,8 @@ class Job:
             of this package that have computed it, while it is queued or waits
             ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
             reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
-            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
+            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
+            (of a mixture also ``energy``),
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
             ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
             ``state_bytes`` and ``cache_bytes`` held now, figures by worker (``workers``; not of
