@@ -49,7 +49,7 @@ def _listing(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     from rich.text import Text
 
     from largek_dask.driver.words import count_of, human_bytes, human_seconds, printable
-    from largek_dask.observe.showing import NONE
+    from largek_dask.observe.job_text import NONE
     from largek_dask.observe.tables import Column, Fitting
 
     lines = [Text(f"{address} is retired") for address in gone]

@@ -362,7 +362,7 @@ def _listing(
 
 
 def _table(statuses: list[dict[str, Any]]) -> Any:
-    from largek_dask.observe.showing import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.observe.job_text import COLORS, JOB_COLUMNS, job_row
     from largek_dask.observe.tables import Column, Fitting
 
     columns = (
@@ -443,10 +443,10 @@ def _watch_folder(
             if event is not None:
                 click.echo(json.dumps(event, allow_nan=False))
     else:
-        with terminal(fit.seen) as show:
+        with terminal(fit.view) as show:
             for event in follow(fit):
                 show(event)
-    return fit.seen.status
+    return fit.view.status
 
 
 @contextmanager
@@ -609,7 +609,7 @@ def _summary(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.algorithms.objective import value_in
     from largek_dask.cli.fit import what_of
     from largek_dask.driver.words import human_seconds
-    from largek_dask.observe.showing import figure, figures_in, precise
+    from largek_dask.observe.job_text import figure, figures_in, precise
     from largek_dask.service.fitting import LABELS, MODEL
 
     objective, value = value_in(status["result"])

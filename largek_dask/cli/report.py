@@ -162,8 +162,9 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     warned = (str(e.get("message")) for e in fit.update() if e.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
     # A fit says that it has stopped before it writes its model.
-    has_none = fit.n_iter == 0 or fit.seen.state == "failed"
-    is_written = model is not None and fit.n_iter in (None, model.provenance.get("n_iter"))
+    n_iter = fit.view.final_n_iter
+    has_none = n_iter == 0 or fit.view.state == "failed"
+    is_written = model is not None and n_iter in (None, model.provenance.get("n_iter"))
     is_last = fit.has_ended and (has_none or is_written)
     if (model is None or not fit.has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found

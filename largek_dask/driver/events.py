@@ -26,7 +26,7 @@ workers    what workers did in the last ``seconds``, every few of them, the fewe
            0; seconds, bytes and counts), one value a worker in the order of ``names``. These are
            told the first time, when they change and every 16 times, with ``before``: columns of
            the figures of all passes before. (Earlier versions had ``workers``: the figures of all
-           passes so far as a mapping by worker. ``observe.worker_figures`` reads both.)
+           passes so far as a mapping by worker. ``driver.worker_figures`` reads both.)
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (it kept others waiting, and has no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then

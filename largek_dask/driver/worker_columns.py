@@ -2,7 +2,7 @@
 
 With 1,024 workers the figures of each as a mapping are 400 kB an event. Columns of what was added
 since the event before, rounded, are a tenth of it, and a figure that nobody has added to is left
-out. ``observe.worker_figures`` reads them.
+out. ``driver.worker_figures`` reads them.
 """
 
 from __future__ import annotations

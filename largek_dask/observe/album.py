@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.history import sample_of
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, OutputError, ParameterError
-from largek_dask.observe.board import Board
 from largek_dask.observe.drawings import Line, lines_chart, pieces_of
 from largek_dask.observe.looks import LOOKS, TIMES, X_LABELS, Look, time_unit
 from largek_dask.observe.page import details, document, fragment, section, table, text
 from largek_dask.observe.panels import Panel
+from largek_dask.observe.snapshot import snapshot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ class Plot:
     Parameters
     ----------
     answer : mapping
-        Of a board (``observe.board``): all that is drawn, as plain values.
+        Of ``observe.snapshot``: all that is drawn, as plain values.
     title : str
 
     Attributes
@@ -287,9 +288,9 @@ def plot_of(
     job_id: str, status: Mapping[str, Any], events: Iterable[Event], title: str | None = None
 ) -> Plot:
     """The panels of a job, from its status and its events so far."""
-    board = Board(job_id).hear_all(events)
-    board.know(status)
-    answer = board.answer()
+    view = JobView().update_all(events)
+    view.set_status({"id": job_id, **status})
+    answer = snapshot(view)
     return Plot(answer, answer["title"] if title is None else title)
 
 

@@ -15,20 +15,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from largek_dask.driver.events import Event
-from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.job_view import JobView
 from largek_dask.facts import CELL, FRAME
-from largek_dask.observe.page import text as _text
-from largek_dask.observe.showing import (
+from largek_dask.observe.job_text import (
     COLORS,
     JOB_COLUMNS,
     WORKER_COLUMNS,
-    Seen,
     Show,
     facts,
     job_row,
     left_of,
     worker_rows,
 )
+from largek_dask.observe.page import text as _text
 
 __all__ = ["Card", "card", "card_of_jobs", "in_notebook", "notebook"]
 
@@ -50,22 +49,22 @@ LEFT_ALIGNED = frozenset(
 )  # fmt: skip
 
 
-def card(seen: Seen, note: str = "") -> str:
+def card(view: JobView, note: str = "") -> str:
     """A job as HTML.
 
     Parameters
     ----------
-    seen : Seen
+    view : JobView
     note : str
         Shown at the bottom, such as that the card is not updated any more.
     """
-    parts = [f"<div>{_title(seen)}</div>", _pairs(seen)]
-    share = seen.share_done()
-    if share is not None and seen.state not in ENDS:
-        parts.append(_bar(share, left_of(seen)))
-    if rows := worker_rows(seen):
+    parts = [f"<div>{_title(view)}</div>", _pairs(view)]
+    share = view.share_done()
+    if share is not None and not view.has_ended:
+        parts.append(_bar(share, left_of(view)))
+    if rows := worker_rows(view):
         parts.append(_table(WORKER_COLUMNS, rows))
-    parts += [f'<div style="{LINE}{HUES["yellow"]}">⚠ {_text(w)}</div>' for w in seen.warnings]
+    parts += [f'<div style="{LINE}{HUES["yellow"]}">⚠ {_text(w)}</div>' for w in view.warnings]
     if note:
         parts.append(f'<div style="opacity:.7">{_text(note)}</div>')
     return f'<div style="{FRAME}">{"".join(parts)}</div>'
@@ -83,18 +82,18 @@ def _badge(state: str) -> str:
     return f'<b style="{LINE}{hue}">{_text(state)}</b>'
 
 
-def _title(seen: Seen) -> str:
-    name = seen.status.get("name")
+def _title(view: JobView) -> str:
+    name = view.status.get("name")
     named = f" · {_text(name)}" if name else ""
-    return f"<b>{_text(seen.title)}</b>{named} · {_badge(seen.state)}"
+    return f"<b>{_text(view.title)}</b>{named} · {_badge(view.state)}"
 
 
-def _pairs(seen: Seen) -> str:
-    rows, costs = [], seen.costs
-    for name, text in facts(seen):
+def _pairs(view: JobView) -> str:
+    rows, costs = [], view.cost_values
+    for name, text in facts(view):
         style = f' style="{LINE}{HUES["red"]}"' if name == "error" else ""
         value = f"<span{style}>{_text(text)}</span>"
-        if name == seen.objective.of_step:
+        if name == view.objective.of_step:
             value += _curve(costs, f"{name} over the steps")
             costs = []  # a figure of the result may have the same name
         cell = CELL.format("left")
@@ -181,17 +180,17 @@ class Card:
 
 
 @contextmanager
-def notebook(seen: Seen) -> Iterator[Show]:
+def notebook(view: JobView) -> Iterator[Show]:
     """Show a job as a card that is updated."""
-    shown, shown_at = Card(card(seen)), time.monotonic()
+    shown, shown_at = Card(card(view)), time.monotonic()
 
     def show(event: Event | None) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at >= EVERY_SECONDS:
-            shown.show(card(seen))
+            shown.show(card(view))
             shown_at = time.monotonic()
 
     try:
         yield show
     finally:
-        shown.show(card(seen))
+        shown.show(card(view))

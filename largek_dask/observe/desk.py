@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gzip
 import hashlib
 import json
@@ -24,13 +23,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from largek_dask.driver.events import Event
+from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import printable
 from largek_dask.errors import ClusterError, JobNotFoundError, LargekError, ParameterError
-from largek_dask.observe.board import Board, row
-from largek_dask.observe.heard import AXES, Window
-from largek_dask.observe.showing import is_number
+from largek_dask.observe.snapshot import row, snapshot
 
 __all__ = ["PAGE_JOBS", "Answer", "Desk", "Key", "Source"]
 
@@ -49,9 +47,9 @@ FRESH_SECONDS = 3.0
 PATIENCE_SECONDS = 20.0
 """How long whoever asks first waits."""
 CATCH_UP_SECONDS = 20.0
-"""How often the boards of running jobs hear what was told, also while nobody looks."""
+"""How often the views of running jobs are updated, also while nobody looks."""
 HEARD_SECONDS = 0.1
-"""How long a board hears events of earlier times before an answer is made of those so far."""
+"""How long a view takes events of earlier times before an answer is made of those so far."""
 READ_AT_ONCE = 100
 """Events of a file in one piece."""
 BREATH_SECONDS = 0.002
@@ -62,10 +60,8 @@ AFTER_ALL = "~"
 """Later than any time."""
 MOST_ANSWERS = 256
 """Answers that are kept; those that were asked for the longest ago go first."""
-MOST_RANGES = 4
-"""Boards of parts of an axis; those that were asked for the longest ago go first."""
-MOST_BOARDS = 40
-"""Boards of jobs that do not run; those that were looked at the longest ago go first."""
+MOST_VIEWS = 40
+"""Views of jobs that do not run; those that were looked at the longest ago go first."""
 PAGE_JOBS = 50
 """Jobs in one answer of the list."""
 MOST_SEARCH = 200
@@ -76,8 +72,7 @@ SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
 
 Key = tuple[str, ...]
 """A question: ``("jobs", search, from)``, ``("job", id)``, ``("known", id)`` whether there is one,
-of a chart ``("figure", id, panel, theme, axis, "log" or "")``, and of the points in a part of its
-axis ``("range", id, panel, axis, from, to)``."""
+of a chart ``("figure", id, panel, theme, axis, "log" or "")``."""
 
 
 class Source(Protocol):
@@ -192,18 +187,15 @@ class Reader(threading.Thread):
 
 
 class Watched:
-    """The board of one job, and what it has heard.
+    """The view of one job, and the events that it has taken.
 
     Parameters
     ----------
     job_id : str
-    make : callable, optional
-        Makes a board of the job that has heard nothing.
     """
 
-    def __init__(self, job_id: str, make: Callable[[], Board] | None = None) -> None:
+    def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        self._make = make or functools.partial(Board, job_id)
         self.status: Status = {}
         self._reader: Reader | None = None
         self._anew: Watched | None = None
@@ -212,7 +204,7 @@ class Watched:
 
     def _begin(self) -> None:
         self.close()
-        self.board = self._make()
+        self.view = JobView({"id": self.job_id})
         self.trouble = ""
         self._is_joined = self._is_whole = False
         self._is_behind = False
@@ -250,7 +242,7 @@ class Watched:
             # It is gone on with: what files and memory say is joined anew.
             self._begin()
         self.status = status
-        self.board.know(status)
+        self.view.set_status(status)
         if status.get("state") == "unreadable":
             # Neither its events nor where they are is known now.
             return changed
@@ -285,15 +277,15 @@ class Watched:
         return changed
 
     def _hear_anew(self, source: Source, until: float, is_urgent: Callable[[], bool]) -> bool:
-        """Hear files on another board, which takes this one's place; whether it did."""
-        self._anew = self._anew or Watched(self.job_id, self._make)
+        """Hear files on another view, which takes this one's place; whether it did."""
+        self._anew = self._anew or Watched(self.job_id)
         self._anew.update(source, until - time.monotonic(), is_urgent)
         if self._anew.is_reading:
             return False
         found, self._anew = self._anew, None
         self._is_whole = True
         if not found.trouble and found._latest >= self._latest:
-            self.board = found.board
+            self.view = found.view
             return True
         return False
 
@@ -335,7 +327,7 @@ class Watched:
         if self._passed_over and when <= self._passed_over:
             return False
         self._latest = max(self._latest, when)
-        self.board.hear(event)
+        self.view.update(event)
         return True
 
 
@@ -370,8 +362,7 @@ class Desk(threading.Thread):
         self._made_at: dict[Key, float] = {}
         self._due_at: dict[Key, float] = {}
         self._waiting: dict[Key, list[tuple[Any, asyncio.Future[Answer]]]] = {}
-        self._boards: OrderedDict[str, Watched] = OrderedDict()
-        self._ranges: OrderedDict[Key, Watched] = OrderedDict()
+        self._views: OrderedDict[str, Watched] = OrderedDict()
         self._panels: dict[str, dict[str, Any]] = {}
         self._failed: set[Key] = set()
         self._caught_up_at = time.monotonic()
@@ -494,7 +485,7 @@ class Desk(threading.Thread):
         return len(self._waiting) > (key in self._waiting)
 
     def _is_reading(self, key: Key) -> bool:
-        watched = self._boards.get(key[1]) if key[0] == "job" else self._ranges.get(key)
+        watched = self._views.get(key[1]) if key[0] == "job" else None
         return watched is not None and watched.is_reading
 
     def _made(self, key: Key, before: Answer | None) -> Answer:
@@ -506,22 +497,16 @@ class Desk(threading.Thread):
                 self.source.status(job_id)
                 return answer_of({})
             case ("job", job_id):
-                watched = self._board(job_id)
+                watched = self._view(job_id)
                 if not self._hears(watched, key, before) and before is not None:
                     return before
                 return answer_of(self._job(watched))
-            case ("range", job_id, kind, axis, low, high):
-                watched = self._range(key, job_id, kind, axis, float(low), float(high))
-                if not self._hears(watched, key, before) and before is not None:
-                    return before
-                lines = watched.board.lines(kind)
-                return answer_of({"series": lines, "reading": watched.is_reading})
             case ("figure", job_id, kind, theme, axis, log):
                 return self._figure(job_id, kind, theme, axis, log)
         raise ParameterError(f"nobody knows what {key!r} asks: load the page again.")
 
     def _hears(self, watched: Watched, key: Key, before: Answer | None) -> bool:
-        """Have a board hear what is new; whether there is another answer than the one before."""
+        """Have a view hear what is new; whether there is another answer than the one before."""
         # Files are heard in longer turns once there is something to be looked at.
         seconds = HEARD_SECONDS if before is None else 3 * HEARD_SECONDS
         changed = watched.update(self.source, seconds, lambda: self._waits(key))
@@ -554,28 +539,26 @@ class Desk(threading.Thread):
             "workers": len(workers),
         }
 
-    def _board(self, job_id: str) -> Watched:
-        """The board of a job, which may have heard nothing yet."""
-        watched = self._boards.get(job_id)
+    def _view(self, job_id: str) -> Watched:
+        """The view of a job, which may be empty yet."""
+        watched = self._views.get(job_id)
         if watched is None:
             # Before anything is kept of it: there may be no such job.
             self.source.status(job_id)
-            watched = self._boards[job_id] = Watched(job_id)
-        self._boards.move_to_end(job_id)
-        idle = [name for name, w in self._boards.items() if w.status.get("state") != "running"]
-        for name in idle[: max(0, len(idle) - MOST_BOARDS)]:
+            watched = self._views[job_id] = Watched(job_id)
+        self._views.move_to_end(job_id)
+        idle = [name for name, w in self._views.items() if w.status.get("state") != "running"]
+        for name in idle[: max(0, len(idle) - MOST_VIEWS)]:
             self._forget(name)
         return watched
 
     def _forget(self, job_id: str) -> None:
-        if (watched := self._boards.pop(job_id, None)) is not None:
+        if (watched := self._views.pop(job_id, None)) is not None:
             watched.close()
         self._panels.pop(job_id, None)
-        for key in [key for key in self._ranges if key[1] == job_id]:
-            self._ranges.pop(key).close()
 
     def _job(self, watched: Watched) -> dict[str, Any]:
-        content = watched.board.answer()
+        content = snapshot(watched.view)
         panels = [dict(panel) for panel in content.get("panels", ())]
         if self._draws:
             from largek_dask.observe.figures import key as key_of
@@ -592,36 +575,13 @@ class Desk(threading.Thread):
     def _chart(self, job_id: str, kind: str) -> dict[str, Any]:
         """A panel that has lines."""
         if job_id not in self._panels:
-            watched = self._board(job_id)
+            watched = self._view(job_id)
             watched.update(self.source, HEARD_SECONDS)
             self._job(watched)
         panel: dict[str, Any] | None = self._panels[job_id].get(kind)
         if panel is None or not panel["series"]:
             raise JobNotFoundError(f"job {job_id} has no chart {kind[:40]!r}: load its page again.")
         return panel
-
-    def _range(
-        self, key: Key, job_id: str, kind: str, axis: str, low: float, high: float
-    ) -> Watched:
-        """What hears only of a part of a chart's axis, and so can tell more of it."""
-        axes = [name for name in self._chart(job_id, kind)["axes"] if name in AXES]
-        if axis not in axes:
-            raise ParameterError(
-                f"there is no part of {axis[:40]!r} of the chart {kind!r}: ask for one of its axes "
-                f"({', '.join(axes) or 'it has none along which a job goes on'})."
-            )
-        whole = self._board(job_id).board
-        if key not in self._ranges or self._ranges[key].board.whole is not whole:
-            # Axes of time are in ms, as everywhere on the page.
-            unit = 1e3 if axis == "elapsed" else 1.0
-            window = Window(axis, low / unit, high / unit)
-            if (before := self._ranges.pop(key, None)) is not None:
-                before.close()
-            self._ranges[key] = Watched(job_id, functools.partial(Board, job_id, window, whole))
-            while len(self._ranges) > MOST_RANGES:
-                self._ranges.popitem(last=False)[1].close()
-        self._ranges.move_to_end(key)
-        return self._ranges[key]
 
     def _figure(self, job_id: str, kind: str, theme: str, axis: str, log: str) -> Answer:
         """What BokehJS draws a panel from; it depends on no data."""
@@ -635,9 +595,9 @@ class Desk(threading.Thread):
         return answer_of(item(panel, theme, x=axis or None, log=log == "log" or None))
 
     def _catch_up(self) -> None:
-        """Have the boards of running jobs hear what would be forgotten, and drop ended ones' rest.
+        """Have the views of running jobs take what would be forgotten, and drop ended ones' rest.
 
-        Jobs that nobody has looked at have a board as well, so that whoever looks at last sees all
+        Jobs that nobody has looked at have a view as well, so that whoever looks at last sees all
         at once.
         """
         self._caught_up_at = time.monotonic()
@@ -647,15 +607,15 @@ class Desk(threading.Thread):
             # Whoever looks is told; here there is nothing to be done.
             return
         ids = {str(status.get("id")) for status in statuses}
-        for name in [name for name in self._boards if name not in ids]:
+        for name in [name for name in self._views if name not in ids]:
             self._forget(name)
         for status in statuses:
             if status.get("state") != "running":
                 continue
             job_id = str(status["id"])
-            watched = self._boards.get(job_id)
+            watched = self._views.get(job_id)
             if watched is None:
-                watched = self._boards[job_id] = Watched(job_id)
+                watched = self._views[job_id] = Watched(job_id)
             try:
                 watched.update(self.source, HEARD_SECONDS)
             except (LargekError, OSError):

@@ -1,4 +1,4 @@
-"""Bokeh figures of a board's panels: pure functions, without a server and without data.
+"""Bokeh figures of panels: pure functions, without a server and without data.
 
 A figure has a source for each line, called ``KIND/SERIES``, and one for what happened,
 ``KIND/marks``. A browser fills them by name: so :func:`item` depends on the kind of a panel, its
@@ -6,9 +6,9 @@ labels, the names of its series and the theme alone, and is made and sent once. 
 drawn with, such as another axis, is another item. Only models of the core bundle of BokehJS are
 used, and none that holds code: pages may forbid inline code.
 
-Columns of a line's source are those of the series (:mod:`observe.board`), those of the marks ``x``
-``span`` ``kind`` ``text``; ``span`` is ``x`` where a line is drawn over the whole height, so not
-for a checkpoint. What is null in a column has to be NaN in a source, or it is drawn at 0.
+Columns of a line's source are those of the series (:mod:`observe.snapshot`), those of the marks
+``x`` ``span`` ``kind`` ``text``; ``span`` is ``x`` where a line is drawn over the whole height, so
+not for a checkpoint. What is null in a column has to be NaN in a source, or it is drawn at 0.
 :func:`fill` does all this in Python.
 """
 
@@ -46,9 +46,10 @@ from bokeh.models import Line as LineGlyph
 from bokeh.plotting import figure as new_figure
 
 from largek_dask.driver.events import Event
-from largek_dask.observe.board import Board
+from largek_dask.driver.job_view import JobView
 from largek_dask.observe.looks import DASHES, LOOKS, THEMES, TIMES, X_LABELS, Look, Theme
 from largek_dask.observe.panels import Panel
+from largek_dask.observe.snapshot import snapshot
 
 __all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
 
@@ -128,7 +129,7 @@ def item(
     Parameters
     ----------
     panel : dict
-        Of a board's answer.
+        Of a snapshot.
     theme : {"light", "dark"}
     x : str, optional
         One of the panel's ``axes``; its own by default.
@@ -144,8 +145,9 @@ def item(
 
 def prepare() -> None:
     """Make the charts that nearly every job has, which takes longer than to send and draw them."""
-    for panel in Board("").hear_all(USUAL).answer()["panels"]:
-        item(panel)
+    for panel in snapshot(JobView().update_all(USUAL))["panels"]:
+        if panel["series"]:
+            item(panel)
 
 
 @lru_cache(maxsize=256)
@@ -192,7 +194,7 @@ def figure(
     panel, theme, x, log
         As there.
     marks : sequence of dict
-        Of the board's answer.
+        Of the snapshot.
     """
     about = key(panel, theme, x, log)
     found = _figure(about)

@@ -9,10 +9,9 @@ from typing import Any, Self
 
 from largek_dask.driver.events import Event, plain
 from largek_dask.driver.fit import FitResult
+from largek_dask.driver.job_view import JobView
 from largek_dask.model.base import Model
 from largek_dask.observe.cards import EVERY_SECONDS, Card, card
-from largek_dask.observe.showing import Seen
-from largek_dask.observe.totals import Totals
 
 __all__ = ["FitCard"]
 
@@ -30,20 +29,14 @@ class FitCard:
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
-        self._about = {**about, "state": "running"}
-        self._totals = Totals()
-        self._seen = Seen(self._about)
-        self._card = Card(card(self._seen))
+        self._about = about
+        self._view = JobView({**about, "state": "running"})
+        self._card = Card(card(self._view))
         self._shown_at = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         """Take an event in, and show it if it is time to."""
-        told = plain(event)
-        self._totals.count(told)
-        self._seen.hear(told)
-        if told["event"] == "started" and "objective" in told:
-            self._about["objective"] = told["objective"]
-        self._seen.know({**self._about, **self._totals.figures()})
+        self._view.update(event)
         if time.monotonic() - self._shown_at >= EVERY_SECONDS:
             self._show()
 
@@ -76,10 +69,9 @@ class FitCard:
             self._close("cancelled", {})
 
     def _close(self, state: str, result: Mapping[str, Any]) -> None:
-        self._about |= {"state": state, "result": plain(result)}
-        self._seen.know({**self._about, **self._totals.figures()})
+        self._view.set_status({**self._about, "state": state, "result": plain(result)})
         self._show()
 
     def _show(self) -> None:
-        self._card.show(card(self._seen))
+        self._card.show(card(self._view))
         self._shown_at = time.monotonic()

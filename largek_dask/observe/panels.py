@@ -1,7 +1,7 @@
-"""The panels of a board, made of what its events have told.
+"""The panels of a job, made from a :class:`JobView`.
 
 Each function makes one kind of panel, or None where there is nothing to show; the shape of a panel
-is told in ``observe.board``.
+is told in ``observe.snapshot``.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
-from largek_dask.observe.heard import (
+from largek_dask.driver.events import is_number
+from largek_dask.driver.job_view import (
     MOST_WORKERS,
+    OF_A_STEP,
     QUANTILES,
     WORK,
     WORKER,
-    Heard,
+    JobView,
     Line,
     number_in,
     short_name,
 )
-from largek_dask.observe.history import A_START, Point, Points, Series, X, Y
-from largek_dask.observe.showing import (
+from largek_dask.driver.series import A_START, Point, Points, Series, X, Y
+from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
+from largek_dask.observe.job_text import (
     NONE,
     WORKER_COLUMNS,
-    Seen,
     figure,
-    is_number,
     left_of,
     precise,
     waits_of,
     whole,
     worker_rows,
 )
-from largek_dask.observe.totals import OF_A_STEP
 
 __all__ = ["Panel", "iso", "panels", "rounded", "shown"]
 
@@ -72,8 +70,8 @@ SLOWEST = 5
 NOTHING: tuple[Point, Point] = ((0.0,) * 4, (0.0,) * 4)
 LIVE = frozenset(
     {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
-     "retries", "rebuilt", "evictions", "n_events", "last_event", "queue", "title", "objective",
-     "result"}
+     "retries", "rebuilt", "evictions", "n_rows", "start", "starts", "n_events", "last_event",
+     "queue", "title", "objective", "result"}
 )  # fmt: skip
 """Fields of a status that change while a job runs, or are told elsewhere."""
 
@@ -84,9 +82,9 @@ MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, which tells it from others without its colour; in pixels."""
 
 
-def panels(seen: Seen, heard: Heard) -> list[Panel]:
+def panels(view: JobView) -> list[Panel]:
     """All panels that have something to show, in their order."""
-    return [panel for make in MAKERS if (panel := make(seen, heard)) is not None]
+    return [panel for make in MAKERS if (panel := make(view)) is not None]
 
 
 # --- words and numbers ----------------------------------------------------------------------------
@@ -163,34 +161,34 @@ def _panel(
     }
 
 
-def _alive(seen: Seen, heard: Heard) -> Panel | None:
-    if not seen.status.get("state"):
+def _alive(view: JobView) -> Panel | None:
+    if not view.status.get("state"):
         return None
-    state, takes = shown(seen.state), heard.step_seconds()
+    state, takes = shown(view.state), view.step_seconds()
     figures = [("state", state)]
-    figures += [("waits", text) for text in waits_of(seen.status)]
-    progress = seen.status.get("progress")
+    figures += [("waits", text) for text in waits_of(view.status)]
+    progress = view.status.get("progress")
     done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
-    if done is not None and n_chunks and seen.state not in ENDS:
+    if done is not None and n_chunks and not view.has_ended:
         figures.append(("this pass", f"{whole(done)} of {whole(n_chunks)} chunks"))
     if takes is not None:
         figures.append(("a step takes", human_seconds(takes)))
-    if words := left_of(seen):
+    if words := left_of(view):
         figures.append(("done", words))
     return _panel("alive", "Alive", f"The job is {state}.", figures=figures)
 
 
-def _cost(seen: Seen, heard: Heard) -> Panel | None:
-    if not heard.costs:
+def _cost(view: JobView) -> Panel | None:
+    if not view.costs:
         return None
-    objective = seen.objective
+    objective = view.objective
     less = objective.sense == "min"
-    best = _best(_main_costs(heard.whole), less)
-    last = _last(_main_costs(heard))
+    best = _best(_main_costs(view), less)
+    last = _last(_main_costs(view))
     name = objective.of_step
     told = f"{name[:1].upper()}{name[1:]} {precise(last[Y])} last"
     words = f"{told}, {precise(best[Y])} at its {'lowest' if less else 'highest'}."
-    drawn = {line: series.points() for line, series in heard.costs.items()}
+    drawn = {line: series.points() for line, series in view.costs.items()}
     steps = np.sort(np.concatenate([points[:, X] for points in drawn.values()]))
     steps = steps[np.isfinite(steps)]
     skip = 1e3 * float(steps[int(FIRST_STEPS * len(steps))]) if len(steps) >= 10 else None
@@ -205,15 +203,15 @@ def _cost(seen: Seen, heard: Heard) -> Panel | None:
         y=f"{name} ({objective.unit}){'' if less else ', more is better'}",
         skip=skip,
         columns=("line", "last", "lowest" if less else "highest", "points"),
-        rows=[_cost_row(line, heard.costs[line], points, less)
+        rows=[_cost_row(line, view.costs[line], points, less)
               for line, points in drawn.items()],
     )  # fmt: skip
 
 
-def _main_costs(heard: Heard) -> list[Series]:
+def _main_costs(view: JobView) -> list[Series]:
     """Lines of the objective on all rows; those on samples where there is no other."""
-    of_all = [series for line, series in heard.costs.items() if not line.on_sample]
-    return of_all or list(heard.costs.values())
+    of_all = [series for line, series in view.costs.items() if not line.on_sample]
+    return of_all or list(view.costs.values())
 
 
 def _best(lines: Sequence[Series], less: bool) -> Point:
@@ -262,11 +260,11 @@ def _line(name: str, x: Column, y: Column, **columns: Column) -> dict[str, Any]:
     return {"name": shown(name), "x": x, "y": y, "mark": mark, **columns}
 
 
-def _gain(seen: Seen, heard: Heard) -> Panel | None:
-    changed, shift, gain = (heard.series.get(name) for name in ("n_changed", "shift", "gain"))
+def _gain(view: JobView) -> Panel | None:
+    changed, shift, gain = (view.series.get(name) for name in ("n_changed", "shift", "gain"))
     lines = {"rows that changed": changed, "movement of centres": shift, "gain of a step": gain}
     known = {name: series for name, series in lines.items() if series}
-    figures = [*_gains(heard), *((name, _last_of(series)) for name, series in known.items())]
+    figures = [*_gains(view), *((name, _last_of(series)) for name, series in known.items())]
     if not figures:
         return None
     told = "; ".join(f"{name} {text}" for name, text in figures)
@@ -280,9 +278,9 @@ def _gain(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _gains(heard: Heard) -> list[tuple[str, str]]:
+def _gains(view: JobView) -> list[tuple[str, str]]:
     """How much the objective has changed of late, relative to what it was."""
-    lines = _main_costs(heard)
+    lines = _main_costs(view)
     if not lines:
         return []
     # Of several starts the one that runs: the others have other ends.
@@ -296,21 +294,20 @@ def _gains(heard: Heard) -> list[tuple[str, str]]:
     return found
 
 
-def _when(seen: Seen, heard: Heard) -> Panel | None:
-    status, figures = seen.status, []
-    is_over = seen.state in ENDS if status.get("state") else heard.has_stopped
-    if is_over:
+def _when(view: JobView) -> Panel | None:
+    status, figures = view.status, []
+    if view.has_ended:
         return None
     left, limit = number_in(status, "eta_s"), status.get("limited_by")
     if left is not None:
         figures.append(("at most left", human_seconds(max(0.0, left))))
     if limit is not None:
         figures.append(("limited by", str(limit)))
-    if (share := seen.share_done()) is not None:
+    if (share := view.share_done()) is not None:
         figures.append(("done", f"{share:.0%}"))
-    if seen.labelled is not None:
-        figures.append(("labels written", f"{seen.labelled:.0%}"))
-    series = heard.series.get("eta_s")
+    if view.labelled is not None:
+        figures.append(("labels written", f"{view.labelled:.0%}"))
+    series = view.series.get("eta_s")
     if not figures and not series:
         return None
     told = ", ".join(f"{name} {text}" for name, text in figures) or "nothing can be said yet"
@@ -324,11 +321,11 @@ def _when(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _events(seen: Seen, heard: Heard) -> Panel | None:
-    marks = heard.marks()
+def _events(view: JobView) -> Panel | None:
+    marks = view.marks()
     if not marks:
         return None
-    counts = [(kind, whole(n)) for kind, n in sorted(heard.n_marks.items())]
+    counts = [(kind, whole(n)) for kind, n in sorted(view.n_marks.items())]
     told = ", ".join(f"{n} × {kind}" for kind, n in counts)
     return _panel(
         "events",
@@ -348,18 +345,18 @@ def _events(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _workers(seen: Seen, heard: Heard) -> Panel | None:
-    speeds = heard.speeds
+def _workers(view: JobView) -> Panel | None:
+    speeds = view.speeds
     if len(speeds) < 2:
         return None
     slowest = sorted(speeds, key=lambda name: speeds[name])
     is_many = len(slowest) > MOST_WORKERS
     if is_many:
-        lines = {name: heard.series[name] for name in QUANTILES if name in heard.series}
+        lines = {name: view.series[name] for name in QUANTILES if name in view.series}
     else:
         lines = {
             name.removeprefix(WORKER): series
-            for name, series in heard.series.items()
+            for name, series in view.series.items()
             if name.startswith(WORKER)
         }
     figures = [
@@ -367,7 +364,7 @@ def _workers(seen: Seen, heard: Heard) -> Panel | None:
         ("slowest", f"{slowest[0]}: {human_count(speeds[slowest[0]])}"),
         ("fastest", f"{slowest[-1]}: {human_count(speeds[slowest[-1]])}"),
     ]
-    about = {short_name(row[0]): row for row in worker_rows(seen)}
+    about = {short_name(row[0]): row[1:] for row in worker_rows(view)}
     named = slowest[:SLOWEST] if is_many else slowest
     return _panel(
         "workers",
@@ -379,25 +376,25 @@ def _workers(seen: Seen, heard: Heard) -> Panel | None:
         y="rows a second",
         columns=WORKER_COLUMNS,
         rows=[
-            about.get(name, (name, figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2)))
+            (name, *about.get(name, (figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2))))
             for name in named
         ],
     )
 
 
-def _split(seen: Seen, heard: Heard) -> Panel | None:
-    known = {kind: heard.series[kind] for kind in WORK if heard.series.get(kind)}
-    total = heard.sums.get("total", 0.0)
+def _split(view: JobView) -> Panel | None:
+    known = {kind: view.series[kind] for kind in WORK if view.series.get(kind)}
+    total = view.seconds.get("total", 0.0)
     if not known or total <= 0:
         return None
-    threads = heard.whole.threads
+    threads = view.threads
     named = {kind: "rows in the driver" if kind == "driver" else kind for kind in known}
-    shares = {named[kind]: heard.sums.get(kind, 0.0) / (threads * total) for kind in known}
+    shares = {named[kind]: view.seconds.get(kind, 0.0) / (threads * total) for kind in known}
     shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
     lines = [_means(named[kind], series, scale=1 / threads) for kind, series in known.items()]
     lines.append(_rest(lines))
     figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
-    if compiled := heard.sums.get("compile"):
+    if compiled := view.seconds.get("compile"):
         figures.append(("compiling kernels", human_seconds(compiled)))
     told = ", ".join(f"{kind} {text}" for kind, text in figures)
     return _panel(
@@ -426,18 +423,18 @@ def _rest(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return _line("rest", x, y)
 
 
-def _memory(seen: Seen, heard: Heard) -> Panel | None:
+def _memory(view: JobView) -> Panel | None:
     names = {"row state": "state_bytes", "chunks": "cache_bytes"}
     lines = {
         shown: series
         for shown, name in names.items()
-        if (series := heard.series.get(name)) and (series.extremes() or NOTHING)[1][Y] > 0
+        if (series := view.series.get(name)) and (series.extremes() or NOTHING)[1][Y] > 0
     }
-    workers = _worker_memory(seen)
+    workers = _worker_memory(view)
     if not lines and not workers:
         return None
     figures = [(name, _last_of(series, human_bytes)) for name, series in lines.items()]
-    evictions = number_in(seen.status, "evictions") or heard.sums.get("evictions")
+    evictions = number_in(view.status, "evictions") or view.sums.get("evictions")
     if evictions:
         figures.append(("did not fit", count_of(int(evictions), "time")))
     if workers:
@@ -457,10 +454,10 @@ def _memory(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _worker_memory(seen: Seen) -> list[tuple[str, str, str, str]]:
+def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
     """Memory of workers against their limits, the fullest first; live figures of Dask."""
     found = []
-    told = seen.status.get("memory")
+    told = view.status.get("memory")
     for name, about in told.items() if isinstance(told, Mapping) else ():
         used, limit = number_in(about, "used"), number_in(about, "limit")
         if used is not None:
@@ -481,12 +478,12 @@ def _plain(
     *,
     log: bool = False,
     words: Words = precise,
-) -> Callable[[Seen, Heard], Panel | None]:
+) -> Callable[[JobView], Panel | None]:
     """What makes a panel of nothing but lines: what they are called, and their series."""
 
-    def make(seen: Seen, heard: Heard) -> Panel | None:
-        known = {name: heard.series[series] for name, series in names.items()
-                 if heard.series.get(series)}  # fmt: skip
+    def make(view: JobView) -> Panel | None:
+        known = {name: view.series[series] for name, series in names.items()
+                 if view.series.get(series)}  # fmt: skip
         if not known:
             return None
         lines = _told(known, words, log=log)
@@ -505,12 +502,12 @@ def _plain(
     return make
 
 
-def _batch(seen: Seen, heard: Heard) -> Panel | None:
-    series = heard.series.get("batch_rows")
+def _batch(view: JobView) -> Panel | None:
+    series = view.series.get("batch_rows")
     if not series:
         return None
     entered, before = [], 0.0
-    for key, rows in heard.batches:
+    for key, rows in view.batches:
         entered.append((key % A_START, rows - before, rows))
         before = rows
     last = series.last()
@@ -532,20 +529,20 @@ def _batch(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _mixture(seen: Seen, heard: Heard) -> Panel | None:
-    energy = heard.series.get("energy")
+def _mixture(view: JobView) -> Panel | None:
+    energy = view.series.get("energy")
     last = energy.last() if energy else None
     if energy is None or last is None:
         return None
     figures = [("energy a row", precise(last[Y]))]
-    if heard.n_features:
-        figures.append(("σ²", precise(last[Y] / heard.n_features)))
+    if view.n_features:
+        figures.append(("σ²", precise(last[Y] / view.n_features)))
     for name, kept in (("F a row", "lower_bound"), ("components alive", "alive")):
-        if series := heard.series.get(kept):
+        if series := view.series.get(kept):
             figures.append((name, _last_of(series, precise)))
     told = ", ".join(f"{name} {text}" for name, text in figures)
     lines = _told({"energy a row": energy}, precise)
-    if bound := heard.series.get("lower_bound"):
+    if bound := view.series.get("lower_bound"):
         lines["rows"].append(_row("F a row", bound, precise))
     return _panel(
         "mixture",
@@ -557,8 +554,8 @@ def _mixture(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _path(seen: Seen, heard: Heard) -> Panel | None:
-    found = sorted(heard.by_partition.items())
+def _path(view: JobView) -> Panel | None:
+    found = sorted(view.by_partition.items())
     if not found:
         return None
     clusters, cost = found[-1]
@@ -571,14 +568,14 @@ def _path(seen: Seen, heard: Heard) -> Panel | None:
         series=[_line("found so far", [n for n, _ in found],
                       [rounded(cost, 6) for _, cost in found])],
         axes=("clusters",),
-        y=f"{seen.objective.of_step} ({seen.objective.unit})",
-        columns=("clusters", seen.objective.of_step),
+        y=f"{view.objective.of_step} ({view.objective.unit})",
+        columns=("clusters", view.objective.of_step),
         rows=[(whole(n), precise(cost)) for n, cost in found],
     )  # fmt: skip
 
 
-def _sizes(seen: Seen, heard: Heard) -> Panel | None:
-    told = heard.sizes
+def _sizes(view: JobView) -> Panel | None:
+    told = view.sizes
     edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
     if not counts or len(edges) != len(counts) + 1:
         return None
@@ -614,10 +611,10 @@ def _numbers(values: object) -> list[float]:
     return found if len(found) == len(values) <= MOST_ROWS else []
 
 
-def _moved(seen: Seen, heard: Heard) -> Panel | None:
-    series = heard.series.get("bytes_per_second")
-    total = number_in(seen.status, "bytes") or heard.sums.get("bytes", 0.0)
-    copied = heard.sums.get("copied", 0.0)
+def _moved(view: JobView) -> Panel | None:
+    series = view.series.get("bytes_per_second")
+    total = number_in(view.status, "bytes") or view.sums.get("bytes", 0.0)
+    copied = view.sums.get("copied", 0.0)
     if not series or not total:
         return None
     figures = [("read or moved", human_bytes(total)), ("picked out", human_bytes(copied))]
@@ -631,19 +628,19 @@ def _moved(seen: Seen, heard: Heard) -> Panel | None:
     )
 
 
-def _job(seen: Seen, heard: Heard) -> Panel | None:
+def _job(view: JobView) -> Panel | None:
     told = [
         (name, _in_words(value))
-        for name, value in seen.status.items()
+        for name, value in view.status.items()
         if name not in LIVE and value not in (None, "", [], {})
     ]
     if not told:
         return None
-    outputs = [(name, str(value)) for name, value in seen.status.items() if name == "output"]
+    outputs = [(name, str(value)) for name, value in view.status.items() if name == "output"]
     return _panel(
         "job",
         "The job",
-        f"{seen.title}.",
+        f"{view.title}.",
         figures=outputs,
         columns=("", ""),
         rows=[(name.replace("_", " "), text) for name, text in told],
@@ -752,7 +749,7 @@ def _row(name: str, series: Series, words: Words = brief) -> tuple[str, str, str
     return name, _last_of(series, words), lowest, highest
 
 
-MAKERS: tuple[Callable[[Seen, Heard], Panel | None], ...] = (
+MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _alive,
     _cost,
     _gain,

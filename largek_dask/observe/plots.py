@@ -115,12 +115,12 @@ def _draw_sizes(left: Axes, right: Axes, counts: NDArray[np.float64]) -> None:
 
 
 def panels_figure(answer: Mapping[str, Any], title: str = "") -> Figure:
-    """The panels of a board that have lines, two in a row; the cost also against passes.
+    """The panels of a snapshot that have lines, two in a row; the cost also against passes.
 
     Parameters
     ----------
     answer : mapping
-        Of a board (``observe.board``).
+        Of ``observe.snapshot``.
     title : str
         Above all.
 

@@ -34,7 +34,6 @@ PATH = "largek"
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 """What names of jobs and panels are made of."""
-NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,9})?")
 """What ends of a part of an axis are written as."""
 POLICY: Mapping[str, str] = {
     "default-src": "'none'",
@@ -90,7 +89,6 @@ class Page:
                 (rf"{root}{PATH}", Html, shared),
                 (rf"{root}{PATH}/data/jobs\.json", Jobs, shared),
                 (rf"{root}{PATH}/data/job\.json", Job, shared),
-                (rf"{root}{PATH}/data/range\.json", Range, shared),
                 (rf"{root}{PATH}/figure", Figure, shared),
                 (rf"{root}{PATH}/static/([A-Za-z0-9._-]+)", Static, shared),
                 (rf"{root}{PATH}/cancel", Cancel, shared),
@@ -245,18 +243,6 @@ class Job(Handler):
     async def get(self) -> None:
         """All that is shown of it."""
         await self.send_answer(("job", self.word("job")))
-
-
-class Range(Handler):
-    """The points of a chart in a part of its axis as data: more than when all of it is shown."""
-
-    async def get(self) -> None:
-        """Those of panel ``panel`` from ``from`` to ``to`` on its axis ``x``."""
-        ends = [self.get_query_argument(name, "") for name in ("from", "to")]
-        if not all(map(NUMBER.fullmatch, ends)) or float(ends[0]) >= float(ends[1]):
-            raise web.HTTPError(400, reason="from and to have to be numbers, the smaller one first")
-        await self.send_answer(("range", self.word("job"), self.word("panel"), self.word("x"),
-                                *ends))  # fmt: skip
 
 
 class Figure(Handler):

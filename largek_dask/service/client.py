@@ -47,7 +47,7 @@ from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
 from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
-from largek_dask.service.known import ACTIVE
+from largek_dask.service.job_state import ACTIVE
 from largek_dask.service.listing import moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
 from largek_dask.service.reaching import new_client, reach

@@ -11,7 +11,7 @@ from largek_dask import config
 from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes.admission import differences, told_of
 from largek_dask.passes.worker import versions
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -46,7 +46,7 @@ class Crew:
     def __init__(
         self,
         scheduler: Any,
-        running: Callable[[], list[KnownJob]],
+        running: Callable[[], list[JobState]],
         connect: Callable[[], Client],
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.time,
@@ -69,7 +69,7 @@ class Crew:
         return sorted(rows, key=lambda row: (row["name"], row["address"]))
 
     def _row(
-        self, worker: Any, told: dict[str, str] | Exception, jobs: list[KnownJob]
+        self, worker: Any, told: dict[str, str] | Exception, jobs: list[JobState]
     ) -> dict[str, Any]:
         known = told if isinstance(told, dict) else {}
         silent = max(0.0, self._clock() - float(worker.last_seen))
@@ -149,7 +149,7 @@ class Crew:
         return found[0]
 
 
-def _chunks(job: KnownJob, address: str) -> int:
+def _chunks(job: JobState, address: str) -> int:
     """Chunks that a worker has computed for a job since it runs here, as it was told last."""
     figures = job.feed.figures().get("workers") or {}
     return int(figures.get(address, {}).get("chunks", 0))
@@ -166,7 +166,7 @@ async def _asked(client: Any, addresses: list[str]) -> list[Any]:
 
 
 def _why(
-    worker: Any, told: dict[str, str] | Exception, silent: float, jobs: list[KnownJob]
+    worker: Any, told: dict[str, str] | Exception, silent: float, jobs: list[JobState]
 ) -> str | None:
     """Why a worker takes no work of jobs; None where it does, as far as that is known."""
     if silent > float(config.get("passes.silent-seconds")):

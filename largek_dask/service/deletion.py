@@ -14,10 +14,10 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, LargekError
 from largek_dask.service.credentials import options_of, output_folder
 from largek_dask.service.fitting import JOB_FILES, LABELS, MODEL, UNFINISHED_LABELS
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.lanes import Lanes
 from largek_dask.service.lease import claimed_for
-from largek_dask.service.register import Register
 from largek_dask.service.tenure import Tenure
 
 __all__ = ["Deletions"]
@@ -33,12 +33,12 @@ class Deletions:
 
     Parameters
     ----------
-    register : Register
+    table : JobTable
     tenure : Tenure
     """
 
-    def __init__(self, register: Register, tenure: Tenure) -> None:
-        self._register = register
+    def __init__(self, table: JobTable, tenure: Tenure) -> None:
+        self._table = table
         self._tenure = tenure
         self._lanes = Lanes("largek-deletions")
         self._next_try = 0.0
@@ -65,8 +65,8 @@ class Deletions:
         JobNotFoundError
             There is no such job.
         """
-        job = self._register.find(job_id)
-        with self._register.alone(job, "deleted", "cancel it first"):
+        job = self._table.find(job_id)
+        with self._table.alone(job, "deleted", "cancel it first"):
             size = self._delete(job, outputs)
         job.feed({"event": "deleted", "run": job.record.run})
         return size
@@ -76,11 +76,11 @@ class Deletions:
         if (now := time.monotonic()) < self._next_try:
             return
         self._next_try = now + RETRY_SECONDS
-        for job in self._register.jobs():
+        for job in self._table.jobs():
             if job.record.deleting is not None:
                 self._lanes.run(job.record.id, partial(self._finish, job))
 
-    def _finish(self, job: KnownJob) -> None:
+    def _finish(self, job: JobState) -> None:
         job_id = job.record.id
         try:
             self.delete(job_id, job.record.deleting == "outputs")
@@ -93,7 +93,7 @@ class Deletions:
             return
         logger.info("Job %s is deleted, as was asked for before", job_id)
 
-    def _delete(self, job: KnownJob, outputs: bool) -> int:
+    def _delete(self, job: JobState, outputs: bool) -> int:
         """Delete a job that the caller has for itself; bytes of its files."""
         records, spec = self._tenure.records, job.record.spec
         # As long as the store is this scheduler's.
@@ -107,11 +107,11 @@ class Deletions:
         for name in names:
             folder.remove(name)
         job.forget(lambda: records.remove(job.record.id))
-        self._register.remove(job.record.id)
+        self._table.remove(job.record.id)
         return size
 
 
-def _files(job: KnownJob, folder: Folder, outputs: bool) -> list[str]:
+def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     """Files of a job in its folder, in the order in which they are deleted."""
     if claimed_for(folder) not in (None, job.record.id):
         # A job that failed because its folder belongs to another one leaves that folder alone.

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from largek_dask.driver.event_log import UNKEPT
-from largek_dask.driver.events import Event, is_number, plain
-from largek_dask.observe.totals import Totals
-from largek_dask.observe.worker_figures import seconds_of
+from largek_dask.driver.events import Event, plain
+from largek_dask.driver.job_view import JobView
+from largek_dask.driver.worker_figures import seconds_of
 
 __all__ = ["MOST_BYTES", "MOST_EVENTS", "Feed", "Ready", "Shelf"]
 
@@ -51,7 +51,7 @@ class Shelf:
         self._sizes: WeakKeyDictionary[Feed, tuple[int, int]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def note(self, feed: Feed, of_events: int, of_workers: int = 0) -> Feed | None:
+    def note(self, feed: Feed, of_events: int, of_view: int = 0) -> Feed | None:
         """Take over how much a feed keeps; one that has to keep less, if it is too much now.
 
         Parameters
@@ -59,11 +59,11 @@ class Shelf:
         feed : Feed
         of_events : int
             Bytes of its events, which it can forget.
-        of_workers : int
-            Bytes of sums, which it cannot.
+        of_view : int
+            Bytes of its view, which it cannot.
         """
         with self._lock:
-            self._sizes[feed] = of_events, of_workers
+            self._sizes[feed] = of_events, of_view
             sizes = dict(self._sizes)
         if sum(map(sum, sizes.values())) <= self._most:
             return None
@@ -88,7 +88,9 @@ class Feed:
     Attributes
     ----------
     ready : Ready
-        For whoever must not wait.
+        Figures for callers that must not wait.
+    view : JobView
+        What the events say; updated under a lock of the feed.
     """
 
     def __init__(
@@ -103,14 +105,13 @@ class Feed:
         self._tell = tell
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
-        self._size = self._of_workers = 0
+        self._size = self._of_view = 0
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
         self._left_out: Event | None = None
         """The last step, if it was left out; told after all when none follows."""
-        self._totals = Totals()
-        self._n_chunks = 1
+        self.view = JobView()
         self._last: str | None = None
         self.ready = Ready()
 
@@ -118,12 +119,12 @@ class Feed:
         """Take an event in."""
         with self._lock:
             kind = event["event"]
-            self._totals.count(event)
+            self.view.update(event)
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
             at = seconds_of({"time": stamp})
-            told = {**self._totals.numbers(), "last_event_timestamp_seconds": int(at)}
-            self.ready = Ready(at, told, self._totals.seconds())
+            figures = {**self.view.metrics(), "last_event_timestamp_seconds": int(at)}
+            self.ready = Ready(at, figures, self.view.metric_seconds())
             if kind == UNKEPT:
                 return
             if kind == "step":
@@ -133,10 +134,6 @@ class Feed:
                     return
                 self._step_at = now
                 self._left_out = None
-            elif kind == "started":
-                n_chunks = event.get("n_chunks")
-                # Events of a folder may be anybody's, and infinity is no whole number.
-                self._n_chunks = max(1, int(n_chunks)) if is_number(n_chunks) else 1
             elif kind == "stopped" and self._left_out is not None:
                 left_out, self._left_out = self._left_out, None
                 self._tell(self._add({"time": stamp, **plain(left_out)}))
@@ -152,8 +149,8 @@ class Feed:
         self._next += 1
         self._texts.append(text)
         self._size += len(text) + OVERHEAD
-        self._of_workers = self._totals.nbytes
-        most = MOST_BYTES - self._of_workers
+        self._of_view = self.view.nbytes
+        most = MOST_BYTES - self._of_view
         while len(self._texts) > MOST_EVENTS or (self._size > most and len(self._texts) > 1):
             self._drop()
         return numbered
@@ -169,7 +166,7 @@ class Feed:
                 return
 
     def _note(self) -> Feed | None:
-        return self._shelf.note(self, self._size, self._of_workers)
+        return self._shelf.note(self, self._size, self._of_view)
 
     def _halve(self) -> bool:
         """Forget the older half; False where there is but one event."""
@@ -193,17 +190,18 @@ class Feed:
             for event in [*earlier, *later]:
                 self._add(plain(event))
             if not later:
-                self._totals.recall(earlier)
+                # Counters are of this scheduler's time.
+                self.view.update_all(earlier).reset_totals()
                 if earlier:
                     self._last = str(earlier[-1].get("time") or "") or None
         self._make_room()
 
     def unload(self) -> None:
-        """Let the events of a job that has ended go, and figures of workers: its file has them."""
+        """Drop the events of a job that has ended, and its series: its file has them."""
         with self._lock:
             self._clear()
-            self._totals.forget_workers()
-            self._of_workers = 0
+            self.view.drop_series()
+            self._of_view = 0
             self.is_loaded = False
         self._shelf.note(self, 0)
 
@@ -225,13 +223,13 @@ class Feed:
         Not more than there are chunks, and one before the first step.
         """
         with self._lock:
-            return max(1, min(self._n_chunks, math.ceil(self._totals.most_work / seconds)))
+            return max(1, min(self.view.n_chunks, math.ceil(self.view.most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
         """The last step, and sums over all steps of this scheduler's time: see ``Job.status``."""
         with self._lock:
             return {
-                **self._totals.figures(),
+                **self.view.figures(),
                 "last_event": self._last,
                 "n_events": self._next,
             }

@@ -7,24 +7,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from largek_dask.algorithms.objective import objective_in
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import Tail
 from largek_dask.driver.events import Event
-from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, LargekError
-from largek_dask.observe.showing import Seen
 
 __all__ = ["FitFolder", "follow"]
 
 LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
 """Pause between two reads of a local folder, and of a remote one."""
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-"""Raised for an event with missing fields or fields of another type; such events are skipped."""
-
-NO_ERROR = {"error": "FailedJobError", "message": "no reason is given", "traceback": None}
-"""Fields of the event of a failed job, where they are missing."""
 
 
 class FitFolder:
@@ -36,26 +29,22 @@ class FitFolder:
 
     Attributes
     ----------
-    seen : Seen
+    view : JobView
         Its state, progress and figures.
-    n_iter : int or None
-        Steps of the model that it ended with; None before its end, or where that is not known.
     """
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         name = folder.url.rpartition("/")[2]
-        self.seen = Seen({"id": name, "title": name, "state": "queued", "output": folder.url})
-        self.n_iter: int | None = None
+        self._about = {"id": name, "title": name, "output": folder.url}
+        self.view = JobView(self._about)
         self._tail = Tail(folder)
         self._is_described = False
-        self._is_job = False
-        """A scheduler runs it: its end is an event of its own, after that of the fit."""
 
     @property
     def has_ended(self) -> bool:
         """Whether its last event is that of an end; it may still be resumed."""
-        return self.seen.state in ENDS
+        return self.view.has_ended
 
     def update(self) -> list[Event]:
         """Return the events added since the last call.
@@ -71,9 +60,7 @@ class FitFolder:
             events: list[Event] = list(self._tail.new())
         except FileNotFoundError as error:
             raise DataError(f"{error} Give the folder of a fit or a job.") from error
-        for event in events:
-            with contextlib.suppress(*MALFORMED):
-                self._take(event)
+        self.view.update_all(events)
         if events and not self._is_described:
             self._describe()
         return events
@@ -86,33 +73,15 @@ class FitFolder:
                 return
             self._is_described = True
             job = _mapping(about.get("job"))
-            self.seen.status.update(
-                data=_mapping(about.get("data")).get("location") or "rows in memory",
-                algorithm=_mapping(job.get("algorithm")).get("name"),
-                n_clusters=job.get("n_clusters"),
-                **({"mixture": job["mixture"]} if job.get("mixture") else {}),
+            self.view.set_status(
+                {
+                    **self._about,
+                    "data": _mapping(about.get("data")).get("location") or "rows in memory",
+                    "algorithm": _mapping(job.get("algorithm")).get("name"),
+                    "n_clusters": job.get("n_clusters"),
+                    **({"mixture": job["mixture"]} if job.get("mixture") else {}),
+                }
             )
-
-    def _take(self, event: Event) -> None:
-        kind, status = event.get("event"), self.seen.status
-        if kind in ("queued", "running"):
-            self._is_job, status["state"] = True, kind
-        elif kind in ENDS:
-            status["state"] = str(kind)
-            status["result"] = {**NO_ERROR, **event} if kind == "failed" else dict(event)
-        elif kind in ("started", "step"):
-            status["state"] = "running"
-        elif self._is_job:
-            pass
-        elif kind == "best" or (kind == "stopped" and "start" not in event):
-            reason = event.get("reason")
-            status["state"] = "cancelled" if reason in ("cancelled", "interrupted") else "finished"
-        if kind == "started":
-            self.n_iter = None
-            status.update(objective_in(event).told())
-        elif self.has_ended and isinstance(event.get("n_iter"), int):
-            self.n_iter = event["n_iter"]
-        self.seen.hear(event)
 
 
 def follow(fit: FitFolder) -> Iterator[Event | None]:

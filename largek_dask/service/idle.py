@@ -13,8 +13,8 @@ from largek_dask import config
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ParameterError
-from largek_dask.service.known import KnownJob
-from largek_dask.service.register import Register
+from largek_dask.service.job_state import JobState
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.tenure import Tenure
 
 __all__ = ["IdleWorkers"]
@@ -36,7 +36,7 @@ class IdleWorkers(threading.Thread):
 
     Parameters
     ----------
-    register : Register
+    table : JobTable
     tenure : Tenure
     activity : callable
         Gives the workers that there are, as addresses, and anything that changes while they work.
@@ -53,7 +53,7 @@ class IdleWorkers(threading.Thread):
 
     def __init__(
         self,
-        register: Register,
+        table: JobTable,
         tenure: Tenure,
         activity: Callable[[], tuple[frozenset[str], Hashable]],
         release: Callable[[], None],
@@ -67,7 +67,7 @@ class IdleWorkers(threading.Thread):
                 f"largek.service.idle-seconds is {seconds}: give a number of seconds above 0, or "
                 "null for workers that stay."
             )
-        self._register = register
+        self._table = table
         self._tenure = tenure
         self._activity = activity
         self._release = release
@@ -92,7 +92,7 @@ class IdleWorkers(threading.Thread):
         trouble = ""
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
-                if self._register.loaded.is_set():
+                if self._table.loaded.is_set():
                     self.tend()
                 trouble = ""
             except Exception as error:
@@ -111,7 +111,7 @@ class IdleWorkers(threading.Thread):
         with self._lock:
             records, now = self._tenure.records, self._clock()
             workers, work = self._activity()
-            wanted = any(map(self._wants, self._register.jobs()))
+            wanted = any(map(self._wants, self._table.jobs()))
             is_idle = records.is_idle()
             if wanted or self._seen != (workers, work, is_idle):
                 self._seen, self._since = (workers, work, is_idle), now
@@ -135,12 +135,12 @@ class IdleWorkers(threading.Thread):
         str or None
             A sentence for whoever has submitted a job; None where workers come, or are there.
         """
-        if self._seconds is None or not any(map(self._wants, self._register.jobs())):
+        if self._seconds is None or not any(map(self._wants, self._table.jobs())):
             return None
         with self._lock:
             return self._start(self._clock())
 
-    def _wants(self, job: KnownJob) -> bool:
+    def _wants(self, job: JobState) -> bool:
         if job.running:
             return True
         return job.state not in ENDS and job.reason not in ("credentials", "version")

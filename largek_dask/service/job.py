@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import objective_in
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import (
     CancelledJobError,
@@ -26,7 +27,6 @@ from largek_dask.errors import (
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
-from largek_dask.observe.showing import Seen
 from largek_dask.service.credentials import check_secrets
 from largek_dask.service.lines import line_of, origin_of
 from largek_dask.service.terminal import terminal
@@ -73,7 +73,8 @@ class Job:
             of this package that have computed it, while it is queued or waits
             ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
             reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
-            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``,
+            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
+            (of a mixture also ``energy``),
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
             ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
             ``state_bytes`` and ``cache_bytes`` held now, figures by worker (``workers``; not of
@@ -189,23 +190,23 @@ class Job:
             The scheduler has been away for longer than the service waits (``away`` of
             :func:`connect`); the job goes on when it is back.
         """
-        seen, asked_at = Seen(self._status()), time.monotonic()
-        shown = notebook(seen) if stream is None and in_notebook() else terminal(seen, stream)
+        view, asked_at = JobView(self._status()), time.monotonic()
+        shown = notebook(view) if stream is None and in_notebook() else terminal(view, stream)
         try:
             # A scheduler that is away shows in the view; Dask's own log would tear it apart.
             with silence_logging_cmgr(logging.CRITICAL), shown as show:
                 for event in self._news(follow=True):
                     if event is not None:
-                        seen.hear(event)
+                        view.update(event)
                     if event is None or time.monotonic() - asked_at >= STATUS_SECONDS:
-                        seen.know(self._status())
+                        view.set_status(self._status())
                         asked_at = time.monotonic()
                     show(event)
-                seen.know(self._status())
+                view.set_status(self._status())
         except KeyboardInterrupt as error:
             error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
             raise
-        return seen.state
+        return view.state
 
     def plot(self) -> Plot:
         """Everything that the job has told so far, as charts: see :class:`Plot`.
@@ -352,40 +353,40 @@ class Job:
     # --- in notebooks -----------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
-        return card(next(self._looks()))
+        return card(next(self._views()))
 
     def _ipython_display_(self) -> None:
         """A card that is updated in the background until the job has ended."""
         if not in_notebook():
             # IPython goes on to the other representations.
             raise NotImplementedError
-        looks = self._looks()
-        seen = next(looks)
-        shown = Card(card(seen))
-        if seen.state not in ENDS:
+        views = self._views()
+        view = next(views)
+        shown = Card(card(view))
+        if not view.has_ended:
             name = f"largek-card-{self.id}"
-            Thread(target=self._update, args=(shown, looks, seen), name=name, daemon=True).start()
+            Thread(target=self._update, args=(shown, views, view), name=name, daemon=True).start()
 
-    def _update(self, shown: Card, looks: Iterator[Seen], seen: Seen) -> None:
+    def _update(self, shown: Card, views: Iterator[JobView], view: JobView) -> None:
         try:
-            while seen.state not in ENDS:
+            while not view.has_ended:
                 time.sleep(STATUS_SECONDS)
-                shown.show(card(next(looks)))
+                shown.show(card(next(views)))
         except Exception as error:
             # Whatever it is, nobody else is there to be told; to look again is to connect again.
             note = f"not updated any more ({type(error).__name__}): show the job again"
-            shown.show(card(seen, note))
+            shown.show(card(view, note))
 
-    def _looks(self) -> Iterator[Seen]:
+    def _views(self) -> Iterator[JobView]:
         """What is known at each moment it is asked; no scheduler that is away is waited for."""
-        seen, n = Seen({"id": self.id}), 0
+        view, n = JobView({"id": self.id}), 0
         while True:
             while found := self._service.ask("events", id=self.id, n=n)["events"]:
                 for event in found:
-                    seen.hear(event)
+                    view.update(event)
                 n = found[-1]["n"] + 1
-            seen.know(self._service.ask("status", id=self.id))
-            yield seen
+            view.set_status(self._service.ask("status", id=self.id))
+            yield view
 
 
 class _Once:

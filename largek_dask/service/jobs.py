@@ -20,12 +20,12 @@ from largek_dask.service.credentials import check_secrets, options_of, output_fo
 from largek_dask.service.deletion import Deletions
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
-from largek_dask.service.known import KnownJob, unreadable_status
+from largek_dask.service.job_state import JobState, unreadable_status
+from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import check_job, claimed_for
 from largek_dask.service.listing import Query, listing
 from largek_dask.service.metering import metered
 from largek_dask.service.queue import Queue
-from largek_dask.service.register import Register, Tender
 from largek_dask.service.scheduler_file import SchedulerFile, Sign
 from largek_dask.service.sizing import Standing
 from largek_dask.service.spec import JobSpec, check_asked
@@ -83,17 +83,17 @@ class Jobs:
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
-        idle: Callable[[Register, Tenure], IdleWorkers] | None = None,
+        idle: Callable[[JobTable, Tenure], IdleWorkers] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._register = register = Register(tenure, tell, self._changed, *tend)
-        self._submissions = Submissions(register, tenure, owner, connect, tell, workers)
-        self._queue = Queue(register, tenure, owner, connect, workers)
-        self.idle = None if idle is None else idle(register, tenure)
-        self._deletions = Deletions(register, tenure)
-        self._tender = Tender(register, tenure, self._deletions.finish, *tend)
+        self._table = table = JobTable(tenure, tell, self._changed, *tend)
+        self._submissions = Submissions(table, tenure, owner, connect, tell, workers)
+        self._queue = Queue(table, tenure, owner, connect, workers)
+        self.idle = None if idle is None else idle(table, tenure)
+        self._deletions = Deletions(table, tenure)
+        self._tender = Tender(table, tenure, self._deletions.finish, *tend)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -135,19 +135,19 @@ class Jobs:
         Jobs that run, and those that could but for want of workers.
         """
         # Called on the scheduler's event loop: it must not wait for who writes under the lock.
-        return sum(_worth(job, seconds) for job in self._register.jobs())
+        return sum(_worth(job, seconds) for job in self._table.jobs())
 
     def metrics(self) -> JobsFigures:
         """Figures for Prometheus; never waits."""
-        return metered(self._register.jobs(), self._tender.room)
+        return metered(self._table.jobs(), self._tender.room)
 
-    def running(self) -> list[KnownJob]:
+    def running(self) -> list[JobState]:
         """Jobs that run; never waits."""
-        return [job for job in self._register.jobs() if job.running]
+        return [job for job in self._table.jobs() if job.running]
 
     def ids(self) -> frozenset[str]:
         """Ids of all jobs that there are; never waits."""
-        return self._register.ids()
+        return self._table.ids()
 
     # --- what a client may ask --------------------------------------------------------------------
 
@@ -164,11 +164,11 @@ class Jobs:
         ClusterError
             Another one has them, or they cannot be read.
         """
-        self._register.wait_until_ready()
+        self._table.wait_until_ready()
 
     def why_not_ready(self) -> str:
         """Why this scheduler does not have its jobs; nothing if it has. Never waits."""
-        if self._register.loaded.is_set():
+        if self._table.loaded.is_set():
             return ""
         return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
 
@@ -228,7 +228,7 @@ class Jobs:
             It has not ended and does not wait for its version, or another field is to be changed.
         """
         check_asked(secrets=secrets, changes=changes)
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         if job.state not in ENDS and job.reason == "version":
             self._accept_version(job, accept_version, changes, secrets)
             return job_id
@@ -238,7 +238,7 @@ class Jobs:
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self._register.alone(job, "resumed", "wait until it has ended"):
+        with self._table.alone(job, "resumed", "wait until it has ended"):
             if job.record.deleting is not None:
                 raise ParameterError(f"job {job_id} is being removed: submit a new one.")
             job.supply(secrets)
@@ -267,7 +267,7 @@ class Jobs:
         return job_id
 
     def _accept_version(
-        self, job: KnownJob, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
+        self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> None:
         """Let this version continue a job that has not ended, if that is accepted."""
         job_id = job.record.id
@@ -285,12 +285,12 @@ class Jobs:
             job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
             job.go_on()
             self._changed.notify_all()
-        self._register.keep(job)
+        self._table.keep(job)
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Values of storage options for a job that waits for them; those that it still needs."""
         check_asked(secrets=secrets)
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         with self._changed:
             job.supply(secrets)
             job.go_on()
@@ -300,10 +300,10 @@ class Jobs:
     def status(self, job_id: str) -> dict[str, Any]:
         """See ``service.client.Job.status``."""
         checked_id(job_id)
-        self._register.wait_until_looked()
-        if (reason := self._register.unreadable.get(job_id)) is not None:
+        self._table.wait_until_looked()
+        if (reason := self._table.unreadable.get(job_id)) is not None:
             return unreadable_status(job_id, reason)
-        return self._placed([self._register.find(job_id).status()])[0]
+        return self._placed([self._table.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Statuses with what jobs wait for, and their places in the queue."""
@@ -314,7 +314,7 @@ class Jobs:
         return statuses
 
     def all(
-        self, status: Callable[[KnownJob], dict[str, Any]] = KnownJob.status
+        self, status: Callable[[JobState], dict[str, Any]] = JobState.status
     ) -> list[dict[str, Any]]:
         """The status of every job, the oldest first; those that cannot be read are the last.
 
@@ -323,11 +323,11 @@ class Jobs:
         status : callable
             Gives that of a job; for who knows it already.
         """
-        self._register.wait_until_looked()
+        self._table.wait_until_looked()
         with self._changed:
-            jobs = sorted(self._register.jobs(), key=lambda job: job.record.created)
+            jobs = sorted(self._table.jobs(), key=lambda job: job.record.created)
             unreadable = [
-                unreadable_status(*about) for about in sorted(self._register.unreadable.items())
+                unreadable_status(*about) for about in sorted(self._table.unreadable.items())
             ]
         return [*self._placed([*map(status, jobs)]), *unreadable]
 
@@ -340,18 +340,18 @@ class Jobs:
             It is no question.
         """
         query = Query.of(asked)
-        self._register.wait_until_looked()
-        return listing(self._register.jobs(), dict(self._register.unreadable), query)
+        self._table.wait_until_looked()
+        return listing(self._table.jobs(), dict(self._table.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on."""
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
 
     def remembered(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Events from number ``n`` on, of those in memory: no file is read."""
-        return self._register.find(job_id).feed.since(n, most)
+        return self._table.find(job_id).feed.since(n, most)
 
     def history(self, job_id: str) -> Iterator[Event]:
         """All events in a job's folder, the oldest first.
@@ -361,7 +361,7 @@ class Jobs:
         OutputError
             They cannot be read.
         """
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         try:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             # What another job has written there is none of this one's.
@@ -373,7 +373,7 @@ class Jobs:
                 f"the events of job {job_id} cannot be read: {text}; try again later"
             ) from None
 
-    def _recall(self, job: KnownJob) -> None:
+    def _recall(self, job: JobState) -> None:
         """Events of a time before this scheduler's, if its files can be reached."""
         # What is waited for is not asked again by everybody who looks.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
@@ -390,7 +390,7 @@ class Jobs:
         who : str, optional
             Where that came from, to be told; nothing for clients, who have said who they are.
         """
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         with self._changed:
             if job.state in ENDS:
                 return job.state
@@ -412,7 +412,7 @@ class Jobs:
             state = job.state
             self._changed.notify_all()
         # It ends now, whether or not the store can be written at the moment.
-        self._register.keep(job)
+        self._table.keep(job)
         return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
@@ -422,7 +422,7 @@ class Jobs:
     def redactor(self, secrets: Any) -> Redactor:
         """A function that leaves out all secrets of all jobs, and these, of what is told."""
         with self._changed:
-            jobs = self._register.jobs()
+            jobs = self._table.jobs()
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
@@ -433,7 +433,7 @@ class Jobs:
         NoModelError
             There is none yet.
         """
-        job = self._register.find(job_id)
+        job = self._table.find(job_id)
         snapshot, spec = job.snapshot, job.record.spec
         if snapshot is not None:
             arrays = snapshot.model()
@@ -476,7 +476,7 @@ class Jobs:
         return model
 
 
-def _worth(job: KnownJob, seconds: float) -> int:
+def _worth(job: JobState, seconds: float) -> int:
     """Workers that a job has use for at the moment."""
     asked = job.record.spec.workers
     if job.running:

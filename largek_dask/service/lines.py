@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
-from largek_dask.driver.events import Event
+from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
-from largek_dask.observe.showing import (
+from largek_dask.observe.job_text import (
     NONE,
-    Seen,
     compiling_told,
     energy_in,
     facts,
     figure,
     figures_in,
-    is_number,
     on_sample,
     precise,
     shape_of,
@@ -164,8 +163,8 @@ _TOLD: dict[str, Callable[[Event], str]] = {
 class Lines:
     """Shows a job where there is no terminal: the lines of its events, and few of its steps."""
 
-    def __init__(self, seen: Seen, stream: TextIO, clock: Callable[[], float]) -> None:
-        self._seen, self._stream, self._clock = seen, stream, clock
+    def __init__(self, view: JobView, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._view, self._stream, self._clock = view, stream, clock
         self._stepped_at = -STEP_SECONDS
         self._step: Event | None = None
         self._waits = ""
@@ -178,13 +177,13 @@ class Lines:
             if self._clock() - self._stepped_at < STEP_SECONDS:
                 return
         if self._step is not None and event is not None and kind != "workers":
-            self._write(line_of(self._step, self._seen.objective))
+            self._write(line_of(self._step, self._view.objective))
             self._step, self._stepped_at = None, self._clock()
         if event is not None and kind not in QUIET:
-            self._write(line_of(event, self._seen.objective))
-        waits = "; ".join(text for name, text in facts(self._seen) if name == "waits")
+            self._write(line_of(event, self._view.objective))
+        waits = "; ".join(text for name, text in facts(self._view) if name == "waits")
         if waits != self._waits and waits:
-            self._write(f"{self._seen.state}: {waits}")
+            self._write(f"{self._view.state}: {waits}")
         self._waits = waits
 
     def _write(self, line: str) -> None:

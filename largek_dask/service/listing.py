@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import ParameterError
-from largek_dask.service.known import STATES, KnownJob
+from largek_dask.service.job_state import STATES, JobState
 
 __all__ = ["Query", "listing", "moment_of"]
 
@@ -74,7 +74,7 @@ class _Listed(NamedTuple):
     created: float
     id: str
     state: str
-    job: KnownJob | None
+    job: JobState | None
 
 
 def moment_of(value: object, name: str, now: float | None = None) -> float:
@@ -117,13 +117,13 @@ def moment_of(value: object, name: str, now: float | None = None) -> float:
 
 
 def listing(
-    jobs: Iterable[KnownJob], unreadable: Mapping[str, str], query: Query
+    jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
 ) -> dict[str, Any]:
     """Rows of the jobs that a query selects.
 
     Parameters
     ----------
-    jobs : iterable of KnownJob
+    jobs : iterable of JobState
     unreadable : mapping
         Ids of jobs whose records cannot be read.
     query : Query
@@ -148,7 +148,7 @@ def listing(
     }
 
 
-def _found(jobs: Iterable[KnownJob], unreadable: Mapping[str, str], query: Query) -> list[_Listed]:
+def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query) -> list[_Listed]:
     """Jobs of all states that pass the other filters."""
     named = None if query.name is None else re.compile(translate(query.name)).match
     since = -math.inf if query.since is None else query.since

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from largek_dask import config
 from largek_dask.driver.stopping import ENDS
 from largek_dask.observe.metrics import JobFigures, JobsFigures
-from largek_dask.service.known import STATES, KnownJob
+from largek_dask.service.job_state import STATES, JobState
 
 __all__ = ["ENDED_SECONDS", "metered"]
 
@@ -18,7 +18,7 @@ ENDED_SECONDS = 600.0
 
 
 def metered(
-    jobs: Iterable[KnownJob],
+    jobs: Iterable[JobState],
     store: Mapping[str, float],
     clock: Callable[[], float] = time.time,
 ) -> JobsFigures:
@@ -31,8 +31,8 @@ def metered(
     since = now - ENDED_SECONDS
     # Jobs whose records cannot be read are not among these.
     states = Counter(dict.fromkeys(STATES[:-1], 0))
-    running: list[KnownJob] = []
-    ended: list[KnownJob] = []
+    running: list[JobState] = []
+    ended: list[JobState] = []
     for job in jobs:
         states[state := job.state] += 1
         if job.running and state not in ENDS:
@@ -44,7 +44,7 @@ def metered(
     return JobsFigures(states, tuple(_figures(job, now) for job in shown), store)
 
 
-def _figures(job: KnownJob, now: float) -> JobFigures:
+def _figures(job: JobState, now: float) -> JobFigures:
     spec, ready, state, began = job.record.spec, job.feed.ready, job.state, job.began
     figures = dict(ready.figures)
     if state in ENDS:

@@ -14,8 +14,8 @@ from largek_dask.driver.plan import ProcessMemory
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of
 from largek_dask.passes.picking import lacking
-from largek_dask.service.known import ACTIVE, KnownJob, Waiting
-from largek_dask.service.register import Register
+from largek_dask.service.job_state import ACTIVE, JobState, Waiting
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.running import Runner
 from largek_dask.service.sizing import (
     Cluster,
@@ -43,7 +43,7 @@ class Queue(threading.Thread):
 
     Parameters
     ----------
-    register : Register
+    table : JobTable
     tenure : Tenure
     owner : str
         This scheduler's name, for the claims of jobs.
@@ -55,21 +55,21 @@ class Queue(threading.Thread):
 
     def __init__(
         self,
-        register: Register,
+        table: JobTable,
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         super().__init__(name="largek-queue", daemon=True)
-        self._register = register
+        self._table = table
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
         self._workers = workers
         self._cluster: Cluster | None = None
         """The workers when they were looked at last; None: not known."""
-        self._changed = register.changed
+        self._changed = table.changed
         self._runners: set[Runner] = set()
         self._closing = False
 
@@ -91,9 +91,9 @@ class Queue(threading.Thread):
                     self._changed.wait(TICK_SECONDS)
 
     def _turn(self) -> None:
-        self._register.take_up()
+        self._table.take_up()
         with self._changed:
-            if self._register.loaded.is_set() and not self._closing:
+            if self._table.loaded.is_set() and not self._closing:
                 self._look_at_workers()
                 # Again, as the place of one that cannot begin now is another's.
                 while jobs := self.due():
@@ -103,7 +103,7 @@ class Queue(threading.Thread):
 
     def _look_at_workers(self) -> None:
         """Note of each job that has not begun what the workers that there are lack for it."""
-        waiting = [job for job in self._register.free() if job.state in ACTIVE and not job.running]
+        waiting = [job for job in self._table.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._cluster = None if workers is None else Cluster(workers)
         for job in waiting:
@@ -116,19 +116,19 @@ class Queue(threading.Thread):
 
     def _tell_versions(self) -> None:
         """Tell once of each job that waits for its version to be accepted."""
-        for job in self._register.jobs():
+        for job in self._table.jobs():
             if not job.has_told_version and job.is_of_other_version and job.reason == "version":
                 job.has_told_version = True
                 told = {"run": job.record.run, "reason": "version", "message": job.told}
                 job.tell({"event": "waiting", **told})
 
-    def due(self) -> list[KnownJob]:
+    def due(self) -> list[JobState]:
         """Jobs to begin now."""
         now = time.monotonic()
-        jobs = self._register.jobs()
+        jobs = self._table.jobs()
         waiting = [
             job
-            for job in self._register.free()
+            for job in self._table.free()
             if job.state in ACTIVE and now >= job.not_before and not job.running and not job.needs()
         ]
         # Ending a job takes no place of one that computes.
@@ -142,10 +142,10 @@ class Queue(threading.Thread):
         in_turn = self._fitting(sorted(waiting, key=_age), jobs)
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
 
-    def _memory_of(self, job: KnownJob) -> ProcessMemory | None:
+    def _memory_of(self, job: JobState) -> ProcessMemory | None:
         return worker_memory(job.record.spec, job.record.takes, self._cluster)
 
-    def _fitting(self, in_turn: Iterable[KnownJob], jobs: Iterable[KnownJob]) -> Iterator[KnownJob]:
+    def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
         """Those of the jobs in turn that fit the workers beside those that run.
 
         None overtakes one that does not: that one would wait for ever.
@@ -165,7 +165,7 @@ class Queue(threading.Thread):
         that are queued, ``waits_for`` one of place, memory, storage, workers, credentials and
         version, and ``why``, a sentence.
         """
-        jobs = self._register.jobs()
+        jobs = self._table.jobs()
         queued = [job for job in jobs if job.state == "queued"]
         found: dict[str, dict[str, Any]] = {}
         taken = [job.holds for job in jobs if job.running]
@@ -183,7 +183,7 @@ class Queue(threading.Thread):
                 found[job.record.id] = {**about, "why": job.told}
         return found
 
-    def _launch(self, job: KnownJob) -> None:
+    def _launch(self, job: JobState) -> None:
         job.begin()
         # A running job keeps this memory, even if workers change.
         job.holds = self._memory_of(job)
@@ -205,7 +205,7 @@ class Queue(threading.Thread):
             self._changed.notify_all()
             # Of a job with a runner the last event is still to be told, a moment after its state.
             busy = {id(other.job) for other in self._runners}
-            jobs = [job for job in self._register.jobs() if id(job) not in busy]
+            jobs = [job for job in self._table.jobs() if id(job) not in busy]
             ended = [job for job in jobs if job.state in ENDS and job.feed.is_loaded]
             for job in ended[:-FEEDS]:
                 job.feed.unload()
@@ -215,13 +215,13 @@ class Queue(threading.Thread):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-            for job in self._register.jobs():
+            for job in self._table.jobs():
                 if job.running:
                     job.ask_to_stop("shutdown")
             return list(self._runners)
 
 
-def _age(job: KnownJob) -> tuple[float, str]:
+def _age(job: JobState) -> tuple[float, str]:
     """Sort key of jobs: the oldest begins first."""
     return job.record.created, job.record.id
 
@@ -237,7 +237,7 @@ def _place_of_next(running: int) -> tuple[bool, str]:
     return False, f"{told}, as many as may (largek.service.concurrent-jobs: {most})"
 
 
-def _lacking(job: KnownJob, cluster: Cluster | None) -> Waiting | None:
+def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
     """What a cluster lacks for a job to begin; None where nothing, or nobody knows."""
     if cluster is None:
         return None

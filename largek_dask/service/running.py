@@ -46,7 +46,7 @@ from largek_dask.service.fitting import (
     model_in,
     model_of_checkpoint,
 )
-from largek_dask.service.known import KnownJob, Reason
+from largek_dask.service.job_state import JobState, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
 from largek_dask.service.store import Records, Result, Value, read_result, write_result
 from largek_dask.version import __version__
@@ -66,7 +66,7 @@ class Runner(threading.Thread):
 
     Parameters
     ----------
-    job : KnownJob
+    job : JobState
         ``job.begin()`` has been called.
     records : Records
         Where it is kept.
@@ -80,7 +80,7 @@ class Runner(threading.Thread):
 
     def __init__(
         self,
-        job: KnownJob,
+        job: JobState,
         records: Records,
         owner: str,
         connect: Callable[[], Client | None],

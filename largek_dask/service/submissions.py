@@ -21,10 +21,10 @@ from largek_dask.errors import LargekError, NotEnoughMemoryError, OutputError, P
 from largek_dask.passes.picking import picking
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import missing, options_of, output_folder
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.lease import claimed_for, reserve
 from largek_dask.service.places import Places, place_of
-from largek_dask.service.register import Register
 from largek_dask.service.sizing import Cluster, Standing, cannot_fit, worker_memory
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Records
@@ -44,7 +44,7 @@ class Submissions:
 
     Parameters
     ----------
-    register : Register
+    table : JobTable
         Takes them in.
     tenure : Tenure
     owner : str
@@ -59,14 +59,14 @@ class Submissions:
 
     def __init__(
         self,
-        register: Register,
+        table: JobTable,
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
         tell: Callable[[Event], None],
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
-        self._register = register
+        self._table = table
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
@@ -78,7 +78,7 @@ class Submissions:
 
     def take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
-    ) -> KnownJob:
+    ) -> JobState:
         """Make a job of it, which runs from now on when its turn has come.
 
         Raises
@@ -100,10 +100,10 @@ class Submissions:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = KnownJob(record, places, secrets, self._tell, True, self._register.shelf)
+            job = JobState(record, places, secrets, self._tell, True, self._table.shelf)
             # Told before anybody can begin it, so that this is its first event.
             job.tell({"event": "queued", "run": record.run, "owner": owner})
-            self._register.add(job, records)
+            self._table.add(job, records)
         return job
 
     @contextlib.contextmanager
@@ -115,14 +115,14 @@ class Submissions:
         OutputError
             There is one already, or it is no place for an output.
         """
-        self._register.wait_until_ready()
-        with self._register.changed:
+        self._table.wait_until_ready()
+        with self._table.changed:
             self._check_free(places)
             self._under_way.append(places)
         try:
             yield
         finally:
-            with self._register.changed:
+            with self._table.changed:
                 self._under_way.remove(places)
 
     def _check_free(self, wanted: Places) -> None:
@@ -139,7 +139,7 @@ class Submissions:
             raise OutputError(
                 f"{url} is the output of a job that is just being submitted: choose another."
             )
-        for job in self._register.jobs():
+        for job in self._table.jobs():
             job_id, other = job.record.id, job.places
             if output.overlaps(other.output):
                 raise OutputError(

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from largek_dask.driver.events import Event
-from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.words import printable
-from largek_dask.observe.showing import (
+from largek_dask.observe.job_text import (
     COLORS,
     WORKER_COLUMNS,
-    Seen,
     Show,
     facts,
     left_of,
@@ -24,18 +23,18 @@ from largek_dask.observe.showing import (
 from largek_dask.observe.tables import Column, Fitting
 from largek_dask.service.lines import Lines
 
-__all__ = ["terminal", "view"]
+__all__ = ["job_panel", "terminal"]
 
 SILENT_SECONDS = 6.0
 """Seconds without an answer of the scheduler or the store after which the view says so."""
 
 
-def view(seen: Seen, silent: float = 0.0) -> Any:
+def job_panel(view: JobView, silent: float = 0.0) -> Any:
     """A job as a rich panel.
 
     Parameters
     ----------
-    seen : Seen
+    view : JobView
     silent : float
         Seconds since the last answer of the scheduler or the store.
     """
@@ -45,43 +44,43 @@ def view(seen: Seen, silent: float = 0.0) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    color = COLORS.get(seen.state, "default")
+    color = COLORS.get(view.state, "default")
     # Texts, not strings: in a string rich would read an output called "[red]" as an order.
     about = Table.grid(padding=(0, 2))
     about.add_column(style="cyan", no_wrap=True)
     about.add_column(overflow="fold")
-    for name, text in facts(seen):
+    for name, text in facts(view):
         about.add_row(Text(name), Text(text, style="bold red" if name == "error" else ""))
-        if name == seen.objective.of_step:
-            about.add_row("", Text(sparkline(seen.costs, 48), style=color))
-    share = seen.share_done()
-    if share is not None and seen.state not in ENDS:
+        if name == view.objective.of_step:
+            about.add_row("", Text(sparkline(view.cost_values, 48), style=color))
+    share = view.share_done()
+    if share is not None and not view.has_ended:
         done = Table.grid(padding=(0, 2))
-        done.add_row(ProgressBar(total=1.0, completed=share, width=32), left_of(seen))
+        done.add_row(ProgressBar(total=1.0, completed=share, width=32), left_of(view))
         about.add_row("done", done)
     parts: list[Any] = [about]
-    if rows := worker_rows(seen):
+    if rows := worker_rows(view):
         columns = [Column(name, rank, right=rank > 0) for rank, name in enumerate(WORKER_COLUMNS)]
         more = "a wider terminal shows them"
         parts += [Text(), Fitting(columns, rows, more=more, ruled=False)]
-    if seen.warnings:
-        parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in seen.warnings)]
+    if view.warnings:
+        parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in view.warnings)]
     if silent > SILENT_SECONDS:
         away = f"no answer for {silent:.0f} s; waiting for it"
         parts += [Text(), Text(away, style="bold yellow")]
-    name = f" · {seen.status['name']}" if seen.status.get("name") else ""
-    title = Text(f" {printable(seen.status.get('id'))}{printable(name)} · ")
-    title.append(f"{seen.state} ", style=f"bold {color}")
+    name = f" · {view.status['name']}" if view.status.get("name") else ""
+    title = Text(f" {printable(view.status.get('id'))}{printable(name)} · ")
+    title.append(f"{view.state} ", style=f"bold {color}")
     return Panel(Group(*parts), title=title, title_align="left", border_style=color)
 
 
 @contextmanager
-def terminal(seen: Seen, stream: TextIO | None = None) -> Iterator[Show]:
+def terminal(view: JobView, stream: TextIO | None = None) -> Iterator[Show]:
     """Show a job on a stream: a live view where it is a terminal, lines elsewhere.
 
     Parameters
     ----------
-    seen : Seen
+    view : JobView
         Looked at whenever something is shown.
     stream : text stream, optional
         Standard output by default.
@@ -91,7 +90,7 @@ def terminal(seen: Seen, stream: TextIO | None = None) -> Iterator[Show]:
     stream = sys.stdout if stream is None else stream
     console = Console(file=stream)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield Lines(seen, stream, time.monotonic)
+        yield Lines(view, stream, time.monotonic)
         return
     from rich.live import Live
 
@@ -102,7 +101,7 @@ def terminal(seen: Seen, stream: TextIO | None = None) -> Iterator[Show]:
         heard_at = time.monotonic()
 
     with Live(
-        get_renderable=lambda: view(seen, time.monotonic() - heard_at),
+        get_renderable=lambda: job_panel(view, time.monotonic() - heard_at),
         console=console,
         vertical_overflow="crop",
     ):

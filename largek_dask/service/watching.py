@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from largek_dask.driver.events import Event
+from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.known import KnownJob
 from largek_dask.service.store import Record
 
 __all__ = ["JobsSource", "memory_of"]
@@ -47,7 +47,7 @@ class JobsSource:
             self._ended = {name: kept for name, kept in self._ended.items() if name in there}
         return found
 
-    def _status(self, job: KnownJob) -> dict[str, Any]:
+    def _status(self, job: JobState) -> dict[str, Any]:
         record = job.record
         if record.result is None or job.running:
             self._ended.pop(record.id, None)

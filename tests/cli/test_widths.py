@@ -21,8 +21,9 @@ from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import _listing, _summary
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
-from largek_dask.observe.showing import JOB_COLUMNS, Seen, job_row
-from largek_dask.service.terminal import view
+from largek_dask.driver.job_view import JobView
+from largek_dask.observe.job_text import JOB_COLUMNS, job_row
+from largek_dask.service.terminal import job_panel
 
 WIDTHS = [60, 80, 120]
 COMMANDS = {
@@ -98,7 +99,7 @@ OTHERS = {
         ],
         ["tcp://10.0.0.9:45321"],
     ),
-    "watch": lambda: view(Seen(JOB)),
+    "watch": lambda: job_panel(JobView(JOB)),
     "result": lambda: _summary_table(ENDED),
     "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),

@@ -160,7 +160,7 @@ def test_a_job_waits_for_its_data_and_goes_on(tmp_path, clean):
         job_id = jobs.submit(document(data, str(tmp_path / "out")), {}, "somebody")
         assert strike.done.wait(SECONDS)
         seen_waiting(jobs, job_id)
-        tries = jobs._register.find(job_id)
+        tries = jobs._table.find(job_id)
         eventually(lambda: tried_again(jobs, job_id, tries.tries >= 3), "a third try")
         plan.gone.clear()
         assert_clean(ended(jobs, job_id), clean)
@@ -248,13 +248,13 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
 
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
-    from largek_dask.service.known import KnownJob
+    from largek_dask.service.job_state import JobState
     from largek_dask.service.places import Places
     from largek_dask.service.store import Record
 
     spec = JobSpec.parse(document(str(tmp_path)))
     record = Record("lk-1", spec, "me", 0.0)
-    job = KnownJob(record, Places.of(spec), {}, lambda event: None, is_new=True)
+    job = JobState(record, Places.of(spec), {}, lambda event: None, is_new=True)
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 300.0}
 
     def pause():

@@ -276,7 +276,7 @@ def test_two_schedulers_on_one_store(jobs_of, made_of, name):
             made = Made.by(ended(one, job_id))
             assert one.close(20.0) == []
             with two._changed:
-                assert two._changed.wait_for(two._register.loaded.is_set, 120.0)
+                assert two._changed.wait_for(two._table.loaded.is_set, 120.0)
             assert made == Made.by(ended(two, job_id)) == made_of[name]
             results = {jobs.status(job_id)["result"]["token"] for jobs in (one, two)}
     assert len(results) == 1

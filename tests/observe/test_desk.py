@@ -15,6 +15,7 @@ import pytest
 from largek_dask.errors import ClusterError
 from largek_dask.observe import desk as desks
 from largek_dask.observe.desk import PAGE_JOBS, Desk
+from largek_dask.observe.snapshot import snapshot
 from tests.helpers.checks import eventually
 from tests.observe.sources import MadeUp, at, started, step
 
@@ -231,7 +232,7 @@ def test_job__files_wait_while_somebody_waits_for_something_else():
     # Without it that would be all of them.
     watched.update(source, 60.0, lambda: True)
     assert watched.is_reading
-    first = [panel for panel in watched.board.answer()["panels"] if panel["kind"] == "cost"]
+    first = [panel for panel in snapshot(watched.view)["panels"] if panel["kind"] == "cost"]
     assert len(first[0]["series"][0]["x"]) == desks.READ_AT_ONCE - 1
     watched.update(source, 60.0)
     assert not watched.is_reading
@@ -311,39 +312,6 @@ def test_job__what_memory_has_is_heard_in_turns_one_right_after_the_other(monkey
         assert costs(whole(desk, "a"))[-1] == pytest.approx(1000 / 3_499)
 
 
-@pytest.mark.parametrize("state", ["running", "finished"])
-def test_range__from_memory_and_from_files(state, no_old_answers):
-    source = MadeUp()
-    source.add("a", state)
-    events = [started(), *(step(n, cost=1000.0 + n * 7919 % 101) for n in range(1, 3_001))]
-    if state == "running":
-        source.tell("a", {"event": "queued", "time": at(0)}, *events)
-    else:
-        source.files["a"] = events
-    key = ("range", "a", "cost", "elapsed", "1000000", "1100000")
-    found = []
-
-    def is_whole() -> bool:
-        status, content = ask(desk, *key)
-        assert status == 200
-        found.append(content)
-        return not content["reading"]
-
-    with working(source) as desk:
-        rough = costs(whole(desk, "a"))
-        eventually(is_whole, "all is read")
-        (line,) = found[-1]["series"]
-        assert line["y"] == [1000.0 + n * 7919 % 101 for n in range(1_000, 1_101)]
-        assert line["x"] == [1000 * n for n in range(1_000, 1_101)]
-        assert len(rough) < 1_000
-        for i in range(desks.MOST_RANGES):
-            assert ask(desk, "range", "a", "speed", "elapsed", "0", str(i + 1))[0] == 200
-        assert len(desk._ranges) == desks.MOST_RANGES
-        assert key not in desk._ranges, "those of long ago are forgotten"
-        desk._forget("a")
-        assert not desk._ranges
-
-
 # --- questions ------------------------------------------------------------------------------------
 
 
@@ -412,7 +380,7 @@ def test_answers__no_such_job_and_no_such_question():
         assert ask(desk, "what")[0] == 400
 
 
-def test_boards__of_running_jobs_are_kept_up_while_nobody_looks(monkeypatch):
+def test_views__of_running_jobs_are_kept_up_while_nobody_looks(monkeypatch):
     monkeypatch.setattr(desks, "CATCH_UP_SECONDS", 0.05)
     source = MadeUp()
     source.add("a")
@@ -429,7 +397,7 @@ def test_boards__of_running_jobs_are_kept_up_while_nobody_looks(monkeypatch):
     assert ("events", "b") not in source.asked
 
 
-def test_boards__what_nobody_foresaw_ends_nothing(monkeypatch, no_old_answers):
+def test_views__what_nobody_foresaw_ends_nothing(monkeypatch, no_old_answers):
     monkeypatch.setattr(desks, "CATCH_UP_SECONDS", 0.02)
     source = MadeUp()
     source.add("a")
@@ -441,15 +409,15 @@ def test_boards__what_nobody_foresaw_ends_nothing(monkeypatch, no_old_answers):
         assert ask(desk, "job", "a")[0] == 200
 
 
-def test_boards__of_jobs_that_do_not_run_are_a_few(monkeypatch):
-    monkeypatch.setattr(desks, "MOST_BOARDS", 3)
+def test_views__of_jobs_that_do_not_run_are_a_few(monkeypatch):
+    monkeypatch.setattr(desks, "MOST_VIEWS", 3)
     source = MadeUp()
     for i in range(8):
         source.add(f"j{i}", "finished")
     with working(source) as desk:
         for i in range(8):
             ask(desk, "job", f"j{i}")
-        assert list(desk._boards) == ["j5", "j6", "j7"]
+        assert list(desk._views) == ["j5", "j6", "j7"]
 
 
 def test_answers__are_forgotten_when_there_are_too_many(monkeypatch):

@@ -10,15 +10,16 @@ from bokeh.models import ColumnDataSource
 
 from largek_dask import KMeans
 from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.observe import figures
 from largek_dask.observe.album import Plot, plot_of
-from largek_dask.observe.board import Board
 from largek_dask.observe.figures import figure, fill, filled_item, item, key
 from largek_dask.observe.looks import LOOKS, THEMES
+from largek_dask.observe.snapshot import snapshot
 from tests.observe.browser import Tab, browser
-from tests.observe.test_board import board_of, started, step, workers
+from tests.observe.test_snapshot import started, step, view_of, workers
 
 
 def board(n=6):
@@ -29,13 +30,13 @@ def board(n=6):
     steps = [step(i, extra={**extra, "partitions": float(i)}) for i in range(1, n)]
     warning = {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "slow"}
     checkpoint = {"event": "checkpoint", "time": "2026-11-25T06:00:03+00:00", "n_iter": 3}
-    found = board_of(started(), steps[0], workers(3, 0, 1), *steps[1:], workers(3, 50, 9),
+    found = view_of(started(), steps[0], workers(3, 0, 1), *steps[1:], workers(3, 50, 9),
                      sizes, warning, checkpoint)  # fmt: skip
-    found.know({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
+    found.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
     return found
 
 
-ANSWER = board().answer()
+ANSWER = snapshot(board())
 DRAWN = {panel["kind"]: panel for panel in ANSWER["panels"] if panel["series"]}
 
 
@@ -71,7 +72,7 @@ def test_items_can_be_read_and_hold_no_data(kind, theme):
 @pytest.mark.slow
 def test_items_depend_on_kind_names_and_theme_alone():
     """Whatever the data, and however many figures have been made before."""
-    other = {panel["kind"]: panel for panel in board(40).answer()["panels"]}
+    other = {panel["kind"]: panel for panel in snapshot(board(40))["panels"]}
     for kind, panel in DRAWN.items():
         before = json.dumps(item(panel))
         figure(panel)
@@ -88,7 +89,7 @@ def test_items_depend_on_kind_names_and_theme_alone():
 def test_times_have_one_form_and_of_more_than_a_day_say_which():
     forms = set()
     for last in (90.0, 86_400.0, 86_401.0):
-        answer = board_of(started(), step(1), step(2, elapsed=last)).answer()
+        answer = snapshot(view_of(started(), step(1), step(2, elapsed=last)))
         for panel in answer["panels"]:
             if panel["series"] and panel["x"] == "elapsed":
                 form = figure(panel).xaxis[0].formatter
@@ -115,7 +116,7 @@ def test_the_usual_charts_are_made_beforehand(tmp_path):
     KMeans(5, algorithm="lloyd", random_state=0, checkpoint=str(tmp_path)).fit(x)
     told = JsonLines.read(Folder(str(tmp_path)))
     usual = {"cost", "gain", "speed", "split", "work", "sizes"}
-    panels = [p for p in Board("").hear_all(told).answer()["panels"] if p["kind"] in usual]
+    panels = [p for p in snapshot(JobView().update_all(told))["panels"] if p["kind"] in usual]
     assert {panel["kind"] for panel in panels} == usual
     figures._item.cache_clear()
     figures.prepare()
@@ -297,12 +298,12 @@ def test_of_nothing_it_says_so(tmp_path):
 
 def test_names_cannot_break_the_page():
     bad = "</script><script>alert(1)</script>"
-    about = Board(bad).hear_all(
+    about = JobView().update_all(
         [started(), step(1), workers(2, 1, 1), step(2), workers(2, 50, 9),
          {"event": "warning", "message": bad}]
     )  # fmt: skip
-    about.know({"id": bad, "name": bad, "state": "running", "title": bad})
-    plot = Plot(about.answer(), bad)
+    about.set_status({"id": bad, "name": bad, "state": "running", "title": bad})
+    plot = Plot(snapshot(about), bad)
     assert "alert(1)</script>" not in plot._repr_html_()
     before, _, after = plot.html.partition('<script type="application/json"')
     assert "<script>alert" not in before

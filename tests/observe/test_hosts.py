@@ -31,7 +31,6 @@ EVERY_ADDRESS = [
     "largek?job=lk-1",
     "largek/data/jobs.json",
     "largek/data/job.json?job=lk-1",
-    "largek/data/range.json?job=lk-1&panel=cost&x=elapsed&from=0&to=9000",
     "largek/figure?job=lk-1&panel=cost",
     "largek/static/{style}",
 ]

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, MissingDependencyError
-from largek_dask.observe.board import Board
 from largek_dask.observe.looks import round_ticks
 from largek_dask.observe.plots import (
     codebook_figure,
@@ -17,6 +17,7 @@ from largek_dask.observe.plots import (
     panels_figure,
     path_figure,
 )
+from largek_dask.observe.snapshot import snapshot
 
 
 def step(n, cost, elapsed, rows=100, **more):
@@ -28,7 +29,7 @@ STEPS = [step(1, 100.0, 1.0, 50), step(2, 60.0, 1.5), step(3, 50.0, 4.0)]
 
 
 def panels(*events):
-    return panels_figure(Board("a").hear_all([STARTED, *events]).answer(), "a title")
+    return panels_figure(snapshot(JobView({"id": "a"}).update_all([STARTED, *events])), "a title")
 
 
 def curve(axes):

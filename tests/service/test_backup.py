@@ -14,8 +14,8 @@ from largek_dask.driver import events
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OtherSchedulerError
 from largek_dask.model import load_model
+from largek_dask.service import job_state, listing, running, submissions
 from largek_dask.service import jobs as jobs_module
-from largek_dask.service import known, listing, running, submissions
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import expected
 
@@ -70,9 +70,9 @@ def ahead(monkeypatch):
             return datetime.now(tz) + timedelta(seconds=seconds[0])
 
     told = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds[0]})
-    for module in (jobs_module, known, listing, running, submissions):
+    for module in (jobs_module, job_state, listing, running, submissions):
         monkeypatch.setattr(module, "time", told)
-    for module in (events, running, known):
+    for module in (events, running, job_state):
         monkeypatch.setattr(module, "datetime", Wall)
     return seconds
 
@@ -97,7 +97,7 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
         assert first.close(120.0) == []
         slow_steps.set()
         with second._changed:
-            assert second._changed.wait_for(second._register.loaded.is_set, 60.0)
+            assert second._changed.wait_for(second._table.loaded.is_set, 60.0)
         status = wait_until(second, runs, "finished")
     assert status["result"]["digest"] == expected(rows_url)
     assert {row["id"] for row in second.listed({"state": ["finished"]})["jobs"]} == {ended, runs}

@@ -29,7 +29,7 @@ from largek_dask.errors import (
 from largek_dask.service import client as module
 from largek_dask.service import plugin, reaching
 from largek_dask.service.job import Job
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
 from largek_dask.service.plugin import JobsPlugin
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.wire import error_of, message_of_error
@@ -131,7 +131,7 @@ def test_submit__names_what_is_wrong_in_its_own_words(submit):
 
 def test_events__who_sees_that_it_has_ended_waits_to_hear_how(submit, monkeypatch):
     """A job has ended before its record is written, and tells so afterwards."""
-    keep, is_over = KnownJob.keep, Job._is_over
+    keep, is_over = JobState.keep, Job._is_over
     written, seen = threading.Event(), []
 
     def keeps(self, update):
@@ -145,7 +145,7 @@ def test_events__who_sees_that_it_has_ended_waits_to_hear_how(submit, monkeypatc
             written.set()
         return seen[-1]
 
-    monkeypatch.setattr(KnownJob, "keep", keeps)
+    monkeypatch.setattr(JobState, "keep", keeps)
     monkeypatch.setattr(Job, "_is_over", looks)
     told = [event["event"] for event in submit().events()]
     assert seen[-2:] == [True, True], "it had not ended before it told so"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from largek_dask import service
+from largek_dask.driver.job_view import OF_A_STEP, SUMMED
 from largek_dask.driver.stopping import ENDS
-from largek_dask.observe.totals import OF_A_STEP, SUMMED
 from largek_dask.service import feed as module
 from largek_dask.service.feed import Feed, Shelf
 
@@ -168,8 +168,8 @@ def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
             feed(text_of(500))
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    counted = sum(feed._size + feed._of_workers for feed in feeds)
-    assert all(feed._of_workers > 100_000 for feed in feeds)
+    counted = sum(feed._size + feed._of_view for feed in feeds)
+    assert all(feed._of_view > 100_000 for feed in feeds)
     assert all(10 < len(feed.since(0)) < 401 for feed in feeds), "they had to forget"
     assert counted <= 700_000
     # Beside that there are the feeds themselves, and whatever other threads do meanwhile.
@@ -185,7 +185,7 @@ def test_a_job_that_ended_long_ago_keeps_nothing_of_its_workers():
     assert sum(shelf._sizes[feed]) > 100_000
     feed.unload()
     assert (shelf._sizes[feed], feed.figures()["workers"]) == ((0, 0), {})
-    assert feed._totals.nbytes < 1_000
+    assert feed.view.nbytes < 1_000
 
 
 def test_a_feed_that_is_larger_than_all_may_be_keeps_its_last_event():

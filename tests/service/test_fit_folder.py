@@ -52,15 +52,19 @@ def test_a_fit_as_it_grows(place, tmp_path):
         fit.update()
     write(url, started(), step(1))
     assert [event["event"] for event in fit.update()] == ["started", "step"]
-    assert (fit.seen.state, fit.has_ended) == ("running", False)
+    assert (fit.view.state, fit.has_ended) == ("running", False)
     assert fit.update() == []
     write(url, step(2), STOPPED)
     fit.update()
-    assert (fit.seen.state, fit.has_ended) == ("finished", True)
-    assert (fit.seen.status["step"], fit.seen.status["cost"], fit.n_iter) == (2, 500.0, 2)
+    assert (fit.view.state, fit.has_ended) == ("finished", True)
+    assert (fit.view.status["step"], fit.view.status["cost"], fit.view.final_n_iter) == (
+        2,
+        500.0,
+        2,
+    )
     write(url, started(9.0), step(3))
     fit.update()
-    assert (fit.seen.state, fit.has_ended) == ("running", False)
+    assert (fit.view.state, fit.has_ended) == ("running", False)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_a_fit_as_it_grows(place, tmp_path):
 def test_an_end_is_that_of_all_starts_and_of_the_job(events, state, tmp_path):
     fit = FitFolder(Folder(write(tmp_path, started(), step(1), *events)))
     fit.update()
-    assert fit.seen.state == state
+    assert fit.view.state == state
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_an_odd_line_hides_nothing_after_it(line, tmp_path):
     (tmp_path / "events" / "000001.jsonl").write_text("\n".join([*lines, ""]))
     fit = FitFolder(Folder(str(tmp_path)))
     fit.update()
-    assert (fit.seen.state, fit.seen.status["step"]) == ("finished", 1)
+    assert (fit.view.state, fit.view.status["step"]) == ("finished", 1)
     invoke("watch", tmp_path)
 
 
@@ -127,7 +131,7 @@ def test_the_command_shows_a_fit_until_it_has_ended(quick, tmp_path):
     assert "stopped" in invoke("watch", url).stdout
     fit = FitFolder(Folder(url))
     fit.update()
-    status = fit.seen.status
+    status = fit.view.status
     assert (status["n_clusters"], status["algorithm"]) == (4, "Lloyd")
     assert status["data"] == "rows in memory"
     url = write(tmp_path / "grows", started())

@@ -13,6 +13,7 @@ import dask
 import pytest
 
 import largek_dask as lk
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     BadRowsError,
@@ -25,16 +26,16 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from largek_dask.observe.cards import card, card_of_jobs
-from largek_dask.observe.showing import Seen, facts, job_row
+from largek_dask.observe.job_text import facts, job_row
 from largek_dask.service import queue
+from largek_dask.service.job_state import JobState
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.known import KnownJob
 from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
-from largek_dask.service.register import Register
 from largek_dask.service.running import Runner
 from largek_dask.service.store import Records, read_result
-from largek_dask.service.terminal import view
+from largek_dask.service.terminal import job_panel
 from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
@@ -121,7 +122,7 @@ def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
     client = object()
     records = Records(Folder(str(tmp_path / "store")))
     jobs = Jobs(records, lambda: client, lambda event: None, "me")
-    jobs._register.loaded.set()
+    jobs._table.loaded.set()
 
     def check(asked, rows, seconds):
         assert asked is client
@@ -330,10 +331,10 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     """Not even if the queue was just about to."""
     told = []
     is_held, go_on = threading.Event(), threading.Event()
-    take_up, close = Register.take_up, Queue.close
+    take_up, close = JobTable.take_up, Queue.close
 
-    def held(register):
-        take_up(register)
+    def held(table):
+        take_up(table)
         if holds:
             is_held.set()
             assert go_on.wait(120.0)
@@ -345,7 +346,7 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
             go_on.set()
 
     holds = []
-    monkeypatch.setattr(Register, "take_up", held)
+    monkeypatch.setattr(JobTable, "take_up", held)
     monkeypatch.setattr(Queue, "close", closed)
     jobs = open_jobs(tell=told.append)
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
@@ -460,8 +461,14 @@ def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, doc
 
 def lines_of(status):
     """What is shown of it in a terminal, in a notebook and in a table."""
-    seen = Seen(status)
-    return facts(seen), view(seen), card(seen), job_row(status), card_of_jobs([status], "title")
+    view = JobView(status)
+    return (
+        facts(view),
+        job_panel(view),
+        card(view),
+        job_row(status),
+        card_of_jobs([status], "title"),
+    )
 
 
 def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):
@@ -484,7 +491,7 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
         lambda: not any(t.name.startswith("largek-lk") for t in threading.enumerate()),
         "the threads of the jobs to end",
     )
-    held = [len(jobs._register.find(job_id).feed._texts) for job_id in ids]
+    held = [len(jobs._table.find(job_id).feed._texts) for job_id in ids]
     assert held[0] == held[1] == 0
     assert held[2] > 0
     kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]
@@ -520,7 +527,7 @@ def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
     began = time.monotonic()
     settings = {"largek.service.beat-seconds": 500.0, "largek.service.patience-seconds": 3600.0}
     with dask.config.set(settings):
-        job = jobs._register.find(job_id)
+        job = jobs._table.find(job_id)
         eventually(lambda: job.note, "it is said why it does not begin")
         assert job.note == "another scheduler has it, or had it a moment ago"
         assert 500.0 <= job.not_before - began <= 500.0 + time.monotonic() - began
@@ -738,7 +745,7 @@ def test_resume__that_fails_leaves_the_job_as_it_was(open_jobs, document, broken
     assert status["result"] == before["result"]
     assert status["failure"]["error"] == "ZeroDivisionError"
     assert jobs.model(job_id).digest() == model.digest()
-    assert any("by nothing" in text for _, text in facts(Seen(status)))
+    assert any("by nothing" in text for _, text in facts(JobView(status)))
     # So it is for the next scheduler; and going on once more works.
     assert jobs.close(120.0) == []
     broken_steps(None)
@@ -782,13 +789,13 @@ def kinds(jobs, job_id):
 
 def test_submit__is_told_before_it_begins(open_jobs, document, monkeypatch):
     """However long whoever submits it is held up once the queue knows of it."""
-    add = Register.add
+    add = JobTable.add
 
     def slow(self, job, records):
         add(self, job, records)
         eventually(lambda: "running" in [event["event"] for event in job.feed.since(0)], "it runs")
 
-    monkeypatch.setattr(Register, "add", slow)
+    monkeypatch.setattr(JobTable, "add", slow)
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     assert kinds(jobs, job_id)[:2] == ["queued", "running"]
@@ -801,7 +808,7 @@ def test_resume__is_told_before_it_begins(open_jobs, document, monkeypatch):
     wait_until(jobs, job_id, "finished")
     eventually(lambda: kinds(jobs, job_id)[-1] == "finished", "its end is told")
     before, turns = len(kinds(jobs, job_id)), []
-    due, change = Queue.due, KnownJob.change
+    due, change = Queue.due, JobState.change
 
     def counted(self):
         turns.append(None)
@@ -818,7 +825,7 @@ def test_resume__is_told_before_it_begins(open_jobs, document, monkeypatch):
 
     held_up = []
     monkeypatch.setattr(Queue, "due", counted)
-    monkeypatch.setattr(KnownJob, "change", slow)
+    monkeypatch.setattr(JobState, "change", slow)
     jobs.resume(job_id, {"max_iter": 4}, {})
     assert held_up == [2]
     wait_until(jobs, job_id, "finished")
@@ -829,14 +836,14 @@ def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeyp
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     begun(jobs, job_id, 2)
-    keep = Register.keep
+    keep = JobTable.keep
 
     def slow(self, job):
         keep(self, job)
         if job.record.cancel:
             eventually(lambda: job.feed.since(0)[-1]["event"] == "cancelled", "it has ended")
 
-    monkeypatch.setattr(Register, "keep", slow)
+    monkeypatch.setattr(JobTable, "keep", slow)
     jobs.cancel(job_id)
     assert kinds(jobs, job_id)[-1] == "cancelled"
     assert kinds(jobs, job_id).count("cancelling") == 1
@@ -847,7 +854,7 @@ def test_events__of_what_is_done_to_a_job_outlive_the_scheduler(open_jobs, docum
     first = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = first.submit(document(), {}, "me")
-        known = first._register.find(job_id)
+        known = first._table.find(job_id)
         known.record = replace(known.record, versions=("0.0.9",))
         first.resume(job_id, {}, {}, accept_version=True)
     begun(first, job_id, 2)

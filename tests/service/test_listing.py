@@ -11,7 +11,7 @@ import pytest
 from largek_dask.errors import ParameterError
 from largek_dask.service import client
 from largek_dask.service.client import Service
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
 from largek_dask.service.listing import Query, listing, moment_of
 from largek_dask.service.places import Places
 from largek_dask.service.spec import JobSpec
@@ -34,7 +34,7 @@ def make(document):
             ended = Result(job=job_id, run=1, token=1, state=state)
         at = None if ended is None else created + 10.0
         record = Record(job_id, named, owner, float(created), result=ended, ended=at)
-        job = KnownJob(record, places, {}, lambda event: None, True)
+        job = JobState(record, places, {}, lambda event: None, True)
         job.running = state == "running"
         assert job.state == state
         return job

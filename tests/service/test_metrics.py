@@ -114,7 +114,7 @@ def test_jobs__that_are_shown_are_few_and_those_that_run_come_first(
     with config_of(2):
         last = max(ids, key=lambda name: jobs.status(name)["last_event"])
         assert [job.job_id for job in jobs.metrics().jobs] == [runs, last]
-    later = metered(jobs._register.jobs(), {}, lambda: time.time() + 601)
+    later = metered(jobs._table.jobs(), {}, lambda: time.time() + 601)
     assert [job.job_id for job in later.jobs] == [runs]
     assert later.states["finished"] == 3
     slow_steps.set()
@@ -133,7 +133,7 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
     job_id = jobs.submit(document(max_iter=2), {}, "me")
     wait_until(jobs, job_id, "finished")
     metrics.watch_jobs(jobs.metrics)
-    job = jobs._register.find(job_id)
+    job = jobs._table.find(job_id)
     held, go = threading.Event(), threading.Event()
 
     def hold():
@@ -237,8 +237,8 @@ def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, mo
     job_id = jobs.submit(document("a", max_iter=2), {}, "me")
     figure = of_job(job_id, "largek_job_before_first_step_seconds")
     eventually(lambda: figure in scraped()[1], "a job that has begun")
-    began = jobs._register.find(job_id).began
-    later = metered(jobs._register.jobs(), {}, lambda: began + 901.0)
+    began = jobs._table.find(job_id).began
+    later = metered(jobs._table.jobs(), {}, lambda: began + 901.0)
     assert later.jobs[0].figures["before_first_step_seconds"] == 901.0
     go_on.set()
     wait_until(jobs, job_id, "finished")

@@ -12,12 +12,13 @@ from rich.console import Console
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.cli.jobs import _summary
+from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
 from largek_dask.observe.cards import card, card_of_jobs
-from largek_dask.observe.showing import JOB_COLUMNS, Seen, facts, job_row, precise
+from largek_dask.observe.job_text import JOB_COLUMNS, facts, job_row, precise
 from largek_dask.service.lines import Lines, line_of
 from largek_dask.service.store import Result
-from largek_dask.service.terminal import view
+from largek_dask.service.terminal import job_panel
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
 from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
@@ -63,17 +64,17 @@ def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
     kept = Result.model_validate_json((tmp_path / "out" / "results" / "000001.json").read_bytes())
     assert json.loads(kept.model_dump_json()) == status["result"]
 
-    seen = Seen(status)
+    view = JobView(status)
     for event in events:
-        seen.hear(event)
-    assert len(seen.costs) >= 2
+        view.update(event)
+    assert len(view.cost_values) >= 2
     words = precise(value)
-    told = dict(facts(seen))
+    told = dict(facts(view))
     assert told["total closeness"] == words
-    assert told["closeness"].startswith(precise(seen.status["cost"]))
+    assert told["closeness"].startswith(precise(view.status["cost"]))
     row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
     assert row["objective"] == f"{value:.6g}"
-    pages = [card(seen), shown(view(seen)), str(_summary(status))]
+    pages = [card(view), shown(job_panel(view)), str(_summary(status))]
     for page in pages:
         assert words in page
         assert "total closeness" in page
@@ -82,7 +83,7 @@ def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
 
     steps = [event for event in events if event["event"] == "step"]
     stream = io.StringIO()
-    lines = Lines(seen, stream, lambda: 0.0)
+    lines = Lines(view, stream, lambda: 0.0)
     for event in events:
         lines(event)
     assert f"closeness {precise(steps[0]['cost'])}" in stream.getvalue()
@@ -106,6 +107,6 @@ def test_k_means_is_kept_and_told_as_before(open_jobs, document, tmp_path):
     assert set(events[-1]) == {*written, "time", "event", "n"} - {
         "format", "state", "traceback"
     }  # fmt: skip
-    told = dict(facts(Seen(status)))
+    told = dict(facts(JobView(status)))
     assert told["inertia"] == precise(written["inertia"])
     assert "cost" in told

@@ -18,8 +18,8 @@ from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
+from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.known import KnownJob
 from largek_dask.service.places import Places
 from largek_dask.service.queue import Queue
 from largek_dask.service.sizing import (
@@ -52,13 +52,13 @@ def queue_of(document):
             spec = JobSpec.parse({**json.loads(document()), **more})
             takes = None if size is None else FitMemory(model=size * MB, **NO_DATA)
             record = Record(f"lk-{n}", spec, "me", float(n), takes=takes)
-            jobs.append(KnownJob(record, Places.of(spec), {}, lambda event: None, True))
-        register = SimpleNamespace(
+            jobs.append(JobState(record, Places.of(spec), {}, lambda event: None, True))
+        table = SimpleNamespace(
             jobs=lambda: tuple(jobs),
             free=lambda: tuple(jobs),
             changed=threading.Condition(),
         )
-        return Queue(register, None, "me", lambda: None, lambda: workers), jobs
+        return Queue(table, None, "me", lambda: None, lambda: workers), jobs
 
     return make
 

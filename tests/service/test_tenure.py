@@ -18,8 +18,8 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.lease import Contender, Keeper
-from largek_dask.service.register import Register
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 from largek_dask.service.tenure import Tenure
@@ -69,7 +69,7 @@ def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, s
     # As soon as it ends, the other one has everything.
     assert first.close(120.0) == []
     with second._changed:
-        assert second._changed.wait_for(second._register.loaded.is_set, 120.0)
+        assert second._changed.wait_for(second._table.loaded.is_set, 120.0)
     assert second.status(job_id)["result"] == first.status(job_id)["result"]
     second.delete(job_id)
     assert second.epoch != first.epoch
@@ -311,9 +311,9 @@ def in_the_middle(stopped, kind, ask):
 @contextlib.contextmanager
 def unlooked():
     """Nobody looks after records by himself; gives what does."""
-    look = Register.look
+    look = JobTable.look
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Register, "look", lambda self: None)
+        patch.setattr(JobTable, "look", lambda self: None)
         yield look
 
 
@@ -356,7 +356,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
     with unlooked() as look, patient():
         assert isinstance(go_on(), LostJobError)
         assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
-        look(second._register)
+        look(second._table)
         assert not record_of(tmp_path, job_id).exists()
         assert second.close(120.0) == []
         assert open_jobs().all() == []
@@ -378,7 +378,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
     with unlooked() as look, patient():
         assert isinstance(go_on(), LostJobError)
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
-        look(second._register)
+        look(second._table)
         assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
         assert second.close(120.0) == []
         assert open_jobs().status(job_id)["result"] == ended["result"]
@@ -395,15 +395,15 @@ def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path,
         read = []
         stands = records.stands
         records.stands = lambda record: read.append(record.id) or stands(record)
-        look(jobs._register)
+        look(jobs._table)
         assert set(record_of(tmp_path, "x").parent.glob("*.json")) == {
             record_of(tmp_path, each) for each in (job_id, made.id)
         }
-        look(jobs._register)
+        look(jobs._table)
         assert read == [job_id], "what has not changed is not read again"
         slow_steps.set()
         wait_until(jobs, job_id, "finished")
-        eventually(lambda: jobs._register.find(job_id).is_kept, "its record to say so")
-        look(jobs._register)
+        eventually(lambda: jobs._table.find(job_id).is_kept, "its record to say so")
+        look(jobs._table)
         assert read == [job_id] * 2
         assert not (tmp_path / "store" / "late").exists()

@@ -241,7 +241,7 @@ def test_waiting__is_counted_from_its_beginning(open_jobs, document, monkeypatch
 
     monkeypatch.setattr(running, "fit_into", away)
     clock = SimpleNamespace(monotonic=lambda: 1e9, time=time.time)
-    monkeypatch.setattr("largek_dask.service.known.time", clock)
+    monkeypatch.setattr("largek_dask.service.job_state.time", clock)
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     assert wait_until(jobs, job_id, "waiting", *ENDED, seconds=20.0)["reason"] == "storage"

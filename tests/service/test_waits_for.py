@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import dask
 import pytest
 
+from largek_dask.driver.job_view import JobView
+from largek_dask.observe.job_text import facts, queue_words
 from largek_dask.observe.panels import shown
-from largek_dask.observe.showing import Seen, facts, queue_words
-from largek_dask.service.known import KnownJob, Waiting
+from largek_dask.service.job_state import JobState, Waiting
 from largek_dask.service.places import Places
 from largek_dask.service.queue import Queue
 from largek_dask.service.spec import JobSpec
@@ -33,12 +34,12 @@ def standing(document):
         for n, change in enumerate(changes):
             of = secret if change is needing else spec
             record = Record(f"lk-{n}", of, "me", float(n))
-            job = KnownJob(record, Places.of(of), {}, lambda event: None, True)
+            job = JobState(record, Places.of(of), {}, lambda event: None, True)
             change(job)
             jobs.append(job)
         changed = threading.Condition()
-        register = SimpleNamespace(jobs=lambda: tuple(jobs), changed=changed)
-        queue = Queue(register, None, "me", lambda: None)
+        table = SimpleNamespace(jobs=lambda: tuple(jobs), changed=changed)
+        queue = Queue(table, None, "me", lambda: None)
         with dask.config.set({"largek.service.concurrent-jobs": most}):
             return queue.positions()
 
@@ -116,10 +117,10 @@ def test_it_is_shown(standing):
     place = standing(running, plain, plain, most=1)["lk-2"]
     words = queue_words({"queue": place})
     assert words.startswith("number 2 of 2 in the queue: 1 job runs, as many as may")
-    seen = Seen({"id": "lk-2", "state": "queued", "queue": place})
-    assert dict(facts(seen))["waits"] == words
+    view = JobView({"id": "lk-2", "state": "queued", "queue": place})
+    assert dict(facts(view))["waits"] == words
     note = {"id": "lk-2", "state": "queued", "note": "so", "queue": {**place, "why": "so"}}
-    assert [text for name, text in facts(Seen(note)) if name == "waits"] == [
+    assert [text for name, text in facts(JobView(note)) if name == "waits"] == [
         "number 2 of 2 in the queue: so"
     ]
     # What comes from elsewhere breaks nothing.

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from largek_dask.observe.board import row
+from largek_dask.observe.snapshot import row
 from largek_dask.service.watching import JobsSource, memory_of
 
 

@@ -12,8 +12,8 @@ import pytest
 import largek_dask as lk
 from largek_dask.errors import ParameterError
 from largek_dask.passes.worker import WorkPlugin
+from largek_dask.service.job_state import JobState, Waiting
 from largek_dask.service.jobs import Jobs, _worth
-from largek_dask.service.known import KnownJob, Waiting
 from largek_dask.service.places import Places
 from largek_dask.service.queue import Queue
 from largek_dask.service.sizing import Standing
@@ -78,16 +78,16 @@ def queue_of(document):
         for n, of in enumerate(wanted):
             spec = asked(document, **of) if of is not None else JobSpec.parse(document())
             told = []
-            job = KnownJob(
+            job = JobState(
                 Record(f"lk-{n}", spec, "me", float(n)), Places.of(spec), {}, told.append, True
             )
             jobs.append(job)
-        register = SimpleNamespace(
+        table = SimpleNamespace(
             jobs=lambda: tuple(jobs),
             free=lambda: tuple(jobs),
             changed=threading.Condition(),
         )
-        queue = Queue(register, None, "me", lambda: None, lambda: workers)
+        queue = Queue(table, None, "me", lambda: None, lambda: workers)
         return queue, jobs
 
     return make

@@ -9,7 +9,7 @@
     cancelled: "■", unreadable: "?"};
   const AXES = {elapsed: "time used", time: "time of day", passes: "passes"};
   const ELSEWHERE = ["alive", "events", "job"];  // the tiles and the two lists at the end say it
-  const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250, PAUSE = 300, FAR = 1e15;
+  const DASH = "–", FAILURES = 3, SLOW = 10000, SOON = 250;
   const MARKS = 200;
   const EVERY = at.page === "list" ? 2000 : 1000;
 
@@ -445,7 +445,7 @@
     const {kind, series, skip} = parts.panel;
     const from = parts.skip && parts.skip.checked && skip !== null ? skip : -Infinity;
     for (const line of series) {
-      const {name, ...columns} = closer(parts, line), source = parts.sources.get(`${kind}/${name}`);
+      const {name, ...columns} = line, source = parts.sources.get(`${kind}/${name}`);
       const kept = (_, i) => !(columns.x[i] <= from);
       if (source) source.data = Object.fromEntries(Object.entries(columns).map(
         ([column, values]) => [column, numbers(values.filter(kept))]));
@@ -469,8 +469,7 @@
       if (parts.sources && (anew || parts.fed !== panel)) {
         parts.fed = panel;
         feed(parts);
-        if (parts.part) askCloser(parts);
-      }
+        }
       return;
     }
     parts.drawn = wanted;
@@ -490,7 +489,6 @@
       parts.views = await Bokeh.embed.embed_item(item, parts.chart.id);
       if (before) forget(before);
       parts.sources = sourcesOf(parts.views);
-      followZoom(parts);
       parts.fed = parts.panel;
       feed(parts);
       await new Promise((done) => setTimeout(done));
@@ -508,54 +506,6 @@
     const kept = new Set([...views].map((view) => view.model.document));
     views.clear();
     Bokeh.documents.splice(0, Infinity, ...Bokeh.documents.filter((doc) => !kept.has(doc)));
-  };
-  // Of a part that is zoomed into, the points that a chart of everything has no room for.
-  const followZoom = (parts) => {
-    const range = [...parts.views][0].model.x_range;
-    let timer = 0;
-    parts.part = parts.finer = null;
-    range.change.connect(() => {
-      clearTimeout(timer);
-      timer = setTimeout(() => zoomed(parts, range), PAUSE);
-    });
-  };
-  const zoomed = (parts, range) => {
-    const [from, to] = [range.start, range.end].sort((a, b) => a - b)
-      .map((end) => Math.max(-FAR, Math.min(FAR, end)).toFixed(6));
-    if (range.have_updated_interactively && AXES[axisOf(parts)] && Number(from) < Number(to)) {
-      if (parts.part && parts.part[0] === from && parts.part[1] === to) return;
-      parts.part = [from, to];
-      askCloser(parts);
-    } else if (parts.part) {
-      parts.part = parts.finer = null;
-      feed(parts);
-    }
-  };
-  const askCloser = async (parts) => {
-    const part = parts.part, [from, to] = part;
-    const asked = new URLSearchParams({job: at.job, panel: parts.kind, x: axisOf(parts), from, to});
-    try {
-      const found = await get(`largek/data/range.json?${asked}`);
-      if (parts.part !== part) return;
-      if (found.reading) setTimeout(() => parts.part === part && askCloser(parts), SOON);
-      else {
-        parts.finer = {series: found.series, from: Number(from), to: Number(to)};
-        feed(parts);
-      }
-    } catch (error) {
-      // What is drawn stays; it is asked again with the next news.
-    }
-  };
-  const closer = (parts, line) => {
-    const axis = axisOf(parts), at = axis === parts.panel.x ? "x" : axis, {finer} = parts;
-    const fine = finer && finer.series.find((other) => other.name === line.name);
-    if (!fine) return line;
-    const begin = line[at].findIndex((x) => x !== null && x >= finer.from);
-    const end = line[at].findLastIndex((x) => x !== null && x <= finer.to) + 1;
-    const join = (all, inside) => [...all.slice(0, begin < 0 ? all.length : begin), ...inside,
-      ...all.slice(end)];
-    return Object.fromEntries(Object.entries(line).map(([column, values]) =>
-      [column, column === "name" ? values : join(values, fine[column])]));
   };
   const saveSvg = async (parts) => {
     if (!parts.sources) return;

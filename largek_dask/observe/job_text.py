@@ -1,8 +1,7 @@
-"""What somebody who watches a job knows of it, in words: gathered from its status and events.
+"""Text about a job: facts, rows of tables, and the figures of its events.
 
-Nothing here asks anybody: all is made of what ``Job.status`` and ``Job.events`` have told. Events
-may come from a file that anybody could have written to: a field that is missing or of another type
-is shown as a dash. Texts that are returned can neither forge a line nor steer a terminal.
+Fields that are missing or of another type are shown as a dash. The texts that are returned are
+printable: they can neither forge a line nor steer a terminal.
 """
 
 from __future__ import annotations
@@ -10,32 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from largek_dask.algorithms.objective import Objective, objective_in, value_in
+from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
+from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
-from largek_dask.observe.history import Series, Y, key_of
-from largek_dask.observe.totals import OF_A_STEP
-from largek_dask.observe.worker_figures import WorkerFigures, seconds_of
 
 __all__ = [
     "COLORS",
     "JOB_COLUMNS",
     "WORKER_COLUMNS",
-    "Seen",
     "Show",
     "compiling_told",
     "energy_in",
     "facts",
     "figure",
     "figures_in",
-    "is_number",
     "job_row",
     "left_of",
     "on_sample",
     "precise",
     "queue_words",
-    "seconds_of",
     "shape_of",
     "sparkline",
     "waits_of",
@@ -48,7 +42,6 @@ Show = Callable[[Event | None], None]
 
 NONE = "–"
 BLOCKS = "▁▂▃▄▅▆▇█"
-WARNINGS = 3
 COLORS = {
     "unreadable": "red",
     "queued": "yellow",
@@ -61,126 +54,6 @@ COLORS = {
 JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "objective", "rows/s", "left",
                "submitted", "output")  # fmt: skip
 WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
-
-
-class Seen:
-    """What somebody who watches a job knows of it.
-
-    Parameters
-    ----------
-    status : mapping
-        Of :meth:`Job.status`.
-
-    Attributes
-    ----------
-    status : mapping
-        The latest, and of the last step what an event told since.
-    warnings : tuple of str
-        The last few.
-    workers : WorkerFigures
-        What each worker does, by what events have told.
-    shape : str
-        Of the rows, in words.
-    engine : str
-        What ``algorithm="auto"`` has taken, and why; empty where it had no choice.
-    compiling : str
-        That kernels are compiled, and how long it will take; empty when a step has been made.
-    labelled : float or None
-        Share of the rows whose labels are written; None before that begins.
-    """
-
-    def __init__(self, status: Mapping[str, Any]) -> None:
-        self.status = dict(status)
-        self.warnings: tuple[str, ...] = ()
-        self.workers = WorkerFigures()
-        self.shape = ""
-        self.engine = ""
-        self.compiling = ""
-        self.labelled: float | None = None
-        self._share = 0.0
-        """A run that resumes from a checkpoint repeats steps: what is shown never falls."""
-        self._costs, self._on_samples = Series(), Series()
-        """The objective after steps over all rows, and over samples: a run that goes on from a
-        checkpoint repeats steps."""
-
-    @property
-    def title(self) -> str:
-        """What is shown: a job by its id, or a fit by what it is of."""
-        return str(self.status.get("title") or f"Job {self.status.get('id')}")
-
-    @property
-    def objective(self) -> Objective:
-        """What the job lowers or raises."""
-        return objective_in(self.status)
-
-    @property
-    def costs(self) -> list[float]:
-        """The objective after the steps that were told: of very many the first, the last, extremes.
-
-        Of those over all rows once there are any: on a sample it is lower.
-        """
-        costs = (self._costs or self._on_samples).points()[:, Y]
-        return [cost for cost in costs.tolist() if cost == cost]
-
-    @property
-    def state(self) -> str:
-        """See :meth:`Job.status`."""
-        return printable(self.status.get("state"))
-
-    def know(self, status: Mapping[str, Any]) -> None:
-        """Take in a newer status; one of a scheduler that has just come back knows no step."""
-        told = (*OF_A_STEP, "objective")
-        kept = {name: self.status[name] for name in told if name in self.status}
-        self.status = {**kept, **status}
-
-    def hear(self, event: Event) -> None:
-        """Take in an event."""
-        kind = event.get("event")
-        if kind == "compiling":
-            self.compiling = compiling_told(event)
-        elif kind == "step":
-            self.compiling = ""
-            self.status.update({name: event[name] for name in OF_A_STEP if name in event})
-            if is_number(share := event.get("share")):
-                self._share = self.status["share"] = max(self._share, share)
-            if (energy := energy_in(event)) is not None:
-                self.status["energy"] = energy
-            self._add_cost(event)
-        elif kind == "workers":
-            self.workers.hear(event)
-        elif kind == "chosen":
-            self.engine = f"{event.get('name')}: {event.get('reason')}"
-        elif kind == "started":
-            self.workers.hear(event)
-            self.labelled = None
-            self.shape = shape_of(event)
-            if "objective" in event:
-                self.status["objective"] = event["objective"]
-        elif kind == "warning":
-            self.warnings = (*self.warnings, printable(event.get("message")))[-WARNINGS:]
-        elif kind == "labels":
-            rows, of = event.get("rows"), event.get("n_rows")
-            if is_number(rows) and is_number(of) and of > 0:
-                self.labelled = float(min(1.0, max(0.0, rows / of)))
-
-    def _add_cost(self, event: Event) -> None:
-        start, step, cost = event.get("start"), event.get("step"), event.get("cost")
-        key = key_of(start if is_number(start) else 0.0, step if is_number(step) else 0.0)
-        for series in (self._costs, self._on_samples):
-            series.cut(key - 1.0)
-        if is_number(cost):
-            series = self._costs if event.get("sample") is None else self._on_samples
-            series.add(key, key, cost)
-
-    def share_done(self) -> float | None:
-        """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
-        if self.state == "finished":
-            return 1.0
-        share = self.status.get("share")
-        return float(min(1.0, max(0.0, share))) if is_number(share) else None
-
-
-# --- words ------------------------------------------------------------------------------------
 
 
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
@@ -209,9 +82,7 @@ def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def energy_in(event: Event) -> float | None:
     """The energy that a step tells beside the objective of a mixture; None if it does not."""
-    extra = event.get("extra")
-    energy = extra.get("energy") if isinstance(extra, Mapping) else None
-    return energy if is_number(energy) else None
+    return number_in(event.get("extra"), "energy")
 
 
 def compiling_told(event: Event) -> str:
@@ -261,28 +132,33 @@ def sparkline(values: list[float], width: int) -> str:
     return "".join(BLOCKS[round((v - low) / (high - low or 1.0) * top)] for v in shown)
 
 
-def facts(seen: Seen) -> list[tuple[str, str]]:
+def facts(view: JobView) -> list[tuple[str, str]]:
     """What is known of a job, as names and texts that are safe to print."""
-    s = seen.status
+    s = view.status
     found = [
-        ("data", f"{s.get('data')}{f' ({seen.shape})' if seen.shape else ''}"),
+        ("data", f"{s.get('data')}{f' ({shape_of(view.started)})' if view.started else ''}"),
         ("model", _model_of(s)),
-        *([("engine", seen.engine)] if seen.engine else []),
+        *(
+            [("engine", f"{view.chosen.get('name')}: {view.chosen.get('reason')}")]
+            if view.chosen
+            else []
+        ),
         *([("output", s["output"])] if "output" in s else []),
     ]
     if isinstance(needs := s.get("needs"), list | tuple) and needs:
         found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
     found += [("waits", text) for text in waits_of(s)]
-    if seen.compiling and seen.state not in ENDS:
-        found.append(("now", seen.compiling))
+    if view.compiling is not None and not view.has_ended:
+        found.append(("now", compiling_told(view.compiling)))
     if "step" in s:
         most = figure(s.get("max_iter"), whole)
         changed = figure(s.get("n_changed"), whole)
         found += [
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
-            (seen.objective.of_step,
+            (view.objective.of_step,
              f"{figure(s.get('cost'), precise)}{on_sample(s)}, {changed} rows changed cluster"),
-            *([("energy", f"{precise(s['energy'])} a row")] if "energy" in s else []),
+            *([("energy", f"{precise(energy)} a row")]
+              if is_number(energy := s.get("energy")) else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
             ("held", f"{figure(s.get('state_bytes'), human_bytes)} of row state, "
@@ -335,23 +211,23 @@ def _moved(status: Mapping[str, Any]) -> str:
     return f", {human_bytes(moved)} read or moved" if is_number(moved) and moved else ""
 
 
-def left_of(seen: Seen) -> str:
+def left_of(view: JobView) -> str:
     """How far the job is, in words; empty where nothing can be said."""
-    if seen.state in ENDS:
+    if view.state in ENDS:
         return ""
-    if seen.labelled is not None:
-        return f"{seen.labelled:.0%} of the labels written"
-    if seen.status.get("limited_by") == "convergence":
-        return f"step {figure(seen.status.get('step'), whole)}, converging"
-    share = seen.share_done()
+    if view.labelled is not None:
+        return f"{view.labelled:.0%} of the labels written"
+    if view.status.get("limited_by") == "convergence":
+        return f"step {figure(view.status.get('step'), whole)}, converging"
+    share = view.share_done()
     if share is None:
         return ""
-    return f"{share:.0%}, at most {figure(seen.status.get('eta_s'), human_seconds)} left"
+    return f"{share:.0%}, at most {figure(view.status.get('eta_s'), human_seconds)} left"
 
 
-def worker_rows(seen: Seen) -> list[tuple[str, ...]]:
+def worker_rows(view: JobView) -> list[tuple[str, ...]]:
     """A row of :data:`WORKER_COLUMNS` for each worker."""
-    workers, speeds = _mapping(seen.status.get("workers")), seen.workers.speeds
+    workers, speeds = _mapping(view.status.get("workers")), view.workers.speeds
     return [
         (
             printable(name),

@@ -21,13 +21,13 @@ from largek_dask.errors import (
     warnings_heard_by,
 )
 from largek_dask.service.feed import Shelf
-from largek_dask.service.known import KnownJob
+from largek_dask.service.job_state import JobState
 from largek_dask.service.lanes import Lanes
 from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Records, checked_id
 from largek_dask.service.tenure import Tenure
 
-__all__ = ["Register", "Tender"]
+__all__ = ["JobTable", "Tender"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ LOOK_PAUSE = 50.0
 """A pause between two looks whether records are as they have been written, in times of a look."""
 
 
-class Register:
+class JobTable:
     """All jobs of a store, for as long as this scheduler has it.
 
     Parameters
@@ -82,7 +82,7 @@ class Register:
         self.shelf = Shelf()
         """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
-        self._jobs: dict[str, KnownJob] = {}
+        self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
         """Marks of all records, when they were looked at last."""
         self._look: threading.Thread | None = None
@@ -132,7 +132,7 @@ class Register:
             self.changed.notify_all()
 
     @staticmethod
-    def _look_at_outputs(jobs: list[KnownJob]) -> None:
+    def _look_at_outputs(jobs: list[JobState]) -> None:
         """Find out of which jobs that have ended the output is damaged, the last ones first.
 
         In a thread of its own: a folder of a network may not answer for long.
@@ -154,9 +154,9 @@ class Register:
         if self._look is not None:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
 
-    def _earlier(self, record: Record) -> KnownJob:
+    def _earlier(self, record: Record) -> JobState:
         """A job that an earlier scheduler had."""
-        job = KnownJob(
+        job = JobState(
             record, Places.of(record.spec, links=False), {}, self._tell, False, self.shelf
         )
 
@@ -183,11 +183,11 @@ class Register:
 
     # --- who is in it -----------------------------------------------------------------------------
 
-    def jobs(self) -> tuple[KnownJob, ...]:
+    def jobs(self) -> tuple[JobState, ...]:
         """All jobs whose records can be read; never waits."""
         return tuple(self._jobs.values())
 
-    def free(self) -> tuple[KnownJob, ...]:
+    def free(self) -> tuple[JobState, ...]:
         """Those of them that no thread has for itself, who may begin; never waits."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
@@ -196,7 +196,7 @@ class Register:
         """Ids of all jobs that there are; never waits."""
         return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
 
-    def find(self, job_id: str) -> KnownJob:
+    def find(self, job_id: str) -> JobState:
         """The job of this id.
 
         Raises
@@ -221,7 +221,7 @@ class Register:
                 )
             return self._jobs[job_id]
 
-    def add(self, job: KnownJob, records: Records) -> None:
+    def add(self, job: JobState, records: Records) -> None:
         """Take in a job that these records have.
 
         Whoever has taken the store since has found it there.
@@ -237,7 +237,7 @@ class Register:
             self._jobs.pop(job_id, None)
 
     @contextlib.contextmanager
-    def alone(self, job: KnownJob, what: str, otherwise: str) -> Iterator[None]:
+    def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
         """Hold a job that has ended for one thread; other jobs stay free.
 
         Raises
@@ -270,7 +270,7 @@ class Register:
 
     # --- their records ----------------------------------------------------------------------------
 
-    def keep(self, job: KnownJob) -> None:
+    def keep(self, job: JobState) -> None:
         """Keep the record of a job; where that fails it is tried again."""
         try:
             job.keep(self._tenure.records.update)
@@ -332,11 +332,11 @@ class Register:
 
 
 class Tender(threading.Thread):
-    """Looks after a register's records again and again, and after what else lies in its store."""
+    """Looks after a table's records again and again, and after what else lies in its store."""
 
-    def __init__(self, register: Register, tenure: Tenure, *also: Callable[[], None]) -> None:
+    def __init__(self, table: JobTable, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
-        self._register = register
+        self._table = table
         self._tenure = tenure
         self._also = also
         self.room: dict[str, float] = {}
@@ -348,15 +348,15 @@ class Tender(threading.Thread):
         next_look = time.monotonic()
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:
-                if self._register.loaded.is_set():
-                    self._register.tend()
+                if self._table.loaded.is_set():
+                    self._table.tend()
                     for call in self._also:
                         call()
                     if (room := room_of(self._tenure.records.folder)) is not None:
                         self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.
                     if (begun := time.monotonic()) >= next_look:
-                        self._register.look()
+                        self._table.look()
                         now = time.monotonic()
                         next_look = now + LOOK_PAUSE * (now - begun)
             except Exception as error:

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from largek_dask.driver.job_view import JobView
 from largek_dask.observe import cards
 from largek_dask.observe.cards import card, card_of_jobs, in_notebook
-from largek_dask.observe.showing import (
+from largek_dask.observe.job_text import (
     JOB_COLUMNS,
     WORKER_COLUMNS,
-    Seen,
     facts,
     job_row,
     left_of,
@@ -33,7 +33,7 @@ from largek_dask.service import terminal as terminal_module
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
 from largek_dask.service.lines import Lines, line_of
-from largek_dask.service.terminal import terminal, view
+from largek_dask.service.terminal import job_panel, terminal
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
 WORKER = {"rows": 7_680_000, "compute": 5.3, "read": 0.02, "wait": 0.03,
@@ -97,7 +97,7 @@ def texts(pairs):
 
 
 def test_facts_of_every_state():
-    told = texts(facts(Seen(RUNNING)))
+    told = texts(facts(JobView(RUNNING)))
     assert told["data"] == "/data/x.zarr"
     assert told["model"] == "3,000 clusters by lloyd"
     assert told["step"] == "54 of at most 150"
@@ -105,28 +105,28 @@ def test_facts_of_every_state():
     assert told["speed"] == "2.1M rows/s; 21.6M rows seen, 34.0 MiB read or moved"
     assert told["held"] == "2.0 MiB of row state, 15.0 MiB of chunks"
     assert told["again"] == "7 chunks handed out again, 2 rebuilt, 1 evictions"
-    assert set(texts(facts(Seen(QUEUED)))) == {"data", "model", "output"}
-    told = texts(facts(Seen(FINISHED)))
+    assert set(texts(facts(JobView(QUEUED)))) == {"data", "model", "output"}
+    told = texts(facts(JobView(FINISHED)))
     assert told["ended"] == "tol after 60 steps, 1 min 15 s"
     assert (told["inertia"], told["digest"]) == ("3592964.5", "ab" * 32)
-    assert texts(facts(Seen(FAILED)))["error"] == "DataError: chunk 3 is bad"
+    assert texts(facts(JobView(FAILED)))["error"] == "DataError: chunk 3 is bad"
     waits = QUEUED | {"state": "waiting", "needs": ["key", "secret"]}
-    assert texts(facts(Seen(waits)))["waits"] == "for the storage options key, secret"
-    assert texts(facts(Seen(QUEUED | {"note": "not yet"})))["waits"] == "not yet"
+    assert texts(facts(JobView(waits)))["waits"] == "for the storage options key, secret"
+    assert texts(facts(JobView(QUEUED | {"note": "not yet"})))["waits"] == "not yet"
 
 
 def test_a_mixture_tells_its_energy_and_the_figures_of_its_model():
     told = step(3, -5.5, extra={"energy": 75.2251234, "alive": 20.0})
     assert line_of(told).endswith("step        3, cost -5.5, energy 75.225123 a row")
-    seen = Seen(RUNNING)
-    assert "energy" not in texts(facts(seen))
-    seen.hear(told)
-    assert texts(facts(seen))["energy"] == "75.225123 a row"
-    assert texts(facts(seen))["model"] == "3,000 clusters by lloyd"
-    of_mixture = Seen(RUNNING | {"mixture": "diag"})
+    view = JobView(RUNNING)
+    assert "energy" not in texts(facts(view))
+    view.update(told)
+    assert texts(facts(view))["energy"] == "75.225123 a row"
+    assert texts(facts(view))["model"] == "3,000 clusters by lloyd"
+    of_mixture = JobView(RUNNING | {"mixture": "diag"})
     assert texts(facts(of_mixture))["model"] == "mixture (diag) of 3,000 components"
     figures = {"F": -4.5, "mean_log_likelihood": -4.25, "retired_components": 2.0}
-    ended = texts(facts(Seen(FINISHED | {"result": RESULT | {"figures": figures}})))
+    ended = texts(facts(JobView(FINISHED | {"result": RESULT | {"figures": figures}})))
     shown = {"F": "-4.5", "mean log likelihood": "-4.25", "retired components": "2"}
     assert shown.items() <= ended.items()
     line = line_of({"event": "finished", **RESULT, "figures": figures})
@@ -134,59 +134,59 @@ def test_a_mixture_tells_its_energy_and_the_figures_of_its_model():
 
 
 def test_share_done_and_what_is_left():
-    seen = Seen(RUNNING)
-    assert seen.share_done() == 0.75
-    assert left_of(seen) == "75%, at most 4 s left"
-    seen.hear({"event": "labels", "rows": 30, "n_rows": 120})
-    assert left_of(seen) == "25% of the labels written"
-    assert left_of(Seen(FINISHED)) == ""
-    assert Seen(FINISHED).share_done() == 1.0
-    guessed = Seen(RUNNING | {"limited_by": "convergence", "share": None, "eta_s": None})
+    view = JobView(RUNNING)
+    assert view.share_done() == 0.75
+    assert left_of(view) == "75%, at most 4 s left"
+    view.update({"event": "labels", "rows": 30, "n_rows": 120})
+    assert left_of(view) == "25% of the labels written"
+    assert left_of(JobView(FINISHED)) == ""
+    assert JobView(FINISHED).share_done() == 1.0
+    guessed = JobView(RUNNING | {"limited_by": "convergence", "share": None, "eta_s": None})
     assert guessed.share_done() is None
     assert left_of(guessed) == "step 54, converging"
-    assert Seen(QUEUED).share_done() is None
-    assert left_of(Seen(QUEUED)) == ""
+    assert JobView(QUEUED).share_done() is None
+    assert left_of(JobView(QUEUED)) == ""
 
 
 def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
-    seen = Seen(QUEUED)
+    view = JobView(QUEUED)
     for n, cost in ((1, 9.0), (2, 5.0), (3, None), (4, 4.0)):
-        seen.hear(step(n, cost, rows_per_second=1e3, elapsed=1.0, eta_s=3.0, share=n / 16))
-    assert seen.costs == [9.0, 5.0, 4.0]
-    assert seen.status["step"] == 4
-    assert seen.share_done() == 0.25
+        view.update(step(n, cost, rows_per_second=1e3, elapsed=1.0, eta_s=3.0, share=n / 16))
+    assert view.cost_values == [9.0, 5.0, 4.0]
+    assert view.status["step"] == 4
+    assert view.share_done() == 0.25
     # A run that goes on from a checkpoint tells what came after it once more.
-    seen.hear(step(2, 5.0, share=2 / 16))
-    assert seen.costs == [9.0, 5.0]
-    assert seen.share_done() == 0.25, "what is done never falls"
+    view.update(step(2, 5.0, share=2 / 16))
+    assert view.cost_values == [9.0, 5.0]
+    assert view.share_done() == 0.25, "what is done never falls"
     # Of several starts each has its own steps.
-    seen.hear(step(2, 6.0, start=1))
-    assert seen.costs == [9.0, 5.0, 6.0]
+    view.update(step(2, 6.0, start=1))
+    assert view.cost_values == [9.0, 5.0, 6.0]
 
 
 def test_a_cost_on_a_sample_says_so_and_is_on_no_line_with_that_of_all_rows():
-    seen = Seen(RUNNING)
-    seen.hear(step(1, 3.0, sample=2_400))
-    seen.hear(step(2, 2.5, sample=2_400))
-    assert seen.costs == [3.0, 2.5]
-    assert dict(facts(seen))["cost"].startswith("2.5 on a sample of 2,400 rows, ")
+    view = JobView(RUNNING)
+    view.update(step(1, 3.0, sample=2_400))
+    view.update(step(2, 2.5, sample=2_400))
+    assert view.cost_values == [3.0, 2.5]
+    assert dict(facts(view))["cost"].startswith("2.5 on a sample of 2,400 rows, ")
     assert "cost 2.5 on a sample of 2,400 rows" in line_of(step(2, 2.5, sample=2_400))
-    seen.hear(step(3, 9.0, sample=None))
-    seen.hear(step(4, 8.0, sample=None))
-    assert seen.costs == [9.0, 8.0]
-    assert dict(facts(seen))["cost"].startswith("8, ")
+    view.update(step(3, 9.0, sample=None))
+    view.update(step(4, 8.0, sample=None))
+    assert view.cost_values == [9.0, 8.0]
+    assert dict(facts(view))["cost"].startswith("8, ")
 
 
 def test_compiling_is_what_a_fit_waits_for_until_its_next_step():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     event = {"event": "compiling", "functions": 3, "seconds": 1.0, "left_s": 18.3}
-    seen.hear(event)
+    view.update(event)
     told = "compiling kernels, once on this machine: about 19 s left"
-    assert dict(facts(seen))["now"] == told
+    assert dict(facts(view))["now"] == told
     assert line_of(event).endswith(told)
     assert "once on this machine" in line_of({**event, "left_s": "soon"})
-    seen.hear(step(1, 3.0))
-    assert "now" not in dict(facts(seen))
+    view.update(step(1, 3.0))
+    assert "now" not in dict(facts(view))
 
 
 def test_the_best_of_several_starts_is_one_line():
@@ -195,12 +195,12 @@ def test_the_best_of_several_starts_is_one_line():
 
 
 def test_a_scheduler_that_is_back_knows_no_step_yet():
-    seen = Seen(RUNNING)
-    seen.know(QUEUED)
-    assert (seen.state, seen.status["step"], seen.status["rows"]) == ("queued", 54, 0)
-    seen.know(FINISHED)
-    seen.know(RUNNING)
-    assert "result" not in seen.status
+    view = JobView(RUNNING)
+    view.set_status(QUEUED)
+    assert (view.state, view.status["step"], view.status["rows"]) == ("queued", 54, 0)
+    view.set_status(FINISHED)
+    view.set_status(RUNNING)
+    assert "result" not in view.status
 
 
 def test_speed_of_workers_is_that_between_two_reports():
@@ -208,18 +208,18 @@ def test_speed_of_workers_is_that_between_two_reports():
         return {"event": "workers", "time": f"2026-11-21T22:57:{second:02d}+00:00",
                 "workers": {name: {"rows": n} for name, n in rows.items()}}  # fmt: skip
 
-    seen = Seen(RUNNING)
-    seen.hear(report(0, a=100))
-    assert seen.workers.speeds == {}  # since when is not known
-    seen.hear({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
+    view = JobView(RUNNING)
+    view.update(report(0, a=100))
+    assert view.workers.speeds == {}  # since when is not known
+    view.update({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
                "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
-    assert seen.shape == "10 × 2 in 1 chunk"
-    seen.hear(report(10, a=1000, b=50))
-    assert seen.workers.speeds == {"a": 200.0, "b": 10.0}
-    seen.hear(report(15, a=1000, b=1050))
-    assert seen.workers.speeds == {"a": 0.0, "b": 200.0}
-    seen.know(RUNNING | {"workers": {"b": WORKER}})
-    [row] = worker_rows(seen)
+    assert dict(facts(view))["data"].endswith("(10 × 2 in 1 chunk)")
+    view.update(report(10, a=1000, b=50))
+    assert view.workers.speeds == {"a": 200.0, "b": 10.0}
+    view.update(report(15, a=1000, b=1050))
+    assert view.workers.speeds == {"a": 0.0, "b": 200.0}
+    view.set_status(RUNNING | {"workers": {"b": WORKER}})
+    [row] = worker_rows(view)
     assert dict(zip(WORKER_COLUMNS, row, strict=True)) == {
         "worker": "b", "rows/s": "200", "rows": "7.68M", "compute": "5.3 s", "read": "0.02 s",
         "wait": "0.03 s", "row state": "1.0 MiB", "chunks": "3.0 MiB",
@@ -227,10 +227,10 @@ def test_speed_of_workers_is_that_between_two_reports():
 
 
 def test_the_last_warnings_are_kept():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n in range(5):
-        seen.hear({"event": "warning", "message": f"{n}\n"})
-    assert seen.warnings == ("2 ", "3 ", "4 ")
+        view.update({"event": "warning", "message": f"{n}\n"})
+    assert view.warnings == ("2 ", "3 ", "4 ")
 
 
 def test_sparkline():
@@ -348,13 +348,13 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
     """Events come from a file too, which anybody may have written to."""
     event = {**fields, "event": kind}
     assert line_of(event).isprintable()
-    seen = Seen(RUNNING)
-    seen.hear(event)
-    seen.hear({**event, "event": "workers"})
-    for rows in (facts(seen), worker_rows(seen)):
+    view = JobView(RUNNING)
+    view.update(event)
+    view.update({**event, "event": "workers"})
+    for rows in (facts(view), worker_rows(view)):
         assert all(text.isprintable() for row in rows for text in row)
-    assert "<script" not in card(seen)
-    render(view(seen))
+    assert "<script" not in card(view)
+    render(job_panel(view))
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 10**400, -(10**400)])
@@ -364,16 +364,16 @@ def test_figures_without_end_are_dashes_or_left_out(kind, value):
     event = {"event": kind} | dict.fromkeys(set(FIELDS) - texts, value)
     assert "inf" not in (line := line_of(event))
     assert "nan" not in line
-    seen = Seen(RUNNING)
-    seen.hear(event)
-    render(view(seen))
-    assert card(seen)
+    view = JobView(RUNNING)
+    view.update(event)
+    render(job_panel(view))
+    assert card(view)
 
 
 def lines(status, clock=lambda: 0.0):
     out = io.StringIO()
-    seen = Seen(status)
-    return seen, out, Lines(seen, out, clock)
+    view = JobView(status)
+    return view, out, Lines(view, out, clock)
 
 
 def test_lines_show_few_steps_and_everything_else():
@@ -393,13 +393,13 @@ def test_lines_show_few_steps_and_everything_else():
 
 
 def test_lines_say_why_a_job_waits():
-    seen, out, show = lines(QUEUED)
+    view, out, show = lines(QUEUED)
     show(None)
     assert out.getvalue() == ""
-    seen.know(QUEUED | {"state": "waiting", "needs": ["key"]})
+    view.set_status(QUEUED | {"state": "waiting", "needs": ["key"]})
     show(None)
     show(None)
-    seen.know(RUNNING)
+    view.set_status(RUNNING)
     show(None)
     assert out.getvalue() == "waiting: for the storage options key\n"
 
@@ -415,18 +415,18 @@ def render(renderable, width=110):
 
 
 def test_view_shows_everything():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n in range(1, 9):
-        seen.hear(step(n, 9.0 - n))
-    seen.know(RUNNING)
-    seen.hear({"event": "warning", "message": "take care"})
-    shown = render(view(seen))
+        view.update(step(n, 9.0 - n))
+    view.set_status(RUNNING)
+    view.update({"event": "warning", "message": "take care"})
+    shown = render(job_panel(view))
     for text in ("lk-1 · first · running", "54 of at most 150", "█▇▆▅▄▃▂▁", "2.1M rows/s",
                  "75%, at most 4 s left", "7 chunks handed out again", "tcp://a:1", "tcp://b:2",
                  "1.0 MiB", "warning: take care"):  # fmt: skip
         assert text in shown
     assert "has not answered" not in shown
-    assert "no answer for 9 s; waiting for it" in render(view(seen, 9.0))
+    assert "no answer for 9 s; waiting for it" in render(job_panel(view, 9.0))
 
 
 VIEW = """\
@@ -454,16 +454,16 @@ VIEW = """\
 
 
 def test_view_as_it_is_laid_out():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n in range(1, 9):
-        seen.hear(step(n, 9.0 - n))
-    seen.know(RUNNING)
-    seen.hear({"event": "warning", "message": "take care"})
-    assert render(view(seen, 9.0), width=96) == VIEW
+        view.update(step(n, 9.0 - n))
+    view.set_status(RUNNING)
+    view.update({"event": "warning", "message": "take care"})
+    assert render(job_panel(view, 9.0), width=96) == VIEW
 
 
 def test_view_of_a_narrow_terminal_cuts_nothing_off():
-    shown = render(view(Seen(FINISHED | {"name": None})), width=44)
+    shown = render(job_panel(JobView(FINISHED | {"name": None})), width=44)
     assert shown.startswith("╭─  lk-1 · finished  ─")
     told = "".join(line[10:-1].strip() for line in shown.splitlines())
     assert "ab" * 32 in told
@@ -473,21 +473,21 @@ def test_view_of_a_narrow_terminal_cuts_nothing_off():
 
 def test_view_shows_a_bar_only_while_it_is_known_how_far_the_job_is():
     for status, is_shown in ((RUNNING, True), (QUEUED, False), (FINISHED, False), (FAILED, False)):
-        assert ("│ done " in render(view(Seen(status)))) is is_shown, status["state"]
+        assert ("│ done " in render(job_panel(JobView(status)))) is is_shown, status["state"]
 
 
 def test_view_of_many_steps_has_a_curve_that_fits():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n in range(100):
-        seen.hear(step(n, float(n)))
-    assert len(re.findall("[▁▂▃▄▅▆▇█]", render(view(seen)))) == 48
+        view.update(step(n, float(n)))
+    assert len(re.findall("[▁▂▃▄▅▆▇█]", render(job_panel(view)))) == 48
 
 
 def test_view_is_red_where_something_went_wrong():
     def red(status):
         out = io.StringIO()
         Console(file=out, force_terminal=True, width=96, color_system="standard").print(
-            view(Seen(status))
+            job_panel(JobView(status))
         )
         return [text.strip() for text in re.findall(r"\x1b\[1;31m([^\x1b]*)", out.getvalue())]
 
@@ -496,16 +496,16 @@ def test_view_is_red_where_something_went_wrong():
 
 
 def test_view_of_the_end():
-    shown = render(view(Seen(FINISHED)))
+    shown = render(job_panel(JobView(FINISHED)))
     assert "finished" in shown
     assert "ab" * 32 in shown
     assert "left" not in shown
-    assert "DataError: chunk 3 is bad" in render(view(Seen(FAILED)))
+    assert "DataError: chunk 3 is bad" in render(job_panel(JobView(FAILED)))
 
 
 @pytest.mark.parametrize("field", ["name", "output", "note", "id", "state"])
 def test_view_takes_no_orders_from_texts(field):
-    shown = render(view(Seen(RUNNING | {field: NASTY})), width=200)
+    shown = render(job_panel(JobView(RUNNING | {field: NASTY})), width=200)
     assert "[red]x[/] <script>" in shown
     assert "\x1b" not in shown
     assert all(line[0] in "╭│╰" for line in shown.splitlines())
@@ -517,10 +517,10 @@ class Terminal(io.StringIO):
 
 
 def shown_on(stream):
-    seen = Seen(RUNNING)
-    with terminal(seen, stream) as show:
+    view = JobView(RUNNING)
+    with terminal(view, stream) as show:
         show({"event": "queued", "run": 1, "owner": "me"})
-        seen.know(FINISHED)
+        view.set_status(FINISHED)
     return stream.getvalue()
 
 
@@ -542,7 +542,7 @@ def test_a_terminal_says_that_there_is_no_answer(is_heard, monkeypatch):
     clock = types.SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("largek_dask.service.terminal.time", clock)
     stream = Terminal()
-    with terminal(Seen(RUNNING), stream) as show:
+    with terminal(JobView(RUNNING), stream) as show:
         now[0] += 1.0 + terminal_module.SILENT_SECONDS
         if is_heard:
             show(None)
@@ -589,12 +589,12 @@ TAGS = {"div", "b", "span", "table", "thead", "tbody", "tr", "td", "th", "svg", 
 
 
 def test_card_shows_everything_and_loads_nothing():
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n in range(1, 500):
-        seen.hear(step(n, 1000.0 / n))
-    seen.know(RUNNING)
-    seen.hear({"event": "warning", "message": "take care"})
-    page = Page(card(seen, "not updated any more"))
+        view.update(step(n, 1000.0 / n))
+    view.set_status(RUNNING)
+    view.update({"event": "warning", "message": "take care"})
+    page = Page(card(view, "not updated any more"))
     for text in ("Job lk-1", "running", "54 of at most 150", "75%, at most 4 s left", "tcp://a:1",
                  "take care", "not updated any more"):  # fmt: skip
         assert text in page.text
@@ -618,9 +618,9 @@ def test_cards_escape_every_text(status):
             return {spoiled(key) if "://" in key else key: spoiled(v) for key, v in value.items()}
         return value
 
-    seen = Seen(spoiled(status))
-    seen.hear({"event": "warning", "message": NASTY})
-    for html in (card(seen, NASTY), card_of_jobs([spoiled(status)], NASTY)):
+    view = JobView(spoiled(status))
+    view.update({"event": "warning", "message": NASTY})
+    for html in (card(view, NASTY), card_of_jobs([spoiled(status)], NASTY)):
         page = Page(html)
         assert page.tags <= TAGS
         assert "<script>alert('1')</script>" in page.text
@@ -629,17 +629,17 @@ def test_cards_escape_every_text(status):
 
 def test_card_names_a_job_that_has_a_name():
     for name, title in (("first", "Job lk-1 · first · running"), (None, "Job lk-1 · running")):
-        text = " ".join(Page(card(Seen(RUNNING | {"name": name}))).text.split())
+        text = " ".join(Page(card(JobView(RUNNING | {"name": name}))).text.split())
         assert text.startswith(title), name
 
 
 def test_card_has_colours_where_they_mean_something():
     red, blue = cards.HUES["red"], cards.HUES["blue"]
-    assert re.findall(rf'{red}">([^<]+)<', card(Seen(FAILED))) == [
+    assert re.findall(rf'{red}">([^<]+)<', card(JobView(FAILED))) == [
         "failed",
         "DataError: chunk 3 is bad",
     ]
-    assert red not in card(Seen(RUNNING))
+    assert red not in card(JobView(RUNNING))
     table = card_of_jobs([RUNNING, FAILED], "largek")
     badge = r'<(t[hd]) [^>]*><b style="border-bottom:2px solid (#\w+)">(\w+)<'
     assert re.findall(badge, table) == [
@@ -651,10 +651,10 @@ def test_card_has_colours_where_they_mean_something():
 
 def curve_on(costs):
     """What stands before the curve of a card, and its points."""
-    seen = Seen(RUNNING)
+    view = JobView(RUNNING)
     for n, cost in enumerate(costs):
-        seen.hear(step(n, cost))
-    found = re.findall(r'>([^<>]*)(?:</\w+>)?<svg.*? points="([^"]*)"', card(seen))
+        view.update(step(n, cost))
+    found = re.findall(r'>([^<>]*)(?:</\w+>)?<svg.*? points="([^"]*)"', card(view))
     return [(before, points.split()) for before, points in found]
 
 
@@ -815,14 +815,14 @@ def test_watch_in_a_notebook_shows_what_events_tell(page):
 def test_a_card_is_updated_now_and_then_and_at_the_end(page, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(cards, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
-    seen = Seen(RUNNING)
-    with cards.notebook(seen) as show:
+    view = JobView(RUNNING)
+    with cards.notebook(view) as show:
         for n, now[0] in ((55, 100.0), (56, 100.25), (57, 100.5), (58, 100.75), (59, 101.0)):
-            seen.hear(step(n))
+            view.update(step(n))
             show(None)
         now[0] = 101.25
         for n in (60, 61):
-            seen.hear(step(n))
+            view.update(step(n))
             show(None)
     [shown] = page.values()
     assert [re.search(r"(\d+) of at most", html)[1] for html in shown] == [

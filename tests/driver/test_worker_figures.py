@@ -15,7 +15,7 @@ from largek_dask.driver.worker_columns import (
     WorkerColumns,
     pause_between,
 )
-from largek_dask.observe.worker_figures import WorkerFigures
+from largek_dask.driver.worker_figures import WorkerFigures
 from largek_dask.passes.telemetry import PassReport
 
 
@@ -55,8 +55,8 @@ def test_columns__add_up_to_what_each_worker_has_done() -> None:
         event = workers.event()
         assert ("names" in event) == (n in (0, 16, 21, 37))
         assert {"retries", "cache_bytes", "evictions"}.isdisjoint(event), "nobody had any"
-        seen.hear(event)
-        old.hear(workers.old_event())
+        seen.update(event)
+        old.update(workers.old_event())
         for name, report in workers.reports.items():
             figures = seen.figures[name]
             assert figures["rows"] == report.rows
@@ -74,24 +74,24 @@ def test_columns__of_a_run_leave_out_what_was_before_it_and_say_so() -> None:
     event = workers.event()
     assert (event["before"]["rows"], event["rows"]) == ([100], [50])
     seen = WorkerFigures()
-    seen.hear({"event": "started", "time": "2026-11-21T22:00:00+00:00"})
-    seen.hear(event)
+    seen.update({"event": "started", "time": "2026-11-21T22:00:00+00:00"})
+    seen.update(event)
     assert (seen.figures["a"]["rows"], seen.speeds) == (150, {"a": 5.0})
 
 
 def test_columns__name_no_more_who_has_left_when_all_is_told() -> None:
     workers, seen = Workers("a", "b"), WorkerFigures()
     workers.work(a=1, b=1)
-    seen.hear(workers.event())
+    seen.update(workers.event())
     workers.work(a=1, b=3)
     workers.left.add("b")
-    seen.hear(workers.event())
+    seen.update(workers.event())
     assert seen.figures["b"]["rows"] == 4
     workers.work(a=1)
-    seen.hear(workers.event())
+    seen.update(workers.event())
     assert set(seen.figures) == set(seen.speeds) == {"a"}
     workers.work(b=1)
-    seen.hear(workers.event())
+    seen.update(workers.event())
     assert (seen.figures["b"]["rows"], seen.speeds["b"]) == (5, 0.1), "it is back"
 
 
@@ -110,7 +110,7 @@ def test_who_begins_to_listen_late_hears_of_workers_when_they_are_named_again() 
         workers.work(a=1)
         event = workers.event()
         if n:
-            seen.hear(event)
+            seen.update(event)
             assert (seen.figures == {}) == (n < NAMES_EVERY)
     assert seen.figures["a"]["rows"] == NAMES_EVERY + 1
 
@@ -137,5 +137,5 @@ EVENT = st.dictionaries(
 def test_whatever_a_file_holds_figures_stay_finite(told: list[Any]) -> None:
     seen = WorkerFigures()
     for fields, names, kind in told:
-        seen.hear({**fields, "names": names, "event": kind})
+        seen.update({**fields, "names": names, "event": kind})
         json.dumps([seen.figures, seen.speeds, seen.seconds, seen.nbytes], allow_nan=False)

@@ -9,8 +9,8 @@ import pytest
 
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError, JobNotFoundError, ParameterError
-from largek_dask.service import register as module
-from largek_dask.service.register import Register
+from largek_dask.service import job_table as module
+from largek_dask.service.job_table import JobTable
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records, Result
 
@@ -39,8 +39,8 @@ def tenure(records):
 
 
 @pytest.fixture
-def register(tenure):
-    return Register(tenure, lambda event: None, threading.Condition(threading.RLock()))
+def table(tenure):
+    return JobTable(tenure, lambda event: None, threading.Condition(threading.RLock()))
 
 
 @pytest.fixture
@@ -55,110 +55,110 @@ def damage(records, job_id):
     records.folder.sub("jobs").publish(f"{job_id}.json", b"{")
 
 
-def taken(tenure, register, by="scheduler-1"):
+def taken(tenure, table, by="scheduler-1"):
     """Another scheduler takes the store."""
     tenure.holder, tenure.is_held = by, False
     tenure.lose()
 
 
-def test_a_store_that_is_lost_is_forgotten(tenure, register, two):
+def test_a_store_that_is_lost_is_forgotten(tenure, table, two):
     kept, torn, mend = two
-    register.take_up()
-    assert register.ids() == {kept, torn}
-    assert list(register.unreadable) == [torn]
-    (job,) = register.jobs()
-    taken(tenure, register)
+    table.take_up()
+    assert table.ids() == {kept, torn}
+    assert list(table.unreadable) == [torn]
+    (job,) = table.jobs()
+    taken(tenure, table)
     assert job.stopped_for == "lost"
-    assert (register.jobs(), register.ids(), register.unreadable) == ((), frozenset(), {})
+    assert (table.jobs(), table.ids(), table.unreadable) == ((), frozenset(), {})
     # What can be read now is the other one's to read.
     mend()
-    register.tend()
-    assert register.ids() == frozenset()
+    table.tend()
+    assert table.ids() == frozenset()
     for job_id in (kept, torn):
         with pytest.raises(ClusterError, match="those of scheduler-1"):
-            register.find(job_id)
-    register.take_up()
-    assert {job.record.id for job in register.jobs()} == register.ids() == {kept, torn}
-    assert register.jobs()[0] is not job
-    assert not register.jobs()[0].is_stopped()
+            table.find(job_id)
+    table.take_up()
+    assert {job.record.id for job in table.jobs()} == table.ids() == {kept, torn}
+    assert table.jobs()[0] is not job
+    assert not table.jobs()[0].is_stopped()
 
 
-def test_a_store_is_read_once_while_it_is_held(tenure, register, records, document, two):
-    register.take_up()
-    before = register.jobs()
+def test_a_store_is_read_once_while_it_is_held(tenure, table, records, document, two):
+    table.take_up()
+    before = table.jobs()
     records.create(JobSpec.parse(document("c")), "me", 2.0)
-    register.take_up()
-    assert register.jobs() == before
+    table.take_up()
+    assert table.jobs() == before
 
 
-def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, register, records, two):
+def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, table, records, two):
     read = records.all
-    records.all = lambda: (taken(tenure, register), read())[1]
-    register.take_up()
-    assert register.ids() == frozenset()
-    assert not register.loaded.is_set()
+    records.all = lambda: (taken(tenure, table), read())[1]
+    table.take_up()
+    assert table.ids() == frozenset()
+    assert not table.loaded.is_set()
 
 
 def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
-    tenure, register, records, document
+    tenure, table, records, document
 ):
     """What has been changed of it there is not to be covered by what was known here."""
-    register.take_up()
-    late = register._earlier(records.create(JobSpec.parse(document("a")), "me", 1.0))
-    taken(tenure, register)
-    register.add(late, records)
-    assert register.ids() == frozenset()
-    register.take_up()
-    (job,) = register.jobs()
+    table.take_up()
+    late = table._earlier(records.create(JobSpec.parse(document("a")), "me", 1.0))
+    taken(tenure, table)
+    table.add(late, records)
+    assert table.ids() == frozenset()
+    table.take_up()
+    (job,) = table.jobs()
     assert job.record == late.record
     assert job is not late
-    register.add(late, Records(records.folder))
-    assert register.jobs() == (job,), "by records of an earlier claim"
+    table.add(late, Records(records.folder))
+    assert table.jobs() == (job,), "by records of an earlier claim"
 
 
-def test_unreadable_records_are_read_again(tenure, register, records, two, monkeypatch):
+def test_unreadable_records_are_read_again(tenure, table, records, two, monkeypatch):
     kept, torn, mend = two
-    register.take_up()
-    first = register.unreadable[torn]
+    table.take_up()
+    first = table.unreadable[torn]
     with pytest.raises(ClusterError, match="again and again: ParameterError: "):
-        register.find(torn)
-    register.tend()
-    assert register.unreadable == {torn: first}
+        table.find(torn)
+    table.tend()
+    assert table.unreadable == {torn: first}
     read = records.read
 
     def loose(job_id):
         raise OSError(errno.EIO, "a cable is loose")
 
     monkeypatch.setattr(records, "read", loose)
-    register.tend()
-    assert "a cable is loose" in register.unreadable[torn]
+    table.tend()
+    assert "a cable is loose" in table.unreadable[torn]
     monkeypatch.setattr(records, "read", read)
     mend()
-    register.tend()
-    assert register.unreadable == {}
-    assert register.find(torn).record.id == torn
-    assert [job.record.id for job in register.jobs()] == [kept, torn]
+    table.tend()
+    assert table.unreadable == {}
+    assert table.find(torn).record.id == torn
+    assert [job.record.id for job in table.jobs()] == [kept, torn]
 
 
-def test_unreadable_records_that_are_gone_are_forgotten(tenure, register, records, two):
+def test_unreadable_records_that_are_gone_are_forgotten(tenure, table, records, two):
     kept, torn, _ = two
-    register.take_up()
+    table.take_up()
     records.remove(torn)
-    register.tend()
-    assert register.ids() == {kept}
+    table.tend()
+    assert table.ids() == {kept}
     with pytest.raises(JobNotFoundError, match=f"there is no job {torn}; .* are: {kept}"):
-        register.find(torn)
-    register.remove(kept)
+        table.find(torn)
+    table.remove(kept)
     with pytest.raises(JobNotFoundError, match=r"the jobs there are: none\."):
-        register.find(kept)
+        table.find(kept)
 
 
 def test_records_that_could_not_be_kept_are_kept_later(
-    tenure, register, records, two, logged, monkeypatch
+    tenure, table, records, two, logged, monkeypatch
 ):
     kept, _, _ = two
-    register.take_up()
-    job = register.find(kept)
+    table.take_up()
+    job = table.find(kept)
     update = records.update
 
     def loose(record):
@@ -167,24 +167,24 @@ def test_records_that_could_not_be_kept_are_kept_later(
     monkeypatch.setattr(records, "update", loose)
     job.change_now(cancel=True)
     for _ in range(2):
-        register.tend()
+        table.tend()
         assert not job.is_kept
     assert [line for line in logged if f"The record of {kept} cannot be written yet" in line]
     assert not records.read(kept).cancel
     monkeypatch.setattr(records, "update", update)
-    register.tend()
+    table.tend()
     assert job.is_kept
     assert records.read(kept).cancel
 
 
-def test_one_thread_has_a_job_that_has_ended(tenure, register, two, monkeypatch):
+def test_one_thread_has_a_job_that_has_ended(tenure, table, two, monkeypatch):
     kept, _, _ = two
     monkeypatch.setattr(module, "END_SECONDS", 0.0)
-    register.take_up()
-    job = register.find(kept)
+    table.take_up()
+    job = table.find(kept)
 
     def alone(otherwise="cancel it first"):
-        return register.alone(job, "deleted", otherwise)
+        return table.alone(job, "deleted", otherwise)
 
     with pytest.raises(ParameterError, match=f"job {kept} is queued: cancel it first"), alone():
         pass
@@ -200,6 +200,6 @@ def test_one_thread_has_a_job_that_has_ended(tenure, register, two, monkeypatch)
         raise ValueError("somewhere inside")
     with alone():
         pass
-    register.remove(kept)
+    table.remove(kept)
     with pytest.raises(JobNotFoundError, match=f"there is no job {kept} any more"), alone():
         pass

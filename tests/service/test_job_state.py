@@ -10,8 +10,8 @@ import dask
 import pytest
 
 from largek_dask.errors import OutputError
-from largek_dask.service import known
-from largek_dask.service.known import KnownJob
+from largek_dask.service import job_state
+from largek_dask.service.job_state import JobState
 from largek_dask.service.places import Places
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record, Result
@@ -25,13 +25,13 @@ def told():
 @pytest.fixture
 def job(document, told):
     spec = JobSpec.parse(document())
-    return KnownJob(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
+    return JobState(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
 
 
 def test_what_hides_secrets_is_made_once_for_those_that_are_known(document, told):
     spec = JobSpec.parse(document(storage_options={"a": {"memory": True}, "b": {"memory": True}}))
     record, places = Record("lk-1", spec, "me", 0.0), Places.of(spec)
-    job = KnownJob(record, places, {"a": "secret-a"}, told.append, is_new=True)
+    job = JobState(record, places, {"a": "secret-a"}, told.append, is_new=True)
     first = job.redact
     assert first("secret-a, secret-b") == "***, secret-b"
     assert job.redact is first
@@ -96,7 +96,9 @@ def test_a_job_that_has_ended_waits_for_nothing(job):
 
 def test_pauses_grow_and_the_wait_is_counted_from_its_beginning(job, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(known, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(
+        job_state, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    )
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 20.0}
     with dask.config.set(settings):
         for tries, (pause, waited) in enumerate([(3, 0), (6, 10), (12, 20), (20, 30), (20, 40)]):

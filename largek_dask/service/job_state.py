@@ -35,7 +35,7 @@ from largek_dask.service.places import Places
 from largek_dask.service.store import Record, Result
 from largek_dask.version import __version__
 
-__all__ = ["ACTIVE", "STATES", "KnownJob", "Reason", "unreadable_status"]
+__all__ = ["ACTIVE", "STATES", "JobState", "Reason", "unreadable_status"]
 
 ACTIVE = ("queued", "waiting", "running")
 """States of a job that has not ended."""
@@ -60,7 +60,7 @@ class Waiting(NamedTuple):
     text: str
 
 
-class KnownJob:
+class JobState:
     """A job as this scheduler knows it.
 
     Parameters

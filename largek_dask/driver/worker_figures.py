@@ -1,7 +1,6 @@
-"""What each worker has done, read from the events ``workers`` of a fit, of this form or older ones.
+"""Figures of each worker, read from the events ``workers`` of a fit, of this form or older ones.
 
-``Totals``, ``Seen`` and whoever draws workers have it from here. Events may come from a file that
-anybody could have written to: what is missing or of another type counts as nothing.
+Events may come from files: fields that are missing or of another type are ignored.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class WorkerFigures:
         columns = (*self._sums.values(), self._rows)
         return self._name_bytes + sum(COLUMN_BYTES + len(of) * of.itemsize for of in columns)
 
-    def hear(self, event: Event) -> None:
-        """Take in an event; others than ``started`` and ``workers`` change nothing."""
+    def update(self, event: Event) -> None:
+        """Take an event; kinds other than ``started`` and ``workers`` change nothing."""
         kind = event.get("event")
         if kind == "started":
             # Of a run that goes on the workers are told of anew, from 0.

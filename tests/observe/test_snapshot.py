@@ -1,9 +1,8 @@
-"""Boards: what is drawn of a job is what its events told, whatever they are."""
+"""Snapshots of jobs: panels and marks, from any events."""
 
 import gzip
 import json
 import math
-from datetime import UTC, datetime
 from decimal import Decimal
 
 import numpy as np
@@ -14,11 +13,10 @@ from hypothesis import strategies as st
 from largek_dask import KMeans, Mixture
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.observe import panels
-from largek_dask.observe.board import Board, row
-from largek_dask.observe.heard import Window
-from largek_dask.observe.history import Series
+from largek_dask.observe.snapshot import row, snapshot
 from tests.observe.day import day_of_events
 
 
@@ -27,8 +25,8 @@ def strict(answer):
     return json.loads(json.dumps(answer, allow_nan=False))
 
 
-def panels_of(board):
-    return {panel["kind"]: panel for panel in strict(board.answer())["panels"]}
+def panels_of(view):
+    return {panel["kind"]: panel for panel in strict(snapshot(view))["panels"]}
 
 
 def started(n_iter=0, **more):
@@ -53,73 +51,25 @@ def workers(n, rows, seconds=0):
     return {"event": "workers", "time": at, "workers": told}
 
 
-def board_of(*events):
-    return Board("7f3a").hear_all(events)
+def view_of(*events):
+    return JobView({"id": "7f3a"}).update_all(events)
 
 
 # --- what is drawn --------------------------------------------------------------------------------
-
-
-WINDOWS = [("elapsed", 900.0, 1100.0), ("passes", 900.0, 1100.0),
-           ("time", 1e3 * 1_795_586_400 + 900e3, 1e3 * 1_795_586_400 + 1100e3)]  # fmt: skip
-
-
-@pytest.mark.parametrize("window", WINDOWS, ids=[axis for axis, *_ in WINDOWS])
-def test_a_part_of_an_axis_has_the_points_that_the_whole_has_no_room_for(window):
-    cost = [1000.0 + n * 7919 % 101 for n in range(2001)]
-    began = datetime.fromisoformat("2026-11-25T06:00:00+00:00").timestamp()
-    assert 1e3 * began == WINDOWS[2][1] - 900e3
-    events = [started(), workers(3, 0, 1)]
-    for n in range(1, 2001):
-        time = datetime.fromtimestamp(began + n, UTC).isoformat()
-        # Some steps are made again.
-        events += [{**step(1, cost[n]), "step": n, "elapsed": float(n), "time": time}]
-        if n == 1000:
-            events += [started(950), *({**step(1, cost[m]), "step": m, "elapsed": float(m),
-                                        "time": time} for m in range(951, 1001))]  # fmt: skip
-        if n % 10 == 0:
-            events.append({**workers(3, 100 * n), "time": time})
-    whole = Board("7f3a").hear_all(events)
-    part = Board("7f3a", Window(*window), whole).hear_all(events)
-    (rough,), (fine,) = whole.lines("cost"), strict(part.lines("cost"))
-    expected = Series(beside=2)
-    for n in range(900, 1101) if window[0] == "elapsed" else range(901, 1100):
-        if n == 951:
-            expected.interrupt()
-        expected.add(n, n, cost[n], 0.0, 0.0)
-    points = expected.points()
-    if window[0] == "elapsed":
-        assert fine["x"] == [None if math.isnan(x) else 1e3 * x for x in points[:, 2].tolist()]
-        assert fine["y"] == [None if math.isnan(y) else y for y in points[:, 3].tolist()]
-        assert fine["y"].count(None) == 1
-        assert fine["above"] == [y - min(cost[1:]) or None if y is not None else None
-                                 for y in fine["y"]]  # fmt: skip
-    inside = [x for x in rough["x"] if x is not None and 900e3 <= x <= 1100e3]
-    known = [x for x in fine["x"] if x is not None]
-    assert len(known) >= 199 > len(inside) > 0
-    assert set(fine) == set(rough)
-    for kind in ("gain", "speed", "split", "memory", "work", "bytes", "workers"):
-        lines = {line["name"]: line for line in strict(part.lines(kind))}
-        assert set(lines) == {line["name"] for line in whole.lines(kind)}, kind
-        for line in lines.values():
-            found = [x for x in line["x"] if x is not None]
-            assert 10 < len(found) <= 128
-            assert 890e3 <= min(found) <= max(found) <= 1101e3
-    assert Board("7f3a", Window("elapsed", 3e3, 4e3), whole).hear_all(events).lines("cost") == []
 
 
 def test_places_on_an_axis_are_told_apart_wherever_they_lie():
     """Steps of half a second after a day; rounded to five figures they were all at one place."""
     events = [started(), *({**step(1), "step": n, "elapsed": 86_400 + 0.5 * n}
                            for n in range(1, 100))]  # fmt: skip
-    (line,) = panels_of(board_of(*events))["cost"]["series"]
+    (line,) = panels_of(view_of(*events))["cost"]["series"]
     assert line["x"] == [86_400_000 + 500 * n for n in range(1, 100)]
     assert all(type(x) is int for x in line["x"])
 
 
 def test_cost_is_drawn_against_time_used_wall_time_and_passes():
-    board = board_of(started(), *(step(n) for n in (1, 2, 4)))
-    cost = panels_of(board)["cost"]
+    view = view_of(started(), *(step(n) for n in (1, 2, 4)))
+    cost = panels_of(view)["cost"]
     assert cost["axes"] == ["elapsed", "time", "passes"]
     (line,) = cost["series"]
     assert line["name"] == "on all rows"
@@ -136,41 +86,41 @@ def test_cost_is_drawn_against_time_used_wall_time_and_passes():
 def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
     """Of quick steps not all are told, but how a run stopped is."""
     stopped = {"event": "stopped", "n_iter": 9, "cost": 100.0, "elapsed": 9.0, "reason": "tol"}
-    (line,) = panels_of(board_of(started(), step(1), stopped))["cost"]["series"]
+    (line,) = panels_of(view_of(started(), step(1), stopped))["cost"]["series"]
     assert (line["x"], line["y"]) == ([1000, 9000], [1000, 100])
     assert line["passes"] == [1, 9]
     told = [started(), step(1), {**stopped, "n_iter": 1}]
-    assert panels_of(board_of(*told))["cost"]["series"][0]["x"] == [1000]
+    assert panels_of(view_of(*told))["cost"]["series"][0]["x"] == [1000]
 
 
 def test_costs_of_samples_and_of_each_start_are_lines_of_their_own():
-    board = board_of(
+    view = view_of(
         started(start=0, starts=2),
         step(1, start=0, cost=9.0, sample=10),
         step(2, start=0),
         started(start=1, starts=2),
         step(3, start=1),
     )
-    names = [line["name"] for line in panels_of(board)["cost"]["series"]]
+    names = [line["name"] for line in panels_of(view)["cost"]["series"]]
     assert names == ["start 1, on a sample", "start 1, on all rows", "start 2, on all rows"]
     # What a sample costs is not what all rows do.
-    assert panels_of(board)["cost"]["words"] == "Cost 333.33333 last, 333.33333 at its lowest."
+    assert panels_of(view)["cost"]["words"] == "Cost 333.33333 last, 333.33333 at its lowest."
 
 
 def test_where_more_is_better_the_highest_is_told():
     objective = {"name": "bound", "of_step": "F", "unit": "nats", "sense": "max"}
-    board = board_of(started(objective=objective), step(1, cost=-5.0), step(2, cost=-3.0))
-    cost = panels_of(board)["cost"]
+    view = view_of(started(objective=objective), step(1, cost=-5.0), step(2, cost=-3.0))
+    cost = panels_of(view)["cost"]
     assert cost["words"] == "F -3 last, -3 at its highest."
     assert cost["y"] == "F (nats), more is better"
     assert cost["series"][0]["above"] == [2, None]
 
 
 def test_every_figure_of_a_step_has_its_panel():
-    board = board_of(started(), *(step(n) for n in range(1, 101)))
-    board.know({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
+    view = view_of(started(), *(step(n) for n in range(1, 101)))
+    view.set_status({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
                 "limited_by": "max_iter", "share": 0.5, "bytes": 10**8})  # fmt: skip
-    panels = panels_of(board)
+    panels = panels_of(view)
     assert list(panels) == ["alive", "cost", "gain", "when", "speed", "split", "memory", "work",
                             "bytes", "job"]  # fmt: skip
     gain = dict(panels["gain"]["figures"])
@@ -189,14 +139,14 @@ def test_every_figure_of_a_step_has_its_panel():
 
 
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
-    board = board_of(started(), step(1), step(3))
-    board.know({"id": "7f3a", "state": "failed", "owner": "somebody",
+    view = view_of(started(), step(1), step(3))
+    view.set_status({"id": "7f3a", "state": "failed", "owner": "somebody",
                 "versions": ["1.0", "1.1"],
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
-    found = panels_of(board)
+    found = panels_of(view)
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]
     assert found["work"]["table"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
-    assert board.answer()["error"] == "DataError: row 7"
+    assert snapshot(view)["error"] == "DataError: row 7"
     # What has come of it is among the facts, in words.
     told = dict(found["job"]["table"]["rows"])
     assert list(told) == ["id", "state", "owner", "versions"]
@@ -204,7 +154,7 @@ def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
 
 
 def test_what_happened_is_marked():
-    board = board_of(
+    view = view_of(
         {"event": "running", "time": "2026-11-25T06:00:00+00:00", "token": 1},
         started(),
         step(1, retries=2, rebuilt=1),
@@ -214,7 +164,7 @@ def test_what_happened_is_marked():
         {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "disk\nfull"},
         {"event": "interrupted", "time": "2026-11-25T06:00:04+00:00", "reason": "shutdown"},
     )  # fmt: skip
-    answer = strict(board.answer())
+    answer = strict(snapshot(view))
     assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
         ("running", "running"),
         ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
@@ -225,17 +175,17 @@ def test_what_happened_is_marked():
     ]
     assert answer["marks"][-1]["elapsed"] == 1000
     assert answer["marks"][-1]["time"] == 1795586404000
-    events = panels_of(board)["events"]
+    events = panels_of(view)["events"]
     assert dict(events["figures"])["retry"] == "1"
     assert events["table"]["rows"][0][3] == "interrupted: shutdown"
 
 
 def test_memory_of_workers_is_shown_against_their_limits():
-    board = board_of(started(), step(1))
-    board.know({"id": "a", "state": "running", "memory": {
+    view = view_of(started(), step(1))
+    view.set_status({"id": "a", "state": "running", "memory": {
         "tcp://a:1": {"used": 2**30, "limit": 2**32}, "tcp://b:1": {"used": 2**30, "limit": 2**31},
         "tcp://c:1": {"used": 2**20, "limit": None}, "tcp://d:1": {"used": None}}})  # fmt: skip
-    memory = panels_of(board)["memory"]
+    memory = panels_of(view)["memory"]
     assert memory["table"]["rows"] == [
         ["b:1", "1.0 GiB", "2.0 GiB", "50%"],
         ["a:1", "1.0 GiB", "4.0 GiB", "25%"],
@@ -246,8 +196,8 @@ def test_memory_of_workers_is_shown_against_their_limits():
 
 @pytest.mark.parametrize(("n", "lines"), [(3, 3), (32, 32), (40, 5)])
 def test_workers_have_lines_each_or_quantiles(n, lines):
-    board = board_of(started(), step(1), workers(n, 0, 10), step(2), workers(n, 500, 20))
-    panel = panels_of(board)["workers"]
+    view = view_of(started(), step(1), workers(n, 0, 10), step(2), workers(n, 500, 20))
+    panel = panels_of(view)["workers"]
     assert len(panel["series"]) == lines
     assert dict(panel["figures"])["slowest"] == "10.0.0.0:1: 50"
     by_name = {line["name"]: line["y"][-1] for line in panel["series"]}
@@ -265,21 +215,21 @@ def test_sizes_are_bars():
     edges, counts = list(np.geomspace(1, 1000, 33)), [1] * 32
     told = {"event": "sizes", "edges": edges, "counts": counts, "n_empty": 2, "least": 1,
             "median": 30, "mean": 60, "most": 1000}  # fmt: skip
-    panel = panels_of(board_of(started(), step(1), told))["sizes"]
+    panel = panels_of(view_of(started(), step(1), told))["sizes"]
     assert panel["series"][0]["y"] == counts
     assert panel["series"][0]["right"][-1] == 1000
     assert dict(panel["figures"])["empty clusters"] == "2"
     wrong = [{**told, "counts": counts[1:]}, {**told, "edges": None}, {**told, "counts": ["a"]}]
     for event in wrong:
-        assert "sizes" not in panels_of(board_of(started(), step(1), event))
+        assert "sizes" not in panels_of(view_of(started(), step(1), event))
 
 
 def test_a_batch_is_shown_by_when_its_rows_came():
     sizes = {1: 100, 2: 100, 3: 400, 4: 1000}
-    board = board_of(
+    view = view_of(
         started(), *(step(n, extra={"batch_rows": float(rows)}) for n, rows in sizes.items())
     )
-    rows = panels_of(board)["batch"]["table"]["rows"]
+    rows = panels_of(view)["batch"]["table"]["rows"]
     assert rows == [["1", "100", "10.0%"], ["3", "300", "30.0%"], ["4", "600", "60.0%"]]
 
 
@@ -289,18 +239,18 @@ def test_a_batch_is_shown_by_when_its_rows_came():
 def test_repeated_steps_replace_the_old_ones_and_the_gap_stays():
     first = [started(), *(step(n) for n in range(1, 8))]
     again = [started(n_iter=4), *(step(n, hours=2) for n in range(5, 11))]
-    line = panels_of(board_of(*first, *again))["cost"]["series"][0]
+    line = panels_of(view_of(*first, *again))["cost"]["series"][0]
     assert line["x"] == [1000, 2000, 3000, 4000, None, *range(5000, 11000, 1000)]
     assert line["passes"] == [1, 2, 3, 4, None, 5, 6, 7, 8, 9, 10]
     assert line["y"][4] is None
     assert line["time"][5] - line["time"][3] > 7_000_000
-    marks = strict(board_of(*first, *again).answer())["marks"]
+    marks = strict(snapshot(view_of(*first, *again)))["marks"]
     assert [mark["text"] for mark in marks] == ["goes on after step 4"]
 
 
 def test_a_step_that_is_told_twice_is_drawn_once():
     told = [started(), *(step(n) for n in range(1, 6))]
-    line = panels_of(board_of(*told, *told[-2:]))["cost"]["series"][0]
+    line = panels_of(view_of(*told, *told[-2:]))["cost"]["series"][0]
     assert line["x"] == [1000, 2000, 3000, 4000, 5000]
 
 
@@ -309,15 +259,15 @@ def test_a_step_that_is_told_twice_is_drawn_once():
 def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
     """But for the gap: whatever had been seen of what came again."""
     back = min(back, n - 1)
-    whole = board_of(started(), *(step(i) for i in range(1, n + 1)))
+    whole = view_of(started(), *(step(i) for i in range(1, n + 1)))
     early = [step(i) for i in range(1, n)]
     again = [started(n_iter=back), *(step(i) for i in range(back + 1, n + 1))]
-    resumed, events = Board("7f3a"), [started(), *early, *again]
+    resumed, events = JobView({"id": "7f3a"}), [started(), *early, *again]
     for i in range(0, len(events), split):
-        resumed.hear_all(events[i : i + split])
-        resumed.answer()
-    one, other = (panels_of(board)["cost"]["series"][0] for board in (whole, resumed))
-    assert resumed.answer() == board_of(*events).answer()
+        resumed.update_all(events[i : i + split])
+        snapshot(resumed)
+    one, other = (panels_of(view)["cost"]["series"][0] for view in (whole, resumed))
+    assert snapshot(resumed) == snapshot(view_of(*events))
     assert (one["x"][0], one["x"][-1]) == (other["x"][0], other["x"][-1])
     assert one["passes"][-1] == other["passes"][-1]
     known = [at for at in other["x"] if at is not None]
@@ -348,8 +298,8 @@ def test_every_algorithm_has_its_panels(algorithm, tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3)).astype("float32")
     fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))
     model = fit.fit(x).model_
-    board = Board("a").hear_all(JsonLines.read(Folder(str(tmp_path))))
-    panels = panels_of(board)
+    view = JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path))))
+    panels = panels_of(view)
     assert EXTRA[algorithm] <= set(panels)
     (line,) = [line for line in panels["cost"]["series"] if line["name"] == "on all rows"]
     expected = [step["cost"] for step in model.history]
@@ -362,7 +312,7 @@ def test_every_algorithm_has_its_panels(algorithm, tmp_path):
 def test_a_mixture_tells_its_bound_variance_and_components(tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3))
     Mixture(4, covariance="diag", random_state=0, checkpoint=str(tmp_path)).fit(x)
-    panels = panels_of(Board("a").hear_all(JsonLines.read(Folder(str(tmp_path)))))
+    panels = panels_of(JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path)))))
     assert panels["cost"]["words"].startswith("F ")
     figures = dict(panels["mixture"]["figures"])
     assert set(figures) == {"energy a row", "σ²", "F a row", "components alive"}
@@ -400,11 +350,11 @@ STATUS = st.dictionaries(
 @given(st.lists(EVENT | NASTY, max_size=8), STATUS)
 @settings(max_examples=100, deadline=None)
 def test_no_event_and_no_status_raises(events, status):
-    board = Board("7f3a")
+    view = JobView({"id": "7f3a"})
     for event in events:
-        board.hear(event)
-    board.know(status)
-    strict(board.answer())
+        view.update(event)
+    view.set_status(status)
+    strict(snapshot(view))
     strict(row(status))
 
 
@@ -415,15 +365,17 @@ def test_what_a_newer_version_tells_beside_is_passed_over():
     newer = {"event": "a newer kind", "format": 99, "time": "2026-11-25T06:00:05+00:00", "step": 3,
              "cost": {"value": 1.0}, "workers": [1]}  # fmt: skip
     told = [e for event in known for e in ({**event, "format": 99, "more": {"a": [1]}}, newer)]
-    assert panels_of(board_of(*told)) == panels_of(board_of(*known))
-    assert {"cost", "workers", "sizes"} <= set(panels_of(board_of(*known)))
+    assert panels_of(view_of(*told)) == panels_of(view_of(*known))
+    assert {"cost", "workers", "sizes"} <= set(panels_of(view_of(*known)))
 
 
 def test_texts_are_cut_and_cannot_steer():
     name = "\x1b[31m</script>" + "x" * 10_000
-    board = board_of(started(), step(1), {"event": "warning", "message": name})
-    board.know({"id": "7f3a", "name": name, "state": "running", "workers": {name: {"rows": 1}}})
-    text = json.dumps(board.answer())
+    view = view_of(started(), step(1), {"event": "warning", "message": name})
+    view.set_status(
+        {"id": "7f3a", "name": name, "state": "running", "workers": {name: {"rows": 1}}}
+    )
+    text = json.dumps(snapshot(view))
     assert "\\u001b" not in text
     assert "x" * 500 not in text
     assert len(row({"id": "7f3a", "name": name})["name"]) <= 400
@@ -434,21 +386,21 @@ def test_texts_are_cut_and_cannot_steer():
 
 def test_memory_is_bounded_and_an_update_is_small():
     """Of a job with every panel and 32 workers, of which some come again under other names."""
-    board = board_of(started())
+    view = view_of(started())
     for n in range(1, 6_001):
         extra = {"distances": 1 / n, "batch_rows": float(n), "energy": 1.0, "alive": 5.0,
                  "gain": 1 / n, "rounds": 3.0, "factor": 0.5, "partitions": float(n),
                  "settled": float(n)}  # fmt: skip
-        board.hear(step(n, extra=extra, retries=n % 2))
+        view.update(step(n, extra=extra, retries=n % 2))
         if n % 20 == 0:
             told = workers(32, n, n)
             told["workers"] = {f"{name}{n // 1000}": at for name, at in told["workers"].items()}
-            board.hear(told)
-            board.hear({"event": "warning", "message": f"{n}" * 99})
-    assert 2e5 < board.nbytes <= 2e6
-    board.hear({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
-    board.know({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
-    answer = board.answer()
+            view.update(told)
+            view.update({"event": "warning", "message": f"{n}" * 99})
+    assert 2e5 < view.nbytes <= 2e6
+    view.update({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
+    view.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
+    answer = snapshot(view)
     assert len(answer["panels"]) == 19
     sent = json.dumps(answer, separators=(",", ":")).encode()
     assert len(gzip.compress(sent)) <= 40_000
@@ -459,9 +411,9 @@ def test_memory_is_bounded_and_an_update_is_small():
 
 
 def test_every_panel_is_drawn_of_a_job_that_reports_everything():
-    board = Board("a").hear_all(day_of_events(3_600))
-    board.know({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
-    found = panels_of(board)
+    view = JobView({"id": "a"}).update_all(day_of_events(3_600))
+    view.set_status({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
+    found = panels_of(view)
     assert len(found) == 19
     drawn = {kind for kind, panel in found.items() if panel["series"]}
     assert set(found) - drawn == {"alive", "events", "job"}

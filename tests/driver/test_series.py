@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.observe.history import KEY, N, Series, X, Y
+from largek_dask.driver.series import KEY, N, Series, X, Y
 
 VALUES = st.floats(-1e300, 1e300)
 ROWS = st.lists(VALUES, min_size=1, max_size=60).flatmap(

@@ -1,0 +1,621 @@
+"""The state of a job or a fit, read from its events: status, totals, and series to draw.
+
+Pure: no clock and no I/O. Events may come from files that anybody or a newer version wrote. Kinds
+and fields that are unknown, of another type or not finite are ignored; nothing raises.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple, Self, TypeGuard
+
+from largek_dask.algorithms.objective import Objective, objective_in
+from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.series import A_START, Series, X, Y, key_of
+from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import count_of, human_seconds, printable, short_number
+from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
+
+__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
+
+SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
+"""Figures that are added up over steps."""
+OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
+             "limited_by", "share", "state_bytes", "cache_bytes")  # fmt: skip
+"""Figures of the last step."""
+OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
+KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
+"""Kinds of seconds of a step, besides its total."""
+WORK = ("compute", "read", "wait", "reduce", "driver")
+"""Kinds that are sums over threads, without those in which kernels were compiled."""
+EXTRA = frozenset(
+    {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
+     "partitions", "settled", "gain"}
+)  # fmt: skip
+"""Figures of algorithms that have a series: see ``StepRecord.extra``."""
+QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
+             "fastest": 1.0}  # fmt: skip
+WORKER = "worker "
+"""Prefix of the name of a worker's series."""
+AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
+"""Kinds of events that end the progress of a pass."""
+
+MOST = sys.float_info.max
+MOST_SUMMED = 1e18
+"""Larger figures are not added: sums stay numbers that floats and JSON hold."""
+MOST_STARTS = 12
+"""Starts with a line each; the latest are kept."""
+MOST_MARKS = 60
+"""Marks of one kind; the latest are kept."""
+MOST_TEXT = 240
+"""Characters of a mark's text."""
+MOST_VALUES = 100
+"""Numbers of a list in an event."""
+MOST_WARNINGS = 3
+MOST_BATCHES = 64
+"""Sizes of the batch; the latest are kept."""
+MOST_PARTITIONS = 512
+"""Partitions whose objective is kept; beyond, every second one is."""
+MOST_WORKERS = 32
+"""Workers with a line each; more are drawn as quantiles."""
+MOST_THREADS = 1e6
+WORKER_BUCKETS = 64
+"""Buckets of the series of one worker."""
+RECENT = 9
+"""Steps whose median time is that of a step."""
+
+FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback": None}
+"""Fields of the event of a failed job, where they are missing."""
+
+
+class Line(NamedTuple):
+    """The line of the cost that a step belongs to."""
+
+    start: int | None
+    """The start, where there are several."""
+    on_sample: bool
+    """Whether it is of the rows of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event that is marked on the axis of time."""
+
+    elapsed: float
+    """Seconds that the fit had taken."""
+    seconds: float
+    """Time of day, in seconds since 1970; 0 if unknown."""
+    passes: float
+    """Passes over the data made until then."""
+    kind: str
+    """Kind of the event, such as "worker" or "checkpoint"."""
+    text: str
+    """Description, safe to print."""
+
+
+class JobView:
+    """A job or a fit, as its status and its events describe it.
+
+    Memory is bounded: series are thinned (see ``driver.series``) and all lists have a maximum.
+
+    Parameters
+    ----------
+    status : mapping, optional
+        Of ``Job.status``, or what is known of a fit before it begins.
+
+    Attributes
+    ----------
+    started, chosen : mapping
+        The last event of this kind; empty before there is one.
+    compiling : mapping or None
+        The event "compiling", until a step has been made.
+    labelled : float or None
+        Fraction of the rows whose labels are written; None before that begins.
+    warnings : tuple of str
+        The last few.
+    final_n_iter : int or None
+        Steps of the model that it ended with; None before its end, or if unknown.
+    workers : WorkerFigures
+        Figures of each worker.
+    costs : dict
+        Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
+    series : dict
+        Other series by name, against seconds used.
+    by_partition : dict
+        The objective by number of clusters, of a fit of all partitions.
+    sums, seconds : dict
+        Sums over all steps: figures, and seconds by kind.
+
+    Examples
+    --------
+    >>> view = JobView({"id": "7f3a"})
+    >>> view.update({"event": "started", "n_rows": 100})
+    >>> for n in (1, 2):
+    ...     view.update({"event": "step", "step": n, "elapsed": n, "cost": 9 / n, "rows": 100})
+    >>> view.state, view.status["cost"], view.status["rows"], view.cost_values
+    ('running', 4.5, 200, [9.0, 4.5])
+    """
+
+    def __init__(self, status: Mapping[str, Any] | None = None) -> None:
+        self.started: Event = {}
+        self.chosen: Event = {}
+        self.compiling: Event | None = None
+        self.labelled: float | None = None
+        self.warnings: tuple[str, ...] = ()
+        self.final_n_iter: int | None = None
+        self.last_seconds = 0.0
+        """Time of the last event, in seconds since 1970."""
+        self.n_marks: Counter[str] = Counter()
+        self._given = dict(status or {})
+        self._newer: dict[str, Any] = {}
+        """Fields of the status that events since have changed."""
+        self._from_events: dict[str, Any] = {}
+        """State and result, used where no status gives them."""
+        self._status: dict[str, Any] | None = None
+        self._is_job = False
+        """Whether a scheduler runs it: its end is an event of its own, after that of the fit."""
+        self._last: dict[str, Any] = {}
+        self._about: dict[str, Any] = {}
+        """``n_rows``, ``start`` of ``starts``, ``sizes``, as far as they are known."""
+        self._progress: dict[str, Any] | None = None
+        self._share = 0.0
+        self.reset_totals()
+        self.drop_series()
+
+    def reset_totals(self) -> None:
+        """Set all sums to 0."""
+        self.sums: dict[str, float] = dict.fromkeys((*SUMMED, "copied"), 0)
+        self.seconds: dict[str, float] = {}
+        self.n_steps = 0
+        self.most_work = 0.0
+        """Seconds of computing and reading in the longest step."""
+        self._n_workers = 0
+        self.workers = WorkerFigures()
+        self._status = None
+
+    def drop_series(self) -> None:
+        """Drop everything whose size grows with steps or workers; status and sums stay."""
+        self.costs: dict[Line, Series] = {}
+        self.series: dict[str, Series] = {}
+        self.by_partition: dict[int, float] = {}
+        self.batches: deque[tuple[float, float]] = deque(maxlen=MOST_BATCHES)
+        """Keys of the steps with which a batch grew, and its rows since."""
+        self.threads = 1.0
+        """Seconds of work per second of the busiest step."""
+        self.workers = WorkerFigures()
+        self._marks: dict[str, deque[Mark]] = {}
+        self._clock = Series(beside=1)
+        """Passes and wall time by seconds used."""
+        self._key = -1.0
+        self._elapsed = self._passes = 0.0
+        self._begins = False
+        """Whether the next step is after a gap."""
+        self._recent: deque[float] = deque(maxlen=RECENT)
+        self._latest: Event = {}
+        self._status = None
+
+    def set_status(self, status: Mapping[str, Any]) -> None:
+        """Take a newer status; fields of the last step stay, as a new scheduler knows none."""
+        known = self.status
+        kept = {n: known[n] for n in (*OF_A_STEP, "energy", "objective") if n in known}
+        self._given, self._newer, self._status = {**kept, **status}, {}, None
+
+    def update(self, event: object) -> None:
+        """Take an event, whatever it is."""
+        if not isinstance(event, Mapping):
+            return
+        kind = event.get("event")
+        if not isinstance(kind, str):
+            return
+        self._status = None
+        self.last_seconds = max(self.last_seconds, seconds_of(event))
+        self.workers.update(event)
+        if kind in AFTER_A_PASS:
+            self._progress = None
+        self._update_state(kind, event)
+        if (take := getattr(self, f"_on_{kind}", None)) is not None:
+            take(event)
+
+    def update_all(self, events: Iterable[object]) -> Self:
+        """Take events, the oldest first."""
+        for event in events:
+            self.update(event)
+        return self
+
+    # --- status -----------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """The latest status, with the figures of events since."""
+        if self._status is None:
+            found = {**self.figures(), **self._from_events, **self._given, **self._newer}
+            # In the order of what is given.
+            self._status = {**self._given, **found}
+        return self._status
+
+    @property
+    def title(self) -> str:
+        """Title: that of a fit, or the id of a job."""
+        return str(self.status.get("title") or f"Job {self.status.get('id')}")
+
+    @property
+    def objective(self) -> Objective:
+        """Objective of the fit."""
+        return objective_in(self.status)
+
+    @property
+    def state(self) -> str:
+        """See :meth:`Job.status`."""
+        return printable(self.status.get("state"))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has ended; it may still be resumed."""
+        return self.state in ENDS
+
+    @property
+    def cost_values(self) -> list[float]:
+        """The objective after the steps over all rows, or over samples before there are any.
+
+        Of very many steps the first, the last and the extremes.
+        """
+        on_all = [series for line, series in self.costs.items() if not line.on_sample]
+        found = [series.points()[:, Y].tolist() for series in on_all or self.costs.values()]
+        return [cost for costs in found for cost in costs if cost == cost]
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """Fields of the last event "sizes"; empty before there is one."""
+        found: Mapping[str, Any] = self._about.get("sizes", {})
+        return found
+
+    @property
+    def speeds(self) -> dict[str, float]:
+        """Rows per second of each worker between its last two reports, by short name."""
+        return {short_name(name): speed for name, speed in self.workers.speeds.items()}
+
+    def share_done(self) -> float | None:
+        """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
+        if self.state == "finished":
+            return 1.0
+        share = number_in(self.status, "share")
+        return None if share is None else min(1.0, max(0.0, share))
+
+    def step_seconds(self) -> float | None:
+        """Return the median time of the last steps; None before there is one."""
+        return median(self._recent) if self._recent else None
+
+    def figures(self) -> dict[str, Any]:
+        """Return figures of the last step, sums over all steps, and figures by worker."""
+        return {
+            **self._last,
+            **self._about,
+            **{name: self.sums[name] for name in SUMMED},
+            "seconds": dict(self.seconds),
+            "progress": self._progress,
+            "workers": self.workers.figures,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Return the known figures, by the names of ``observe.metrics``."""
+        last = self._last
+        known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
+        return {
+            **({"cost": _to(9, cost)} if is_number(cost := last.get("cost")) else {}),
+            **{name: short_number(value) for name, value in known.items() if is_number(value)},
+            **{name: _to(9, self.sums[name]) for name in SUMMED},
+            "steps": self.n_steps,
+            "workers": max(0, self._n_workers),
+        }
+
+    def metric_seconds(self) -> dict[str, float]:
+        """Return seconds by kind of all steps, rounded to hundredths, without zeros."""
+        spent = {kind: _to(7, round(seconds, 2)) for kind, seconds in self.seconds.items()}
+        return {kind: seconds for kind, seconds in spent.items() if seconds}
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks of the rows; 1 before that is known."""
+        return max(1, int(number_in(self.started, "n_chunks") or 1))
+
+    @property
+    def n_features(self) -> float | None:
+        """Features of a row, if known."""
+        return number_in(self.started, "n_features")
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate size of series and figures of workers, in bytes."""
+        return self.workers.nbytes + sum(series.nbytes for series in self._all())
+
+    def marks(self) -> list[Mark]:
+        """Return the marks in order of time."""
+        return sorted(
+            (mark for kept in self._marks.values() for mark in kept),
+            key=lambda mark: (mark.seconds, mark.elapsed),
+        )
+
+    # --- events by kind ---------------------------------------------------------------------------
+
+    def _update_state(self, kind: str, event: Event) -> None:
+        found = self._from_events
+        if kind in ENDS:
+            result = {**FAILED, **event} if kind == "failed" else dict(event)
+            found |= {"state": kind, "result": result}
+        elif kind in ("queued", "running", "started", "step"):
+            self._is_job |= kind in ("queued", "running")
+            self._from_events = {"state": "queued" if kind == "queued" else "running"}
+            self.final_n_iter = None
+            return
+        elif not self._is_job and (kind == "best" or (kind == "stopped" and "start" not in event)):
+            is_cancelled = event.get("reason") in ("cancelled", "interrupted")
+            found["state"] = "cancelled" if is_cancelled else "finished"
+        if found.get("state") in ENDS and isinstance(event.get("n_iter"), int):
+            self.final_n_iter = event["n_iter"]
+
+    def _on_chosen(self, event: Event) -> None:
+        self.chosen = event
+
+    def _on_compiling(self, event: Event) -> None:
+        self.compiling = event
+
+    def _on_progress(self, event: Event) -> None:
+        done, n_chunks = event.get("done"), event.get("n_chunks")
+        if is_number(done) and is_number(n_chunks):
+            self._progress = {"done": done, "n_chunks": n_chunks}
+
+    def _on_labels(self, event: Event) -> None:
+        rows, n_rows = number_in(event, "rows"), number_in(event, "n_rows")
+        if rows is not None and n_rows is not None and n_rows > 0:
+            self.labelled = min(1.0, max(0.0, rows / n_rows))
+
+    def _on_started(self, event: Event) -> None:
+        self.started = event
+        self.labelled = None
+        if "objective" in event:
+            self._newer["objective"] = event["objective"]
+        if is_number(n_rows := event.get("n_rows")):
+            self._about["n_rows"] = n_rows
+        if is_number(n_workers := event.get("n_workers")):
+            self._n_workers = int(n_workers)
+        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
+        self._cut(key_of(start, n_iter))
+        self._begins = True
+        if n_iter > 0:
+            self._mark("running", f"goes on after step {n_iter:,.0f}", event)
+
+    def _on_step(self, event: Event) -> None:
+        self.compiling = None
+        last = {name: _stored(event[name]) for name in OF_A_STEP if name in event}
+        # A run that resumes from a checkpoint repeats steps: the fraction done never falls.
+        if (share := number_in(event, "share")) is not None:
+            self._share = last["share"] = max(self._share, share)
+        if (energy := number_in(event.get("extra"), "energy")) is not None:
+            last["energy"] = energy
+        self._last |= last
+        self._newer |= last
+        for name in ("start", "starts"):
+            if is_number(value := event.get(name)):
+                self._about[name] = value
+        self.n_steps += 1
+        for name in self.sums:
+            if _is_summed(value := event.get(name)):
+                self.sums[name] += value
+        seconds = event.get("seconds")
+        spent = {}
+        if isinstance(seconds, Mapping):
+            spent = {k: n for k in ("total", *KINDS) if _is_summed(n := seconds.get(k))}
+        for kind, value in spent.items():
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + value
+        self.most_work = max(self.most_work, spent.get("compute", 0.0) + spent.get("read", 0.0))
+        self._add_step(event)
+
+    def _on_stopped(self, event: Event) -> None:
+        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
+        if self._latest and key_of(start, n_iter) > self._key:
+            # Not all quick steps are reported, but how they ended is.
+            last = {name: self._latest.get(name) for name in ("rows", "sample")}
+            self._add_step({**last, **event, "step": n_iter})
+
+    def _on_sizes(self, event: Event) -> None:
+        self._about["sizes"] = {name: _stored(event.get(name)) for name in OF_SIZES}
+
+    def _on_checkpoint(self, event: Event) -> None:
+        n_iter, seconds = number_in(event, "n_iter"), number_in(event, "seconds")
+        took = "" if seconds is None else f", written in {human_seconds(max(0.0, seconds))}"
+        at = "" if n_iter is None else f" after step {n_iter:,.0f}"
+        self._mark("checkpoint", f"checkpoint{at}{took}", event)
+
+    def _on_warning(self, event: Event) -> None:
+        message = printable(event.get("message"))
+        self.warnings = (*self.warnings, message)[-MOST_WARNINGS:]
+        self._mark("warning", message, event)
+
+    def _on_running(self, event: Event) -> None:
+        kind, reason = str(event["event"]), event.get("reason")
+        self._mark(kind, kind if reason is None else f"{kind}: {reason}", event)
+
+    _on_interrupted = _on_running
+
+    def _on_worker(self, event: Event) -> None:
+        change, chunks = event.get("change"), number_in(event, "chunks")
+        self._n_workers += {"joined": 1, "left": -1}.get(str(change), 0)
+        had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
+        self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
+
+    def _on_workers(self, event: Event) -> None:
+        """Add a point for each worker; quantiles where there are very many."""
+        if not (speeds := self.speeds):
+            return
+        if len(speeds) > MOST_WORKERS:
+            ordered = sorted(speeds.values())
+            for name, share in QUANTILES.items():
+                self._add(name, ordered[round(share * (len(ordered) - 1))])
+            return
+        for name, speed in speeds.items():
+            self._add(WORKER + name, speed, WORKER_BUCKETS)
+        lines = [name for name in self.series if name.startswith(WORKER)]
+        if len(lines) > MOST_WORKERS:
+            # Workers that restarted have other names: drop those without news for longest.
+            gone = [name for name in lines if name.removeprefix(WORKER) not in speeds]
+            for name in gone[: len(lines) - MOST_WORKERS]:
+                del self.series[name]
+
+    # --- series -----------------------------------------------------------------------------------
+
+    def _add_step(self, event: Event) -> None:
+        """Add a point to each series that the step has a figure of."""
+        step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
+        if step is None or step < 0 or (elapsed is not None and elapsed < 0):
+            return
+        key = key_of(number_in(event, "start") or 0.0, step)
+        # A scheduler that came back may repeat steps: the later event counts.
+        self._cut(key - 1.0)
+        gap = key - self._key if self._key >= 0 and key - self._key < A_START else 1.0
+        rows = max(0.0, number_in(event, "rows") or 0.0)
+        n_rows = number_in(self._about, "n_rows")
+        self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
+        self._passes += rows * gap / n_rows if n_rows else 0.0
+        if self._begins:
+            for series in self._all():
+                series.interrupt()
+            self._begins = False
+        time = 1e3 * seconds_of(event)
+        self._clock.add(key, self._elapsed, self._passes, time)
+        self._latest = event
+        self._add_cost(event, time)
+        self._add_figures(event, rows)
+        self._add_seconds(event)
+        self._add_extra(event.get("extra"))
+
+    def _add_cost(self, event: Event, time: float) -> None:
+        cost = number_in(event, "cost")
+        if cost is None:
+            return
+        start = number_in(event, "start")
+        line = Line(None if start is None else int(start), event.get("sample") is not None)
+        if line not in self.costs:
+            self.costs[line] = Series(beside=2)
+            starts = list(dict.fromkeys(known.start for known in self.costs))
+            if len(starts) > MOST_STARTS:
+                for other in [known for known in self.costs if known.start == starts[0]]:
+                    del self.costs[other]
+        self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
+        clusters = number_in(event.get("extra"), "partitions")
+        if clusters is not None and 1 <= clusters < A_START:
+            self.by_partition[int(clusters)] = cost
+            if len(self.by_partition) > MOST_PARTITIONS:
+                self.by_partition = dict(sorted(self.by_partition.items())[::2])
+
+    def _add_figures(self, event: Event, rows: float) -> None:
+        changed = number_in(event, "n_changed")
+        if changed is not None and rows > 0:
+            self._add("n_changed", changed / rows)
+        for name in ("shift", "eta_s", "rows_per_second", "state_bytes", "cache_bytes"):
+            self._add(name, number_in(event, name))
+        words = {"retries": "handed out again", "rebuilt": "rebuilt"}
+        again = {name: n for name in words if (n := number_in(event, name) or 0.0) > 0}
+        if again:
+            done = ", ".join(f"{count_of(int(n), 'chunk')} {words[k]}" for k, n in again.items())
+            kind = "retry" if "retries" in again else "rebuilt"
+            self._mark(kind, f"step {self._key % A_START:,.0f}: {done}", event)
+
+    def _add_seconds(self, event: Event) -> None:
+        seconds = event.get("seconds")
+        total = number_in(seconds, "total")
+        if total is None or total <= 0:
+            return
+        self._recent.append(total)
+        for kind in KINDS:
+            spent = number_in(seconds, kind)
+            if spent is not None and spent >= 0:
+                self._add(kind, spent / total)
+        busy = sum(max(0.0, number_in(seconds, kind) or 0.0) for kind in WORK) / total
+        self.threads = min(max(self.threads, busy), MOST_THREADS)
+        moved = number_in(event, "bytes")
+        self._add("bytes_per_second", None if moved is None else moved / total)
+
+    def _add_extra(self, extra: object) -> None:
+        for name in extra if isinstance(extra, Mapping) else ():
+            if name in EXTRA:
+                self._add(name, number_in(extra, name))
+        batch = number_in(extra, "batch_rows")
+        if batch is None:
+            return
+        if self.batches and self._key // A_START > self.batches[-1][0] // A_START:
+            self.batches.clear()
+        if not self.batches or batch > self.batches[-1][1]:
+            self.batches.append((self._key, batch))
+
+    def _all(self) -> Iterator[Series]:
+        yield self._clock
+        yield from self.costs.values()
+        yield from self.series.values()
+
+    def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
+        """Add a value at the last step, unless it is None."""
+        if value is None:
+            return
+        if name not in self.series:
+            self.series[name] = Series() if buckets is None else Series(buckets=buckets)
+        self.series[name].add(self._key, self._elapsed, value)
+
+    def _cut(self, key: float) -> None:
+        """Forget what lies beyond a step: it is repeated."""
+        if key >= self._key:
+            return
+        for series in self._all():
+            series.cut(key)
+        self.costs = {line: series for line, series in self.costs.items() if series}
+        self.series = {name: series for name, series in self.series.items() if series}
+        while self.batches and self.batches[-1][0] > key:
+            self.batches.pop()
+        last = self._clock.last()
+        self._elapsed, self._passes = (0.0, 0.0) if last is None else (last[X], last[Y])
+        self._key = -1.0 if last is None else key
+
+    def _mark(self, kind: str, text: str, event: Event) -> None:
+        kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
+        self.n_marks[kind] += 1
+        words = printable(text[: 2 * MOST_TEXT])
+        if len(words) > MOST_TEXT:
+            words = f"{words[: MOST_TEXT - 1]}…"
+        kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
+
+
+def number_in(about: object, name: str) -> float | None:
+    """Return a field of an event or status as a float; None if it is no finite number."""
+    # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
+    value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
+    if type(value) is float or type(value) is int:
+        return float(value) if -MOST <= value <= MOST else None
+    return float(value) if is_number(value) else None
+
+
+def short_name(worker: object) -> str:
+    """Return the address of a worker without its protocol, safe to print."""
+    name = printable(str(worker)[:MOST_TEXT])
+    return name.partition("://")[2] or name
+
+
+def _stored(value: object) -> Any:
+    """Return a number, a short text or a list of numbers; None for anything else."""
+    if isinstance(value, list):
+        return [item if is_number(item) else None for item in value[:MOST_VALUES]]
+    if isinstance(value, str):
+        return value[:MOST_TEXT]
+    return value if is_number(value) else None
+
+
+def _is_summed(value: object) -> TypeGuard[float]:
+    """Whether a figure can be added to a counter, which never falls."""
+    return is_number(value) and 0 <= value <= MOST_SUMMED
+
+
+def _to(figures: int, value: float) -> float:
+    """Round to significant figures: a scrape has thousands of numbers."""
+    return float(f"{value:.{figures}g}")

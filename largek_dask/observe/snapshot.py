@@ -1,0 +1,144 @@
+"""A job as plain values: everything that a page, a notebook or a file draws.
+
+The form::
+
+    {"format": 1, "id", "name", "state", "title",
+     "error": text, where there is one,
+     "facts": [[name, text], ...],
+     "now": {"last_event": time in ISO form or null, "step_seconds": how long a step takes or null,
+             "share": 0..1 or null, "eta_s": seconds or null, "limited_by": text or null,
+             "progress": {"done", "n_chunks"} or null, "labelled": 0..1 or null,
+             "rows_per_second": number or null, "workers": number},
+     "panels": [panel, ...],                    # in their order; one without data is absent
+     "marks": [{"elapsed", "time", "passes", "kind", "text"}, ...]}
+
+A panel::
+
+    {"kind": "cost", "title": text, "words": one sentence, last and lowest value (its label),
+     "figures": [[name, text], ...],
+     "x": axis, "axes": [axis, ...],            # elapsed (ms), time (ms since 1970), passes, …
+     "y": label, "log": whether the axis is logarithmic,
+     "series": [{"name": text, "x": [...], "y": [...], further columns: [...]}, ...],
+     "skip": x up to which the first steps lie, or null,
+     "table": {"columns": [text, ...], "rows": [[text, ...], ...]}}
+
+``x`` of a series are of the panel's axis ``x``; a column that has the name of another of its
+``axes`` is where its points are on that one. ``above`` is how far the objective is from its best
+value, ``right`` where a bar ends, and ``mark`` the size in pixels of the mark at each point. All
+numbers are finite; null in ``y`` is where the line is interrupted. Marks have a column for each
+axis as well. ``observe.figures`` makes a figure of each panel that has series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from largek_dask.algorithms.objective import value_in
+from largek_dask.driver.events import is_number
+from largek_dask.driver.job_view import JobView, number_in
+from largek_dask.observe.job_text import facts
+from largek_dask.observe.panels import iso, panels, rounded, shown
+
+__all__ = ["FORMAT", "row", "snapshot"]
+
+FORMAT = 1
+"""Version of this form: another number where fields have changed their meaning."""
+
+
+def snapshot(view: JobView) -> dict[str, Any]:
+    """Return everything that is drawn of a job, as plain values.
+
+    Examples
+    --------
+    >>> view = JobView({"id": "7f3a"})
+    >>> view.update({"event": "started", "n_rows": 100})
+    >>> for n in (1, 2):
+    ...     view.update({"event": "step", "step": n, "elapsed": n, "cost": 9 / n, "rows": 100})
+    >>> {panel["kind"]: panel["words"] for panel in snapshot(view)["panels"]}["cost"]
+    'Cost 4.5 last, 4.5 at its lowest.'
+    """
+    return {
+        "format": FORMAT,
+        "id": shown(view.status.get("id")),
+        "name": shown(view.status.get("name") or ""),
+        "state": shown(view.state),
+        "title": shown(view.title),
+        **_error(view.status.get("result")),
+        "facts": [[shown(name), shown(text)] for name, text in facts(view)],
+        "now": _now(view),
+        "panels": panels(view),
+        "marks": [
+            {
+                "elapsed": rounded(1e3 * mark.elapsed, 5),
+                "time": round(1e3 * mark.seconds),
+                "passes": rounded(mark.passes, 4),
+                "kind": mark.kind,
+                "text": mark.text,
+            }
+            for mark in view.marks()
+        ],
+    }
+
+
+def _now(view: JobView) -> dict[str, Any]:
+    status = view.status
+    progress = status.get("progress")
+    done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
+    last_event, limit = status.get("last_event"), status.get("limited_by")
+    return {
+        "last_event": shown(last_event) if last_event else iso(view.last_seconds),
+        "step_seconds": rounded(view.step_seconds()),
+        "share": rounded(view.share_done()),
+        "eta_s": None if view.has_ended else rounded(number_in(status, "eta_s")),
+        "limited_by": None if view.has_ended or not limit else shown(limit),
+        "progress": None
+        if done is None or not n_chunks or view.has_ended
+        else {"done": rounded(done, 12), "n_chunks": rounded(n_chunks, 12)},
+        "labelled": rounded(view.labelled),
+        "rows_per_second": rounded(number_in(status, "rows_per_second")),
+        "workers": n_workers(status),
+    }
+
+
+def _error(result: object) -> dict[str, str]:
+    """What a job has failed with, if it has."""
+    if not isinstance(result, Mapping) or not result.get("error"):
+        return {}
+    return {"error": shown(f"{result['error']}: {result.get('message')}")}
+
+
+def row(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A job in the list of jobs, as plain values; it never raises.
+
+    Returns
+    -------
+    dict
+        ``id``, ``name``, ``state``, ``algorithm`` and ``created`` as text; ``n_clusters``,
+        ``step``, ``cost``, ``share`` (0 to 1), ``eta_s``, ``rows_per_second`` and ``workers`` as
+        numbers, null where they are not known; ``last_event`` in ISO form or null.
+    """
+    view = JobView(status)
+    _, value = (
+        value_in(result) if isinstance(result := status.get("result"), Mapping) else (0, None)
+    )
+    running = not view.has_ended
+    last_event = status.get("last_event")
+    return {
+        **{name: shown(status.get(name) or "") for name in ("id", "name", "state", "algorithm")},
+        "created": shown(status.get("created") or ""),
+        "n_clusters": rounded(number_in(status, "n_clusters"), 12),
+        "step": rounded(number_in(status, "step"), 12),
+        "cost": rounded(float(value) if is_number(value) else number_in(status, "cost"), 8),
+        "share": rounded(view.share_done()),
+        "eta_s": rounded(number_in(status, "eta_s")) if running else None,
+        "rows_per_second": rounded(number_in(status, "rows_per_second")) if running else None,
+        "workers": n_workers(status) if running else 0,
+        "last_event": shown(last_event) if last_event else None,
+    }
+
+
+def n_workers(status: Mapping[str, Any]) -> int:
+    """How many workers a status tells of."""
+    workers = status.get("workers")
+    return len(workers) if isinstance(workers, Mapping) else 0
