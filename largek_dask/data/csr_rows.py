@@ -15,8 +15,8 @@ import numpy as np
 from largek_dask import config
 from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stored_rows import StoredRows, name_node
 from largek_dask.data.stores import check_complete, list_stamps, read_stored
 from largek_dask.errors import DataError
@@ -130,7 +130,7 @@ class CSRRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         try:
-            return patiently(lambda: self._load_once(start, stop))
+            return retry_io(lambda: self._load_once(start, stop))
         except MemoryError:
             raise
         except Exception as error:

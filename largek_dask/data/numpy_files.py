@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
@@ -157,7 +157,7 @@ class _RemoteSlices:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         row_bytes = self.shape[1] * self.dtype.itemsize
         begin, end = (self._offset + row * row_bytes for row in (rows.start, rows.stop))
-        data = patiently(lambda: self._fs.cat_file(self._path, start=begin, end=end))
+        data = retry_io(lambda: self._fs.cat_file(self._path, start=begin, end=end))
         if len(data) != end - begin:
             raise DataError(
                 f"rows {rows.start} to {rows.stop - 1} of {self._path} cannot be read: "

@@ -17,8 +17,8 @@ from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_an
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stored_rows import StoredRows
 from largek_dask.data.stores import (
     check_complete,
@@ -391,7 +391,7 @@ def read_integers(
     if isinstance(array, zarr.Array) and not is_complete:
         check_stored(array, named, missing)
     try:
-        return patiently(lambda: read_stored(array, 0, n_rows, complete=is_complete))
+        return retry_io(lambda: read_stored(array, 0, n_rows, complete=is_complete))
     except MemoryError:
         raise
     except Exception as error:

@@ -9,8 +9,8 @@ import numpy as np
 import zarr
 
 from largek_dask.data.missing import Missing, check_stored
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows, regular_table
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
 from largek_dask.errors import DataError
 
@@ -112,7 +112,7 @@ class StoredRows(Rows):
             above, own = above.rpartition("/")[0], "X"
         if own != "X" or not isinstance(self._node, (zarr.Array, zarr.Group)):
             return None
-        return patiently(lambda: names_in_anndata(_group_at(self._node.store, above)))
+        return retry_io(lambda: names_in_anndata(_group_at(self._node.store, above)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.patience import trouble
+from largek_dask.data.storage_errors import trouble
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
@@ -125,7 +125,7 @@ S3_CALLS: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
 }
 """Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
-answers ends soon. Its own repeats, 25 times 15 s, hear of no cancel; ours do (``patience.py``)."""
+answers ends soon. Its own repeats, 25 times 15 s, notice no cancel; ours do (``retry.py``)."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
 """Limits for aiohttp, which would give a request five minutes, however much comes meanwhile."""
 GCS_SECONDS = 300.0

@@ -13,13 +13,13 @@ from largek_dask import config
 from largek_dask.data.cf_attributes import CFDecoding
 from largek_dask.data.direct_chunks import DirectChunks
 from largek_dask.data.missing import Missing, check_stored
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
     check_table_shape,
     native_dtype,
 )
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stored_rows import StoredRows, name_node
 from largek_dask.data.stores import check_complete, fill_value, list_stamps, read_stored
 from largek_dask.errors import DataError
@@ -106,7 +106,7 @@ class ZarrRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         try:
-            x = patiently(lambda: self._load_once(start, stop))
+            x = retry_io(lambda: self._load_once(start, stop))
         except MemoryError:
             raise
         except Exception as error:
@@ -211,7 +211,7 @@ class ZarrColumn:
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""
         try:
-            values = patiently(
+            values = retry_io(
                 lambda: read_stored(self._array, start, stop, complete=self._is_complete)
             )
         except MemoryError:

@@ -361,7 +361,7 @@ class _Work:
         arrays = best.run.arrays if final is None else final.arrays
         if store is not None and final is not None:
             marks = marks_of(self.problem.labelling(arrays))
-            passes.outlast(lambda: store.finish(marks))
+            passes.retry(lambda: store.finish(marks))
         return FitResult(
             arrays=arrays,
             labels=None if final is None else final.labels,

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask import config
 from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, TakenRows
-from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.data.stores import read_statistics
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
@@ -27,6 +28,7 @@ from largek_dask.passes.progress import ProgressTeller, Tell
 from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.statistics import scan_chunk
 from largek_dask.passes.telemetry import PassReport
+from largek_dask.retry import TICK_SECONDS, retry
 
 if TYPE_CHECKING:
     from largek_dask.passes.subset import Asked, Subset, Subsets
@@ -36,6 +38,9 @@ __all__ = ["BasePasses", "LogCallback", "PassOptions"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LONGEST_PAUSE = 8.0
+"""Upper bound of the pause between two tries while storage is away, in seconds."""
 
 LogCallback = Callable[..., None]
 """``callback(kind, message)``: kind is "waiting", "workers", "retry", "storage" (it is
@@ -195,7 +200,7 @@ class BasePasses(ABC):
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
-            found = self.outlast(lambda: self._run(spec, replay, chunks, report))
+            found = self.retry(lambda: self._run(spec, replay, chunks, report))
         finally:
             report.seconds = time.perf_counter() - began
             self.total.add(report)
@@ -206,26 +211,48 @@ class BasePasses(ABC):
         """Count seconds of computing in a pass over a subset of the rows."""
         self.beside += seconds
 
-    def outlast(self, ask: Callable[[], T]) -> T:
-        """What ``ask`` gives; asked again while storage is away, no longer than the job goes on.
+    def retry(self, call: Callable[[], T]) -> T:
+        """Return the result of a call, retrying it while storage is away.
 
-        A pass that is run again counts every chunk once, as one whose chunks were handed out
-        again does.
+        It is retried for ``stores.patience-seconds``, with growing pauses. What is missing,
+        forbidden or full is waited for, too, once a pass has succeeded. A pass that is retried
+        counts every chunk once, as one whose chunks were handed out again does.
 
         Raises
         ------
         CancelledFit
             See :meth:`raise_if_stopped`.
         Exception
-            What ``ask`` raised, at once or when storage has been waited for long enough.
+            The error of ``call``.
         """
-        return outlast(
-            ask,
-            also_lacking=lambda: self._has_worked,
-            stop=self.raise_if_stopped,
-            is_given_up=self.is_given_up,
-            say=self._say,
+        reported: list[Exception] = []
+
+        def limit(error: Exception) -> float | None:
+            kind = trouble(error)
+            if kind is None or (kind == "lacking" and not self._has_worked):
+                return None
+            return float(config.get("stores.patience-seconds"))
+
+        def report(error: Exception, seconds: float) -> None:
+            reported.append(error)
+            self._say("storage", f"{error}; it is tried again for {seconds:.0f} s")
+
+        def cancelled() -> bool:
+            self.raise_if_stopped()
+            return self.is_given_up()
+
+        found = retry(
+            call,
+            limit,
+            pause=max(TICK_SECONDS, float(config.get("stores.pause-seconds"))),
+            longest_pause=LONGEST_PAUSE,
+            from_first_error=True,
+            cancelled=cancelled,
+            report=report,
         )
+        if reported:
+            self._say("back", "storage answers again: going on")
+        return found
 
     @abstractmethod
     def _run(

@@ -15,8 +15,8 @@ from largek_dask import config
 from largek_dask.algorithms.objective import Objective
 from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot

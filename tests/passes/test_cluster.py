@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
-from largek_dask.data.patience import trouble
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.errors import (
     BadRowsError,
     CancelledFit,
