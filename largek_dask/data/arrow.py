@@ -23,7 +23,6 @@ class ArrowColumns:
 
     Parameters
     ----------
-    schema : pyarrow.Schema
     places : sequence of int
         Positions of the columns, in the order in which they are taken.
     where : str

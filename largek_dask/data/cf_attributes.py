@@ -52,7 +52,6 @@ class CFDecoding:
 
         Parameters
         ----------
-        array : zarr.Array or h5py.Dataset
         where : str
             What messages call it.
 
@@ -137,7 +136,6 @@ def decoded(array: Any, where: str) -> Any:
 
     Parameters
     ----------
-    array : object
     where : str
         What messages call it.
 

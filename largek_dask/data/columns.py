@@ -200,12 +200,7 @@ def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> 
 
 
 def left_out_as_index(name: str, where: str, why: str) -> None:
-    """Warn that a column is left out.
-
-    Warns
-    -----
-    DataWarning
-    """
+    """Warn that a column is left out."""
     warn(
         f"Column {name!r} of {where} is left out: {why}. To keep it, name all columns that are "
         f"wanted (--columns, columns=); with --drop {as_option([name])} nothing is said.",
@@ -234,10 +229,6 @@ def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) ->
         Number of its first row.
     name, where : str
         For the message.
-
-    Raises
-    ------
-    DataError
     """
     wrong = values != np.arange(row, row + len(values))
     if wrong.any():

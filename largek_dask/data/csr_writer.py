@@ -32,10 +32,8 @@ class CSRWriter:
     ----------
     out : str
         Normalized path or URL; a Zarr store that is there is removed.
-    n_features : int
     dtype : numpy.dtype
         Of the numbers; their columns are int32.
-    storage_options : mapping, optional
 
     Raises
     ------
@@ -104,7 +102,6 @@ class CSRWriter:
 
         Parameters
         ----------
-        notes : mapping
         is_scratch : bool
             Do not wait until it is on the disk: it need not survive a power failure.
 

@@ -88,7 +88,6 @@ def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
 
     Parameters
     ----------
-    x : array (n, d) of integers
     first : int
         Index of its first row in the table.
     key : int

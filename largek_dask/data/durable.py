@@ -117,7 +117,6 @@ def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
 
     Parameters
     ----------
-    array : zarr.Array
     stop : int, optional
         Look only at the rows before this one.
 

@@ -21,7 +21,6 @@ class HDF5Rows(SlicedRows):
 
     Parameters
     ----------
-    dataset : h5py.Dataset
     location : str, optional
         URL or path of the file, where others can open it.
     weight : Column, optional
@@ -65,13 +64,11 @@ def open_hdf5(
 
     Parameters
     ----------
-    node : h5py.File, h5py.Group or h5py.Dataset
     component : str or None
         The dataset, or the sparse (CSR) group of AnnData's layout, inside a group; None: ``X``, or
         the only dataset of two dimensions.
     location : str, optional
         URL or path of the file, where others can open it.
-    weight : Column, optional
 
     Raises
     ------

@@ -66,12 +66,7 @@ def refuse_masked_rows(array: Any) -> None:
 
 
 def refuse_objects(array: NDArray[Any]) -> None:
-    """Refuse a table of Python objects that are not all numbers, and name the first one.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a table of Python objects that are not all numbers, and name the first one."""
     if array.dtype.kind != "O" or array.ndim != 2:
         return
     for (row, column), value in np.ndenumerate(array):
@@ -88,7 +83,6 @@ def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
 
     Parameters
     ----------
-    source : object
     what : str
         What messages call it.
 

@@ -71,7 +71,6 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
         Whose writer has not noted that all chunks are stored.
     where : str
         What messages call it.
-    missing : {"warn", "raise", "fill"}
 
     Raises
     ------

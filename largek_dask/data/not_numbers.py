@@ -122,7 +122,6 @@ def look_at(name: str, kind: Any, values: Iterable[Any] = ()) -> Held:
 
     Parameters
     ----------
-    name : str
     kind : object
         Its type, of whichever library.
     values : iterable

@@ -260,7 +260,6 @@ class Rows(ABC):
 
         Parameters
         ----------
-        i : int
         begin, end : int
             Only of these rows, as positions inside the chunk; None: up to the last one.
 
@@ -401,7 +400,6 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     ----------
     x : ndarray
         What a source gives for some rows.
-    shape : tuple of int
     dtype : dtype
         As ``native_dtype`` gives it.
 
@@ -427,7 +425,6 @@ def refuse_masked(values: Any, what: str, fill: str) -> None:
 
     Parameters
     ----------
-    values : object
     what : str
         How the message calls it.
     fill : str
@@ -447,7 +444,6 @@ def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> No
 
     Parameters
     ----------
-    shape : tuple of int
     what : str
         What messages call the source.
     array : str

@@ -343,7 +343,6 @@ def read_integers(
     ----------
     url : str or path
         A one-dimensional Zarr array or ``.npy`` file, anywhere fsspec reaches.
-    n_rows : int
     what : str
         What errors call it.
     storage_options : mapping, optional

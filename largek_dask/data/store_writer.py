@@ -202,8 +202,6 @@ class StoreWriter:
     ----------
     out : str
         Normalized path or URL.
-    n_features : int
-    dtype : numpy.dtype
     n_rows : int or None
         None where only the end of the stream tells.
     chunk_rows : int

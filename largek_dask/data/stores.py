@@ -324,7 +324,6 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     ----------
     array : zarr.Array or h5py.Dataset
         In an HDF5 file nothing can be missing.
-    start, stop : int
     complete : bool
         Whoever wrote the array has noted that all of its chunks are stored.
 

@@ -53,12 +53,7 @@ class TableFiles:
 
 
 def check_readable(url: str) -> None:
-    """Refuse a local file of a kind that is not read, with those that are.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a local file of a kind that is not read, with those that are."""
     if not (is_local(url) and os.path.isfile(url)):
         return
     told = f"{url} is a file, but a Zarr store is a folder: give the folder's address."

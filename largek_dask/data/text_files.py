@@ -75,7 +75,6 @@ def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
 
     Parameters
     ----------
-    fs : fsspec.AbstractFileSystem
     path : str
         Path in ``fs``.
     where : str

@@ -50,15 +50,12 @@ def write_weighted_rows(
     ----------
     out : str or path
         URL or path of the new store.
-    x : (n, d)
-    weights : (n,)
     rows : (n,)
         Where they are in the table that they are of.
     notes : mapping
         JSON that says where they come from.
     feature_names : sequence of str, optional
         Names of the columns of ``x``.
-    storage_options : mapping, optional
     force : bool
         Replace a Zarr store that is there.
 

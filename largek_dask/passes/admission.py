@@ -68,7 +68,6 @@ class Workers:
 
     Parameters
     ----------
-    network : Network
     rows : Rows
         What they have to be able to open.
     memory_limit : int or None

@@ -64,7 +64,6 @@ class BasePasses(ABC):
 
     Parameters
     ----------
-    rows : Rows
     normalize : "l2" or None
         "l2": rows of unit length, wherever they go.
     on_bad_rows : "raise" or "skip"

@@ -27,7 +27,6 @@ async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Cou
         The job's.
     task : str
         That had the chunk, and nothing else; empty if what was lost was no task.
-    chunk : int
     forgiven : Counter
         How often this has been found of each chunk; counted here.
     """

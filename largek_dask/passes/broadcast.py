@@ -27,7 +27,6 @@ class Broadcaster:
 
     Parameters
     ----------
-    network : Network
     workers : Workers
         Tell who is still there.
     """
@@ -41,8 +40,6 @@ class Broadcaster:
 
         Parameters
         ----------
-        value
-        addresses : collection of str
         turn : int, optional
             Whose turn it is to be the first: not always the same one has most to send.
 

@@ -238,7 +238,6 @@ def name_bad_columns(rows: Rows, x: Table) -> str:
 
     Parameters
     ----------
-    rows : Rows
     x : (n, d) or sparse
         Some of these rows.
 

@@ -129,7 +129,6 @@ class ClusterPasses(BasePasses):
     rows : Rows
         Rows that live in this process are written once to a temporary store, which has to be
         where workers can open it (``largek.passes.spill-folder``).
-    client : distributed.Client
     memory_limit : int, optional
         Budget of row state in bytes, per worker.
     options

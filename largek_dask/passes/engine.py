@@ -96,7 +96,6 @@ class Engine:
 
     Parameters
     ----------
-    rows : Rows
     n_threads : int
         Computing threads.
     state_limit, cache_limit : callable
@@ -141,8 +140,6 @@ class Engine:
 
         Parameters
         ----------
-        spec : PassSpec
-        chunks : iterable of int
         replay : tuple of tuples, optional
             Broadcasts that rebuild a missing row state. None: not at hand; the chunks that need
             them wait (``ticket.waiting``) until :meth:`supply`.
@@ -234,7 +231,6 @@ class Engine:
 
         Parameters
         ----------
-        ticket : Ticket
         stop : callable
             Asked between chunks; an error that it returns ends the pass.
         until : float, optional

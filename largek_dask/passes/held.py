@@ -29,10 +29,8 @@ class HeldRows(Rows):
 
     Parameters
     ----------
-    n_features : int
     dtype : numpy.dtype
         What is computed with; pieces may hold a smaller type.
-    is_sparse : bool
     whole : TakenRows, optional
         All rows that there will ever be, in one piece: it is cut into chunks.
     """

@@ -33,13 +33,7 @@ class Leavers:
         """When who is not there any more was first missed, by the event loop's clock."""
 
     def note(self, there: Collection[str], connections: Any) -> None:
-        """Take over who is there now, and end what is being asked of those who were.
-
-        Parameters
-        ----------
-        there : collection of str
-        connections : distributed.core.ConnectionPool
-        """
+        """Take over who is there now, and end what is being asked of those who were."""
         now = asyncio.get_running_loop().time()
         self._since.update(dict.fromkeys(self._seen.difference(there), now))
         self._seen = set(there)

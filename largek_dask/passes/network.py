@@ -110,7 +110,6 @@ class Network:
 
     Parameters
     ----------
-    client : distributed.Client
     job : str
         Part of every task's name.
     pick : Pick, optional
@@ -137,7 +136,6 @@ class Network:
 
         Parameters
         ----------
-        work : coroutine
         check : callable, optional
             Called in this thread every now and then; what it raises cancels ``work``.
 

@@ -111,7 +111,6 @@ def lacking(pick: Pick, n_able: int, tags: Iterable[Collection[str]]) -> str:
 
     Parameters
     ----------
-    pick : Pick
     n_able : int
         Workers that the job may use.
     tags : iterable of collection of str

@@ -23,7 +23,6 @@ def place(
     ----------
     owner : mapping of int to str
         Owners so far; may name chunks not asked for and workers that are gone.
-    chunks : iterable of int
     workers : mapping of str to int
         Threads by address; at least one worker.
 
@@ -100,7 +99,6 @@ def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> i
 
     Parameters
     ----------
-    job : str
     limits : mapping of str to int
         Bytes that each job might keep if it were alone.
     wanted : mapping of str to int

@@ -27,7 +27,6 @@ class ProgressTeller:
     ----------
     ask : callable
         Gives chunks that are done, and all of the pass; called often by any thread.
-    tell : Tell
     """
 
     def __init__(self, ask: Callable[[], tuple[int, int]], tell: Tell) -> None:

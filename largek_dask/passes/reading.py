@@ -47,10 +47,8 @@ class ChunkReader:
 
     Parameters
     ----------
-    rows : Rows
     store : RowStateStore
         Keeps the permutations of shares that are not kept, within its budget.
-    cache : ChunkCache
     """
 
     def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
@@ -117,7 +115,6 @@ class ChunkReader:
 
         Parameters
         ----------
-        block : Block
         span : Span
             Those that the pass asks for, or others (a replay's).
         again : bool

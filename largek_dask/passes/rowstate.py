@@ -79,10 +79,8 @@ class RowStateStore:
 
         Parameters
         ----------
-        name : str
         epoch : int
             Number of the run that uses the name; the states of other runs are dropped.
-        generation : int
         """
         with self._lock:
             if self._epochs.get(name) != epoch:

@@ -29,12 +29,7 @@ CONNECT_SECONDS = 3.0
 
 
 class Spreader:
-    """A worker's part in the tree.
-
-    Parameters
-    ----------
-    worker : distributed.Worker
-    """
+    """A worker's part in the tree."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker

@@ -57,7 +57,6 @@ class Subset(LocalPasses):
     ----------
     of : BasePasses
         Over the table that the rows are of. Passes over a subset end where its own would.
-    rows : HeldRows
     own_weights : bool
         Weights and the grid of sums are not those of the table.
     own_features : bool
