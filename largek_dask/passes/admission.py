@@ -22,8 +22,13 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.picking import Pick, declared, lacking, picked
 from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
+from largek_dask.passes.worker_selection import (
+    WorkerSelection,
+    current_selection,
+    declared_row_state,
+    explain_shortage,
+)
 
 __all__ = ["Workers", "check_workers", "differences", "told_of"]
 
@@ -74,7 +79,7 @@ class Workers:
         Budget of row state in bytes, per worker.
     say : callable
         ``say(kind, message)``, for what a user should know meanwhile.
-    pick : Pick, optional
+    pick : WorkerSelection, optional
         Which of them the job may use, at least and at most.
     """
 
@@ -84,7 +89,7 @@ class Workers:
         rows: Rows,
         memory_limit: int | None,
         say: Callable[[str, str], None],
-        pick: Pick | None = None,
+        pick: WorkerSelection | None = None,
     ) -> None:
         self._network = network
         self._where = rows.location
@@ -96,7 +101,7 @@ class Workers:
             memory_limit=memory_limit,
             cache_bytes=int(config.get("passes.cache-bytes")),
             service_job=current_job(),
-            declared=declared(),
+            declared=declared_row_state(),
         )
         self._versions = versions()
         self.state_limit: int | None = None
@@ -176,7 +181,7 @@ class Workers:
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
             if self._pick is not None:
-                ready = self._pick.of(ready, present)
+                ready = self._pick.choose(ready, present)
             if begin and found:
                 self._raise_if_all_are_unfit(found)
             self._tell(len(ready))
@@ -195,7 +200,7 @@ class Workers:
             if self._short != self._told:
                 # Again where something else has been said meanwhile.
                 self._short = self._told
-                why = lacking(self._pick, len(ready), self._tags)
+                why = explain_shortage(self._pick, len(ready), self._tags)
                 self._say("waiting", f"{why}; waiting for more")
             await asyncio.sleep(WAIT_SECONDS)
         if self._short is not None:
@@ -365,7 +370,7 @@ class Workers:
         if not n_ready and reasons:
             self._say("waiting", f"no worker can take work: {reasons}; waiting for one")
         elif not n_ready and self._pick is not None:
-            why = lacking(self._pick, 0, self._tags)
+            why = explain_shortage(self._pick, 0, self._tags)
             self._say("waiting", f"{why}; waiting for one")
         elif not n_ready:
             self._say("waiting", "the cluster has no workers; waiting for one")
@@ -416,8 +421,8 @@ def check_workers(client: Client, rows: Rows, seconds: float) -> None:
     VersionMismatchError, DataError
         See :meth:`Workers.ready`.
     """
-    network = Network(client, uuid4().hex[:12], picked())
-    workers = Workers(network, rows, None, lambda kind, message: None, picked())
+    network = Network(client, uuid4().hex[:12], current_selection())
+    workers = Workers(network, rows, None, lambda kind, message: None, current_selection())
     until = time.monotonic() + seconds
 
     def check() -> None:

@@ -23,11 +23,10 @@ from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
-from largek_dask.passes.collected import fetch
-from largek_dask.passes.progress import ProgressTeller, Tell
+from largek_dask.passes.gather import fetch
 from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.statistics import scan_chunk
-from largek_dask.passes.telemetry import PassReport
+from largek_dask.passes.telemetry import PassReport, ProgressTeller, Tell
 from largek_dask.retry import TICK_SECONDS, retry
 
 if TYPE_CHECKING:

@@ -28,15 +28,13 @@ from largek_dask.kernels.threads import Threads
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
-from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.local import driver_cpus
 from largek_dask.passes.network import Network, require_open
-from largek_dask.passes.picking import picked
-from largek_dask.passes.placement import place, ranges, shares
+from largek_dask.passes.placement import Pace, Stragglers, place, ranges, shares
+from largek_dask.passes.poison_chunks import may_be_anothers
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
-from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.passes.waiting import Lost, attended
 from largek_dask.passes.worker import (
@@ -50,6 +48,7 @@ from largek_dask.passes.worker import (
     take_total,
     work,
 )
+from largek_dask.passes.worker_selection import current_selection
 from largek_dask.points import at
 
 __all__ = ["ClusterPasses"]
@@ -171,7 +170,7 @@ class ClusterPasses(BasePasses):
             )
         super().__init__(rows, **options)
         self.job = uuid4().hex[:12]
-        pick = picked()
+        pick = current_selection()
         self._network = Network(client, self.job, pick)
         self._workers = Workers(self._network, rows, memory_limit, self._say, pick)
         self._broadcaster = Broadcaster(self._network, self._workers)

@@ -19,10 +19,9 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
-from largek_dask.passes.leaving import Leavers, end_connections
-from largek_dask.passes.picking import Pick, picked
-from largek_dask.passes.sparing import spare_copies
-from largek_dask.passes.spreading import SPREAD
+from largek_dask.passes.broadcast import SPREAD, spare_copies
+from largek_dask.passes.disconnect import Leavers, end_connections
+from largek_dask.passes.worker_selection import WorkerSelection, current_selection
 from largek_dask.points import at
 
 __all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
@@ -87,7 +86,7 @@ def unreachable(error: OSError) -> ClusterError:
 def workers_known_to(client: Client) -> dict[str, Any]:
     """What the scheduler says of each worker, by address; not for the client's event loop.
 
-    Inside of ``picking`` of those that may be used.
+    Inside of ``use_selection``, of those selected.
 
     Raises
     ------
@@ -99,7 +98,7 @@ def workers_known_to(client: Client) -> dict[str, Any]:
         found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     except OSError as error:
         raise unreachable(error) from error
-    pick = picked()
+    pick = current_selection()
     if pick is None:
         return found
     return {a: about for a, about in found.items() if pick.allows(about.get("resources") or ())}
@@ -112,11 +111,11 @@ class Network:
     ----------
     job : str
         Part of every task's name.
-    pick : Pick, optional
+    pick : WorkerSelection, optional
         Tasks run on no other workers than these.
     """
 
-    def __init__(self, client: Client, job: str, pick: Pick | None = None) -> None:
+    def __init__(self, client: Client, job: str, pick: WorkerSelection | None = None) -> None:
         self.client = client
         self.job = job
         self.pick = pick

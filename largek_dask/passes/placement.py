@@ -1,14 +1,24 @@
-"""What goes to whom.
+"""Place chunks on workers, share the memory of a process between jobs, and find stragglers.
 
-Which worker owns which chunk: sticky, balanced by threads, moving no more than it must. How much of
-a process's memory each job may keep: as much as it has use for, as far as it does.
+Placement is sticky, balanced by threads, and moves as few chunks as possible. A straggler keeps a
+pass waiting for a multiple of what the others needed. Results do not depend on the worker that
+computes a chunk, so a wrong guess costs time only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["place", "ranges", "room_of", "shares", "unranges"]
+from largek_dask import config
+
+__all__ = ["Pace", "Stragglers", "place", "ranges", "room_of", "shares", "unranges"]
+
+FACTOR = 4.0
+"""A straggler takes longer than this times the others' median; not tuned."""
+FIRST_SECONDS = 30.0
+"""Time without chunks of a straggler; doubles each time that it is one again."""
 
 
 def place(
@@ -117,3 +127,51 @@ def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> i
         left -= given
         others += 0 if name == job else given
     return min(limits[job], max(limits.values()) - others)
+
+
+class Pace:
+    """Durations of the shares of a pass, which are all handed out at the same time."""
+
+    def __init__(self, n_shares: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._n_shares = n_shares
+        self._clock = clock
+        self._begin = clock()
+        self._done: list[float] = []
+
+    def done(self) -> None:
+        """Note that a share has come back."""
+        self._done.append(self._clock() - self._begin)
+
+    def is_over(self) -> str | None:
+        """Return why workers that are not done now are stragglers; None if they are not yet.
+
+        At least half of the shares have come back, and the others take much longer.
+        """
+        if not self._done or 2 * len(self._done) < self._n_shares:
+            return None
+        others = statistics.median(self._done)
+        waited = self._clock() - self._begin
+        if waited <= max(float(config.get("passes.straggler-seconds")), FACTOR * others):
+            return None
+        return f"has not answered for {waited:.0f} s, and the others needed {others:.1f} s"
+
+
+class Stragglers:
+    """Workers that get no chunks for a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        self._penalty: dict[str, float] = {}
+
+    def add(self, address: str) -> None:
+        """Note that a worker is a straggler."""
+        penalty = self._penalty.get(address, FIRST_SECONDS)
+        self._penalty[address] = 2 * penalty
+        self._until[address] = self._clock() + penalty
+
+    def left_out(self, workers: dict[str, int]) -> dict[str, int]:
+        """Return the workers without stragglers; all of them if there are no others."""
+        now = self._clock()
+        able = {a: n for a, n in workers.items() if self._until.get(a, now) <= now}
+        return able or workers

@@ -26,10 +26,9 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.sampling import settle_places, share_of_all
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.chunks import JOINED
-from largek_dask.passes.held import HeldRows
-from largek_dask.passes.memory import empty_rows
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.rowstate import Arrays, RowStateStore
+from largek_dask.passes.taken_rows import HeldRows, empty_rows
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]

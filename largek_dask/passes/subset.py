@@ -30,7 +30,7 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.projection import project
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
-from largek_dask.passes.collected import (
+from largek_dask.passes.gather import (
     CollectedRows,
     CollectedShares,
     collect_projected,
@@ -38,10 +38,10 @@ from largek_dask.passes.collected import (
     collect_spaced,
     some_rows,
 )
-from largek_dask.passes.held import HeldRows
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
+from largek_dask.passes.taken_rows import HeldRows
 
 __all__ = ["Asked", "Subset", "Subsets"]
 

@@ -21,12 +21,12 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from largek_dask.context import working_for
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
+from largek_dask.passes.broadcast import Spreader
 from largek_dask.passes.engine import Engine, Ticket
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.placement import room_of, unranges
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec, total_of
-from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.version import __version__
