@@ -1,4 +1,4 @@
-"""Columns by their names: which are meant, in which order, and rows that show only these."""
+"""Select, order and name columns; find an index that has become a column."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.csr_blocks import block_of
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, DataWarning, ParameterError, warn
-from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = [
     "WRITTEN",
-    "ColumnRows",
     "Selection",
     "as_option",
     "check_still_counts",
@@ -294,67 +291,3 @@ def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> li
         f"{first_difference(fitted, found)}.{told} Give the columns of the fit "
         f"({listed(fitted)}) by these names, in any order, and no others."
     )
-
-
-class ColumnRows(Rows):
-    """Some columns of other rows, or all of them in another order.
-
-    Parameters
-    ----------
-    rows : Rows
-        Dense or sparse.
-    columns : sequence of int
-        Positions of columns in ``rows``, each at most once.
-    """
-
-    def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
-        self._rows = rows
-        self._columns = np.asarray(columns, np.intp)
-        super().__init__(
-            n_features=len(self._columns),
-            dtype=rows.dtype,
-            chunk_table=rows.chunk_table,
-            location=rows.location,
-            weight=rows.weight,
-        )
-        self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
-        self.shuffled = rows.shuffled
-        self.missing_note = rows.missing_note
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows together; of sparse ones at most."""
-        return self._rows.nbytes if self.is_sparse else super().nbytes
-
-    def _find_names(self) -> tuple[str, ...] | None:
-        names = self._rows.feature_names
-        return None if names is None else tuple(names[place] for place in self._columns)
-
-    def _load(self, i: int, start: int, stop: int) -> Any:
-        return self._picked(self._rows.read(i))
-
-    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``."""
-        return self._rows.stretch(i, begin, end)
-
-    def read_part(self, i: int, begin: int, end: int) -> Any:
-        """``read(i)[begin:end]``; reads no more than the :meth:`stretch` of these rows."""
-        x = self._picked(self._rows.read_part(i, begin, end))
-        return self._checked(i, x, end - begin)
-
-    def _picked(self, x: Any) -> Any:
-        if not isinstance(x, SparseBlock):
-            return x[:, self._columns]
-        place = np.full(self._rows.n_features, -1, np.int32)
-        place[self._columns] = np.arange(len(self._columns), dtype=np.int32)
-        indices = place[x.indices[x.stored]]
-        kept = indices >= 0
-        indptr = np.concatenate([[0], np.cumsum(kept)])[x.indptr - x.indptr[0]]
-        return block_of(x.data[x.stored][kept], indices[kept], indptr, self.n_features)
-
-    def _stamps(self) -> list[str] | None:
-        return self._rows._stamps()
-
-    def describe_source(self, location: str | None) -> str:
-        """As the rows are called."""
-        return self._rows.describe_source(location)

@@ -10,6 +10,7 @@ from largek_dask.data.columns import listed
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import reading
 from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.errors import DataError
 
@@ -41,16 +42,9 @@ class HDF5Rows(SlicedRows):
         return self._where
 
     def _load(self, i: int, start: int, stop: int) -> Any:
-        try:
+        advice = "open the file again; if it is damaged, take another copy."
+        with reading(self.name_chunk(i), advice):
             return self._source[start:stop]
-        except MemoryError:
-            raise
-        except Exception as error:
-            # filters and drivers raise errors of their own kinds
-            raise DataError(
-                f"{self.name_chunk(i)} cannot be read: {error}. Open the file again; if it is "
-                "damaged, take another copy."
-            ) from error
 
 
 def open_hdf5(

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.columns import Selection, as_option, listed
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.missing import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import (
+    CSRWriter,
     StoreWriter,
     refuse_existing,
     refuse_file,

@@ -29,8 +29,7 @@ from largek_dask.data.stores import (
     read_stored,
 )
 from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
-from largek_dask.data.weighted_store import own_weights
-from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
+from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows, own_weights
 from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]

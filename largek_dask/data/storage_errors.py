@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from largek_dask import config
+from largek_dask.errors import DataError, OutputError
 from largek_dask.retry import retry
 
-__all__ = ["Trouble", "retry_io", "trouble", "unanswered"]
+__all__ = ["Trouble", "reading", "retry_io", "trouble", "unanswered", "writing"]
 
 T = TypeVar("T")
 
@@ -119,3 +121,28 @@ def _plain(error: Exception) -> OSError:
         number = error.errno
     # The timeout error of fsspec has no message.
     return OSError(number or errno.EIO, f"{type(error).__name__}: {str(error) or error.__cause__}")
+
+
+@contextmanager
+def reading(what: str, advice: str = "check that it is whole and may be read.") -> Iterator[None]:
+    """Raise a ``DataError`` that names ``what`` for errors of codecs and drivers, of any class."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{what} cannot be read: {reason}; {advice}") from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise an ``OutputError`` that names ``what`` for errors of drivers, of any class."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"{what} cannot be written: {error}; check space and permissions there."
+        ) from error

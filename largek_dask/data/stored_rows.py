@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import zarr
@@ -14,13 +14,24 @@ from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
 from largek_dask.errors import DataError
 
-__all__ = ["StoredRows", "name_node", "names_in_anndata"]
+__all__ = ["Address", "StoredRows", "name_node", "names_in_anndata"]
 
 
 def name_node(kind: str, location: str | None, component: str | None) -> str:
     """URL and component of a node of a store, for messages."""
     where = kind if location is None else location
     return f"{where}/{component}" if component else where
+
+
+class Address(TypedDict, total=False):
+    """Place of a node of a store, and the weights of its rows."""
+
+    location: str | None
+    """URL or absolute path of the store; None if only this process has it."""
+    component: str | None
+    """Path of the node inside the store."""
+    storage_options: Mapping[str, Any] | None
+    weight: Column | None
 
 
 class StoredRows(Rows):
@@ -36,14 +47,8 @@ class StoredRows(Rows):
         Of one number.
     chunk_rows : int
         Rows of a reading chunk.
-    location : str or None
-        URL or absolute path of the store, None if only this process has it.
-    component : str or None
-        Path of the node inside the store.
-    storage_options : mapping or None
-        Passed to fsspec.
-    weight : Column or None
-        Row weights.
+    location, component, storage_options, weight
+        See :class:`Address`.
     """
 
     _notes: Mapping[str, Any]
@@ -58,10 +63,10 @@ class StoredRows(Rows):
         shape: tuple[int, int],
         dtype: np.dtype[Any],
         chunk_rows: int,
-        location: str | None,
-        component: str | None,
-        storage_options: Mapping[str, Any] | None,
-        weight: Column | None,
+        location: str | None = None,
+        component: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        weight: Column | None = None,
     ) -> None:
         self.component = component
         self.storage_options = dict(storage_options) if storage_options else None

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
     WRITTEN,
-    ColumnRows,
     Selection,
     check_still_counts,
     first_difference,
@@ -26,6 +25,7 @@ from largek_dask.data.columns import (
     not_told_from_index,
     noted_as_index,
 )
+from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
 from largek_dask.data.missing import Missing

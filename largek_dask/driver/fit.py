@@ -17,7 +17,7 @@ from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.compile_ahead import compiles_ahead, is_worth_it
 from largek_dask.driver.compile_watch import CompileWatch

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.durable import make_folders, sync_folder, sync_tree
-from largek_dask.data.storage_errors import retry_io, unanswered
+from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import (
     filesystem,
     is_local,
@@ -341,12 +341,8 @@ class Folder:
     def _write_small(self, name: str, data: bytes, *, is_durable: bool) -> None:
         self._may_write()
         target = self.path(name)
-        try:
+        with writing(f"{self.url}/{name}"):
             retry_io(lambda: self._published(target, data, is_durable))
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _published(self, target: str, data: bytes, is_durable: bool) -> None:
         self._make_parent(target)
@@ -375,7 +371,7 @@ class Folder:
         """
         self._may_write()
         target = self.path(name)
-        try:
+        with writing(f"{self.url}/{name}"):
             if self.is_local:
                 self._make_parent(target)
                 with self._unfinished(target, write) as unfinished:
@@ -388,10 +384,6 @@ class Folder:
                 retry_io(lambda: self._sent(unfinished, target))
             finally:
                 os.remove(unfinished)
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _sent(self, source: str, target: str) -> None:
         """Send a file: one upload to an object store; elsewhere under another name first."""
@@ -424,12 +416,8 @@ class Folder:
         """
         self._may_write()
         target = self.path(name)
-        try:
+        with writing(f"{self.url}/{name}"):
             return retry_io(lambda: self._created(target, data))
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _created(self, target: str, data: bytes) -> bool:
         self._make_parent(target)
@@ -531,7 +519,7 @@ class Folder:
             It cannot be written.
         """
         self._may_write()
-        try:
+        with writing(f"{self.url}/{name}"):
             group = retry_io(lambda: self._new_group(name))
             # One array at a time: a store that fails now and then never takes all in one go.
             records = {
@@ -542,10 +530,6 @@ class Folder:
                 # Not tried again: what a failed sync has lost a second one takes for written.
                 sync_tree(self.path(name))
             return records
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _new_group(self, name: str) -> zarr.Group:
         self._removed(name)

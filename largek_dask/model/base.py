@@ -24,8 +24,8 @@ import zarr
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.columns import ColumnRows, equal_names, listed, order_by_name
-from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.columns import equal_names, listed, order_by_name
+from largek_dask.data.derived_rows import ColumnRows, DitheredRows
 from largek_dask.data.durable import declare
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows

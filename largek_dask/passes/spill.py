@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_rows import CSRRows
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.store_writer import CSRWriter
 from largek_dask.data.stores import is_local, normalize, open_node
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import OutputError
