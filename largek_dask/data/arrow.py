@@ -25,8 +25,6 @@ class ArrowColumns:
     ----------
     places : sequence of int
         Positions of the columns, in the order in which they are taken.
-    where : str
-        What messages call the table.
     missing : callable
         Of the columns at some positions, those that have missing values.
     table : pyarrow.Table or pyarrow.RecordBatch, optional
@@ -123,7 +121,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Whether values of a column, or in its lists, are missing."""
+    """Return True if values of a column, or in its lists, are missing."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)

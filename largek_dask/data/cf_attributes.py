@@ -50,11 +50,6 @@ class CFDecoding:
     def of(cls, array: Any, where: str) -> CFDecoding | None:
         """The decoding of a Zarr array or HDF5 dataset; None where numbers mean themselves.
 
-        Parameters
-        ----------
-        where : str
-            What messages call it.
-
         Raises
         ------
         DataError
@@ -134,11 +129,6 @@ class _Decoded:
 def decoded(array: Any, where: str) -> Any:
     """An array in a file as its attributes mean it; anything else is returned as it is.
 
-    Parameters
-    ----------
-    where : str
-        What messages call it.
-
     Returns
     -------
     object
@@ -170,7 +160,6 @@ def _missing_of(array: Any, name: str) -> Any:
 
 
 def _numbers(value: Any, name: str, where: str) -> list[Any]:
-    """The numbers in an attribute."""
     if value is None:
         return []
     if isinstance(value, (str, bytes)):
@@ -221,7 +210,7 @@ def _with_sign(disk: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
 
 
 def _as_stored(value: Any, disk: np.dtype[Any], stored: np.dtype[Any]) -> Any:
-    """A number as it would be stored; None if it cannot be."""
+    """Return a number as it would be stored; None if it cannot be."""
     if stored.kind == "f":
         with np.errstate(over="ignore"):
             number = np.asarray(value).astype(stored)[()]

@@ -108,7 +108,7 @@ class Selection:
         return self.columns is not None or bool(self.drop)
 
     def says(self, name: str) -> bool:
-        """Whether it was said what becomes of this column."""
+        """Return True if this column is selected or dropped by name."""
         return self.columns is not None or name in self.drop
 
     def places(self, names: Sequence[str], where: str) -> list[int]:
@@ -118,8 +118,6 @@ class Selection:
         ----------
         names : sequence of str
             What the columns of the table are called.
-        where : str
-            What messages call the table.
 
         Raises
         ------
@@ -172,7 +170,7 @@ def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether pandas may have written an index as a column of this name."""
+    """Return True if pandas may have written an index as a column of this name."""
     return INDEX.fullmatch(name) is not None
 
 
@@ -263,8 +261,6 @@ def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> li
     ----------
     fitted, found : sequence of str
         Names of the fit and of the table.
-    where : str
-        What messages call the table.
 
     Raises
     ------

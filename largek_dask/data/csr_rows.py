@@ -28,7 +28,7 @@ MIN_CHUNK_ROWS = 256
 
 
 def is_sparse_group(group: Any) -> bool:
-    """Whether a Zarr group is a sparse matrix."""
+    """Return True if a Zarr group is a sparse matrix."""
     return all(name in group for name in ("data", "indices", "indptr"))
 
 

@@ -135,7 +135,6 @@ def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
 
 
 def _files(array: zarr.Array[Any], start: int, stop: int) -> Iterator[str]:
-    """Paths of the stored chunks of some rows."""
     assert isinstance(array.store, LocalStore)
     for key in stored_keys(array, start, stop):
         yield os.path.join(array.store.root, *array.path.split("/"), *key.split("/"))

@@ -100,7 +100,6 @@ def open_hdf5(
 
 
 def _only_table(group: Any, where: str) -> str:
-    """Path of the table that a group obviously stands for."""
     if "X" in group:
         return "X"
     tables = [name for name, node in _members(group) if getattr(node, "ndim", 0) == 2]
@@ -130,13 +129,12 @@ def _members(group: Any) -> list[tuple[str, Any]]:
 
 
 def _shown(group: Any) -> str:
-    """The tables in a group, for messages."""
     names = [name for name, node in _members(group) if hasattr(node, "keys") or node.ndim >= 2]
     return listed(names) if names else "there is none"
 
 
 def is_of_variables(component: str | None) -> bool:
-    """Whether the columns of a table in AnnData's layout are its variables (None: that of X)."""
+    """Return True if the columns of a table in AnnData's layout are its variables."""
     return component in (None, "X") or str(component).startswith("layers/")
 
 
@@ -174,7 +172,6 @@ def table_in_anndata(data: Any, component: str | None) -> Any:
 
 
 def _tables_of(data: Any) -> Iterator[tuple[str, Any]]:
-    """The tables of rows in an AnnData object, by the names that they have in a store."""
     if data.X is not None:
         yield "X", data.X
     for part in ("layers", "obsm"):

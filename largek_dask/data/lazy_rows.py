@@ -155,7 +155,6 @@ class _ArrayBlocks:
 
 
 def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse a block that differs from what its dask array declares."""
     native_dtype(x.dtype, "it")
     if told := difference(x, shape, dtype):
         raise DataError(
@@ -169,8 +168,6 @@ def _count_rows(block: Any) -> NDArray[np.int64]:
 
 
 class _FrameBlocks:
-    """Partitions of a dask DataFrame."""
-
     part = "partition"
 
     def __init__(self, frame: Any) -> None:
@@ -218,7 +215,6 @@ class _FrameBlocks:
         )
 
     def _other_types(self, part: Any) -> str:
-        """Types of columns that are not those that are declared, in words."""
         declared = self._frame.dtypes.tolist()
         told = [
             f"{str(name)!r} as {kind} instead of {wanted}"

@@ -55,13 +55,7 @@ def memory_table(
 
 
 def refuse_masked_rows(array: Any) -> None:
-    """Refuse rows under a mask.
-
-    Raises
-    ------
-    DataError
-        See :func:`~largek_dask.data.rows.refuse_masked`.
-    """
+    """Refuse rows under a mask."""
     refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
 
 

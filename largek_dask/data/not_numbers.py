@@ -96,12 +96,12 @@ def _code(library: str, what: str, names: Sequence[str]) -> str:
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a column is called as those are that only name the rows."""
+    """Return True if a column is called as those are that only name the rows."""
     return ID.fullmatch(name) is not None
 
 
 def counts_rows(values: Sequence[Any]) -> bool:
-    """Whether the first values of a column are whole numbers that rise by one, as ids do."""
+    """Return True if the first values of a column are whole numbers that rise by one, as ids do."""
     if len(values) < LEAST_DIFFERENT or any(type(value) is not int for value in values):
         return False
     return list(values) == list(range(values[0], values[0] + len(values)))
@@ -140,7 +140,7 @@ def _is_list(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether Python makes a float of a value."""
+    """Return True if Python makes a float of a value."""
     if _is_list(value):
         return False
     try:
@@ -191,8 +191,6 @@ def not_numbers(
 
     Parameters
     ----------
-    where : str
-        What messages call the table.
     columns : mapping
         What each of them holds instead, by its name.
     library : str

@@ -212,13 +212,7 @@ def _load_npz(file: Any, where: str, component: str | None, weight: Column | Non
 
 
 def _check_members(file: Any) -> None:
-    """Refuse an archive with an array that claims more than the archive can hold.
-
-    Raises
-    ------
-    ValueError
-        There is one.
-    """
+    """Refuse an archive with an array that claims more than the archive can hold."""
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):

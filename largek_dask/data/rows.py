@@ -72,9 +72,9 @@ class Rows(ABC):
     """
 
     is_sparse: ClassVar[bool] = False
-    """Whether ``read`` returns sparse rows."""
+    """True if ``read`` returns sparse rows."""
     shuffled: bool = False
-    """Whether the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
+    """True if the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
     rows is then a random sample, and a share of a chunk is its first rows as they lie."""
     missing_note: str = ""
     """Stored numbers that are read as NaN, for messages; empty if there are none."""
@@ -234,7 +234,6 @@ class Rows(ABC):
         return self.read(i)[begin:end]
 
     def _checked(self, i: int, x: Any, n: int) -> Any:
-        """What was loaded, in the form that ``read`` promises."""
         if isinstance(x, SparseBlock):
             return x
         x = np.asarray(x)
@@ -389,12 +388,12 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
+    """Return True if a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
     return dtype.isbuiltin == 2
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Whether rows are of another shape than declared, or of a type that would not fit; in words.
+    """Describe how rows differ from the declared shape and type, if they do.
 
     Parameters
     ----------
@@ -429,11 +428,6 @@ def refuse_masked(values: Any, what: str, fill: str) -> None:
         How the message calls it.
     fill : str
         What it says how to fill it.
-
-    Raises
-    ------
-    DataError
-        ``values`` is a ``numpy.ma.MaskedArray``, whether or not anything is masked.
     """
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
@@ -448,11 +442,6 @@ def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> No
         What messages call the source.
     array : str
         Code that makes an array with a method ``reshape`` of it.
-
-    Raises
-    ------
-    DataError
-        ``shape`` has not two entries.
     """
     if len(shape) == 2:
         return

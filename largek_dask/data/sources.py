@@ -15,7 +15,7 @@ from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
-from largek_dask.data.missing import Missing, check_missing, check_stored
+from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import retry_io
@@ -167,7 +167,6 @@ def _open(
 
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
-    """Rows of something in memory, or of a lazy collection."""
     if is_of(source, "xarray", "DataArray"):
         from largek_dask.data.xarray_rows import xarray_rows
 
@@ -187,7 +186,7 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Whether something is a sparse matrix in memory."""
+    """Return True if something is a sparse matrix in memory."""
     return hasattr(source, "tocsr")
 
 
@@ -261,7 +260,6 @@ def _open_url(
 
 
 def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
-    """The error for files that are read as a stream only."""
     one = isinstance(source, str)
     files = source if one else " ".join(map(str, source[:3])) + (" ..." if len(source) > 3 else "")
     return DataError(
@@ -311,7 +309,6 @@ def _address(node: Any) -> dict[str, Any]:
 
 
 def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:
-    """Row weights from an array-like, a dask collection or a URL."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, (str, os.PathLike)):

@@ -59,13 +59,7 @@ FILES = (
 
 
 def refuse_file(out: str) -> None:
-    """Refuse a store's name that says that it is a file of another format.
-
-    Raises
-    ------
-    ParameterError
-        It does; the message says what to call the store.
-    """
+    """Refuse a store's name that says that it is a file of another format."""
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
@@ -77,13 +71,7 @@ def refuse_file(out: str) -> None:
 def refuse_existing(
     out: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False
 ) -> None:
-    """Refuse an output that exists, or with ``force`` one that is no Zarr store.
-
-    Raises
-    ------
-    OutputError
-        The message says what is in the way. Nothing has been touched.
-    """
+    """Refuse an output that exists, or with ``force`` one that is no Zarr store."""
     try:
         fs, path = filesystem(out, storage_options)
         # another process may have written since this one listed
@@ -120,7 +108,7 @@ def refuse_existing(
 
 
 def _is_unfinished(fs: Any, path: str) -> bool:
-    """Whether a store says that its writing has not ended, or says nothing any more."""
+    """Return True if a store says that its writing has not ended, or says nothing any more."""
     try:
         notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
         return notes.get("complete") is False
@@ -445,8 +433,6 @@ class CSRWriter:
 
 
 class _Grown:
-    """A Zarr array of one dimension that grows by whole chunks."""
-
     def __init__(self, group: Any, name: str, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
         self._array = group.create_array(

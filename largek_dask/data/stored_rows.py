@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 import zarr
 
-from largek_dask.data.missing import Missing, check_stored
+from largek_dask.data.missing_chunks import Missing, check_stored
 from largek_dask.data.rows import Column, Rows, regular_table
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
@@ -82,17 +82,10 @@ class StoredRows(Rows):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the writer has noted that all chunks are stored."""
         return bool(self._notes.get("complete"))
 
     def check_stored(self, missing: Missing) -> None:
-        """Count the chunks that the store lacks, unless its writer has noted that none is missing.
-
-        Raises
-        ------
-        DataError
-            See :func:`~largek_dask.data.missing.check_stored`.
-        """
+        """Check for missing chunks, unless the writer has noted that all are stored."""
         # A group of an HDF5 file has no chunks that somebody could have lost.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
@@ -131,7 +124,6 @@ class StoredRows(Rows):
 
 
 def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
-    """The rows of ``node``, or of what lies at the address in ``options``."""
     if node is None:
         address = (options[name] for name in ("location", "component", "storage_options"))
         node = open_node(*address)
@@ -139,7 +131,6 @@ def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group_at(store: Any, path: str) -> Any:
-    """The group at a path of a store; nothing where there is none."""
     try:
         return zarr.open_group(store, path=path, mode="r")
     except FileNotFoundError:

@@ -67,13 +67,7 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Refuse an address with a secret in it: addresses are written into models, logs and events.
-
-    Raises
-    ------
-    ValueError
-        A user's name or password, or a signature. The text does not repeat it.
-    """
+    """Refuse an address with a secret in it: addresses are written into models, logs and events."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
@@ -112,7 +106,7 @@ def normalize(url: str | os.PathLike[str]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Whether a location that :func:`normalize` made is a path of this machine."""
+    """Return True if a location that :func:`normalize` made is a path of this machine."""
     return split_protocol(location)[0] is None
 
 
@@ -181,7 +175,7 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Whether a file system has something at a path; what it says instead is raised.
+    """Return True if a file system has something at a path; raise its other errors.
 
     To ``exists`` of most of them any error is a no, also that nobody answers.
     """
@@ -290,7 +284,6 @@ def open_node(
 
 
 def _those_in(store: Any) -> str:
-    """What a store holds instead of something that is not there, for a message."""
     try:
         return f", only {members_of(zarr.open_group(store, mode='r'))}"
     except Exception:
@@ -370,7 +363,6 @@ def name_chunk(array: Any, key: str) -> str:
 
 
 def _first_damaged(array: Any, start: int, stop: int) -> str | None:
-    """Key of the first stored chunk among these rows that cannot be read by itself."""
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         try:
             array[(slice(begin, end), *inner)]
@@ -398,7 +390,7 @@ def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
 def _stored_pieces(
     array: Any, start: int, stop: int
 ) -> Iterator[tuple[str, int, int, tuple[slice, ...]]]:
-    """Keys of stored chunks that hold some of these rows, which ones, and which columns."""
+    """Yield the key of each stored chunk with some of these rows, its rows and its columns."""
     sizes = array.shards or array.chunks
     if start >= stop:
         return

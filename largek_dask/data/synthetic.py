@@ -180,8 +180,6 @@ class SyntheticRows(Rows):
 
 
 class _Maker(Protocol):
-    """One kind of data."""
-
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         """Draw what all rows share."""
 
@@ -190,8 +188,6 @@ class _Maker(Protocol):
 
 
 class _Mixture:
-    """Gaussians with diagonal covariance; also its sorted and its far-away form."""
-
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         n_components, n_features = size["n_components"], size["n_features"]
         rank = min(size.get("intrinsic", max(2, n_features // 4)), n_features)
@@ -243,8 +239,6 @@ class _LowRank:
 
 
 class _Duplicates:
-    """A few distinct rows."""
-
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         self._points = draw.standard_normal((size["n_components"], size["n_features"]))
 

@@ -66,7 +66,7 @@ def check_readable(url: str) -> None:
 
 
 def is_paths(source: Any) -> bool:
-    """Whether something is a list of paths."""
+    """Return True if something is a list of paths."""
     return (
         isinstance(source, (list, tuple))
         and bool(source)
@@ -131,7 +131,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Whether a file is no data by its name, or by that of a folder: Spark's and others' notes."""
+    """Return True for names of notes that Spark and others keep beside data."""
     return any(part.startswith((".", "_")) for part in parts)
 
 

@@ -28,7 +28,7 @@ from largek_dask.data.columns import (
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.missing import Missing
+from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
@@ -144,7 +144,6 @@ def _open_file(
     selection: Selection | None,
     header: bool | None,
 ) -> CSVTable | ParquetTable | SvmlightTable:
-    """One file of text or of Parquet."""
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
@@ -193,7 +192,6 @@ def _open_files(
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    """Refuse a file that has other columns than the first one; their order may differ."""
     wanted = like.compared
     missing = [name for name in wanted if name not in set(found)]
     more = [name for name in found if name not in set(wanted)]
@@ -233,7 +231,6 @@ class RowsTable:
 
 
 def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
-    """Some columns of rows, by name, or by number where they have no names."""
     if selection:
         names = rows.feature_names or list(map(str, range(rows.n_features)))
         places = selection.places(names, rows.describe_source(rows.location))
@@ -304,7 +301,6 @@ class CSVTable:
 
     @contextmanager
     def _opened(self) -> Iterator[TextIO]:
-        """The text, with errors of the file as those of this package."""
         try:
             with open_text(self._fs, self._path, self.where) as text:
                 yield text
@@ -544,8 +540,6 @@ class FilesTable:
 
     Parameters
     ----------
-    where : str
-        What messages call all of them.
     location : str or None
         The folder that they are in, if that is what was asked for.
     tables : sequence of CSVTable or ParquetTable
@@ -574,7 +568,6 @@ class FilesTable:
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
-    """Rows of a dataset in an HDF5 file, or of a sparse group in one (AnnData's ``.h5ad``)."""
     h5py = _need("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):

@@ -42,8 +42,6 @@ RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
 
 @dataclass(slots=True)
 class _Ask:
-    """A question to one worker whether it can take part."""
-
     address: str
     answer: asyncio.Future[Any]
     since: float
@@ -61,8 +59,6 @@ class _Absence:
 
 
 class _Unfit(Exception):
-    """A worker cannot take part."""
-
     def __init__(self, kind: Literal["versions", "data"], text: str) -> None:
         super().__init__(text)
         self.kind = kind
@@ -222,7 +218,7 @@ class Workers:
         return self._ready
 
     def takes_tasks(self, address: str) -> bool:
-        """Whether a worker could compute when they were looked at last."""
+        """Return True if a worker could compute when they were looked at last."""
         return address in self._ready
 
     def forget(self, address: str) -> None:
@@ -232,7 +228,7 @@ class Workers:
         self._asks.pop(address, None)
 
     def is_lost(self, address: str, since: float) -> bool:
-        """Whether not to wait for a worker any longer, asked for something at ``since``.
+        """Return True if a worker that was asked at ``since`` is no longer waited for.
 
         The scheduler has removed it: at once. (Dask gives its tasks to another worker, all to the
         same, and to nobody if there is nobody at that moment.) It is silent: at once, too. Or it
@@ -286,7 +282,6 @@ class Workers:
         return present
 
     def _asked_of(self, present: Iterable[str]) -> list[_Ask]:
-        """Questions to all present workers that are not admitted yet."""
         new = [address for address in present if address not in self._admitted]
         for address in new:
             if address not in self._asks:
@@ -324,7 +319,6 @@ class Workers:
                 self._say("waiting", f"{ask.address} has not answered yet; waiting for it")
 
     def _take_answers(self, asked: list[_Ask]) -> None:
-        """Admit workers by their answers, or note why they are not."""
         now = time.monotonic()
         for ask in asked:
             del self._asks[ask.address]
@@ -384,7 +378,6 @@ class Workers:
 
 
 def _patience() -> float:
-    """Seconds without a sign after which a worker is no longer waited for."""
     return float(config.get("passes.silent-seconds"))
 
 
@@ -415,11 +408,6 @@ def check_workers(client: Client, rows: Rows, seconds: float) -> None:
     """Ask the workers that are there whether they can take part in a job over these rows.
 
     Workers that do not answer in time, or are not there yet, are asked when the job begins.
-
-    Raises
-    ------
-    VersionMismatchError, DataError
-        See :meth:`Workers.ready`.
     """
     network = Network(client, uuid4().hex[:12], current_selection())
     workers = Workers(network, rows, None, lambda kind, message: None, current_selection())

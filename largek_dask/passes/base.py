@@ -215,13 +215,6 @@ class BasePasses(ABC):
         It is retried for ``stores.patience-seconds``, with growing pauses. What is missing,
         forbidden or full is waited for, too, once a pass has succeeded. A pass that is retried
         counts every chunk once, as one whose chunks were handed out again does.
-
-        Raises
-        ------
-        CancelledFit
-            See :meth:`raise_if_stopped`.
-        Exception
-            The error of ``call``.
         """
         reported: list[Exception] = []
 

@@ -41,7 +41,7 @@ class Span(NamedTuple):
         return self.order is None and self.end - self.begin == self.of
 
     def holds(self, other: Span) -> bool:
-        """Whether the rows of ``other`` are among these."""
+        """Return True if the rows of ``other`` are among these."""
         if self.whole:
             return True
         return self.order == other.order and self.begin <= other.begin and other.end <= self.end
@@ -124,7 +124,7 @@ class ChunkCache:
         return None if entry is None else entry.part
 
     def holds(self, index: int, span: Span) -> bool:
-        """Whether :meth:`get` would find the rows."""
+        """Return True if :meth:`get` would find the rows."""
         entries = (self._shares.get(index), self._chunks.get(index))
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 

@@ -237,7 +237,6 @@ class ClusterPasses(BasePasses):
         return min(done, current.n_chunks), current.n_chunks
 
     def _note_workers(self) -> None:
-        """Take over what the workers seen last have together."""
         self.n_workers = len(self._workers.seen)
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
@@ -315,7 +314,6 @@ class ClusterPasses(BasePasses):
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
 
     def _handed(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
-        """The missing chunks by worker."""
         # All chunks are placed, whichever the pass asks for: ownership must not follow passes
         # over a few of them.
         if workers != self._placed_on:
@@ -384,7 +382,6 @@ class ClusterPasses(BasePasses):
                     await one.give_up()
 
     async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
-        """Send the payload to workers; a small one travels with every task instead."""
         payload = current.payload
         if current.size * len(workers) <= EMBED_BYTES:
             current.broadcast = payload
@@ -483,7 +480,6 @@ class ClusterPasses(BasePasses):
     # --- large totals -----------------------------------------------------------------------------
 
     async def _tree(self, current: _Pass) -> Any:
-        """Combine totals where they are; only their sum comes here."""
         began = time.perf_counter()
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
@@ -528,7 +524,6 @@ class ClusterPasses(BasePasses):
                         outcome.total, outcome.parked = total, False
 
     async def _forget_lost(self, current: _Pass, lost: Lost) -> None:
-        """Hand out again what was on workers that are gone, and start a broadcast anew."""
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
         current.broadcast = None

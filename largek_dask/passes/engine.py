@@ -209,7 +209,7 @@ class Engine:
     def _order(
         self, state: StateSpec | None, chunks: frozenset[int], replay: object
     ) -> tuple[list[int], list[int]]:
-        """Chunks that can be computed now, and those that need a replay that is not at hand."""
+        """Return the chunks that can be computed now, and those that wait for a replay."""
         order = sorted(chunks)
         if state is None or state.first or replay is not None:
             return order, []
@@ -293,7 +293,6 @@ class Engine:
         return self._pool, self._reader
 
     def _interrupt(self, ticket: Ticket, futures: Sequence[Future[None]]) -> None:
-        """Stop all threads and wait for them, even if Ctrl-C is pressed again meanwhile."""
         ticket.source.stop()
         while True:
             with contextlib.suppress(KeyboardInterrupt):
@@ -342,7 +341,6 @@ class Engine:
     # --- on the threads ---------------------------------------------------------------------------
 
     def _work_apart(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
-        """Take chunk after chunk, beside other threads."""
         report = PassReport()
         try:
             self._work(ticket, slot, report, stop, until)
@@ -353,7 +351,6 @@ class Engine:
     def _work(
         self, ticket: Ticket, slot: int, report: PassReport, stop: Stop, until: float | None
     ) -> None:
-        """Take chunk after chunk, on one thread."""
         while True:
             began = time.perf_counter()
             block = ticket.source.next()

@@ -61,13 +61,7 @@ class _Unsent(NamedTuple):
 
 
 def require_open(client: Client) -> None:
-    """Refuse a client that can reach nobody any more.
-
-    Raises
-    ------
-    ClusterError
-        It has been closed, by whoever made it or because its scheduler did not come back.
-    """
+    """Refuse a client that can reach nobody any more."""
     if client.status in ("closing", "closed"):
         raise ClusterError(
             "the Dask client is closed, by client.close() or as its scheduler has gone: make a new "

@@ -1,4 +1,4 @@
-"""Whether a chunk has killed its workers, or perhaps a task of somebody else's beside it."""
+"""Tell chunks that kill their workers from chunks whose workers other jobs may have killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALONE_SECONDS = 5.0
 
 
 async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Counter[int]) -> bool:
-    """Whether the workers of a chunk's last task all had tasks of others when they died.
+    """Return True if the workers of a chunk's last task all had tasks of others when they died.
 
     What these do nobody knows here. They have been lost as well, and jobs among them ask
     themselves the same: each then waits for those whose names come before its own.

@@ -31,7 +31,7 @@ class StateSpec:
     """Chunks that there were then: the others have no state yet. None: as many as now."""
 
     def is_there(self, index: int) -> bool:
-        """Whether a chunk was in the generation before."""
+        """Return True if a chunk was in the generation before."""
         return self.n_before is None or index < self.n_before
 
 

@@ -101,7 +101,7 @@ class Subset(LocalPasses):
         self._edges[asked] = self.n_chunks
 
     def is_cut_at(self, slices: Sequence[RowSlice]) -> bool:
-        """Whether no chunk goes beyond the end of any of these slices."""
+        """Return True if no chunk goes beyond the end of any of these slices."""
         return all(rows in self._edges for rows in slices)
 
     def pieces(self, rows: RowSlice) -> list[TakenRows] | None:
@@ -390,7 +390,7 @@ class Subsets:
 
 
 def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
-    """Ascending indices of a sample; as many more as there are rows that do not count."""
+    """Return the ascending indices of a sample, with extra ones for rows of weight 0."""
     everything = of.n_rows
     n = min(everything, -(-asked.n * everything // max(1, of.statistics.n_rows)))
     rows = asked.rng.generator(0, asked.purpose).choice(everything, n, replace=False)
@@ -429,7 +429,6 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
 
 
 def _one_piece(pieces: Sequence[TakenRows], of: BasePasses) -> TakenRows:
-    """Rows of pieces below each other."""
     rows = HeldRows(of.n_features, of.statistics.dtype, of.is_sparse)
     rows.extend(pieces)
     return rows.together()

@@ -405,7 +405,6 @@ def admit(
 
 
 def _warn_of_scratch(folder: str) -> None:
-    """Log that a worker's scratch is full."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < LEAST_SCRATCH:

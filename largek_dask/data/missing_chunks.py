@@ -50,13 +50,7 @@ class Lacking:
 
 
 def check_missing(missing: str) -> None:
-    """Refuse what does not say what becomes of missing chunks.
-
-    Raises
-    ------
-    ParameterError
-        It does not.
-    """
+    """Refuse what does not say what becomes of missing chunks."""
     choices = get_args(Missing)
     if missing not in choices:
         raise ParameterError(f"missing must be one of {', '.join(choices)}, got {missing!r}.")
@@ -69,8 +63,6 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
     ----------
     node : zarr.Array or zarr.Group
         Whose writer has not noted that all chunks are stored.
-    where : str
-        What messages call it.
 
     Raises
     ------
@@ -147,12 +139,11 @@ def missing_chunks(array: Any) -> Lacking | None:
 
 
 def _full_key(array: Any, key: str) -> str:
-    """Key of a chunk in its store."""
     return f"{array.path}/{key}" if array.path else key
 
 
 def _listed(array: Any) -> frozenset[str] | None:
-    """Keys of all that is stored of an array, None if the store does not tell."""
+    """Return the keys of all stored parts of an array; None if the store cannot be listed."""
     store, prefix = array.store, array.path
     if not store.supports_listing:
         return None
@@ -183,7 +174,6 @@ async def _list(store: Any, prefix: str) -> list[str]:
 
 
 def _files(root: str) -> Iterator[str]:
-    """Keys of all files below a folder."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -197,7 +187,6 @@ def _files(root: str) -> Iterator[str]:
 
 
 def _rows_of(node: Any, array: Any, first: Lacking) -> tuple[int, int]:
-    """The rows, begin and end, whose numbers a missing chunk would hold."""
     if not isinstance(node, zarr.Group):
         return first.begin, first.end
     indptr: Any = node["indptr"]
