@@ -81,7 +81,7 @@ class ArrowColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features: ``a`` for a column of numbers, ``a[0]``, ``a[1]`` for one of lists."""
+        """Names of the features; a column ``a`` of lists has ``a[0]``, ``a[1]`` ..."""
         return tuple(
             name if width == 1 else f"{name}[{j}]"
             for name, width in zip(self._columns, self._widths, strict=True)

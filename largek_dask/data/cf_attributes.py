@@ -44,7 +44,7 @@ class CFDecoding:
     scale: Any
     """Factor of stored numbers, of the type of the attribute; None for 1."""
     offset: Any
-    """What is added after that; None for 0."""
+    """Number added after scaling; None for 0."""
 
     @classmethod
     def of(cls, array: Any, where: str) -> CFDecoding | None:

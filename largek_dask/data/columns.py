@@ -38,9 +38,9 @@ __all__ = [
 Names = str | int | Iterable[str | int]
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-"""What the column is called that a DataFrame's index becomes in a file, or has become of one."""
+"""Names of the column that a DataFrame's index becomes in a file."""
 INDEX_LEVEL = re.compile(r"__index_level_\d+__")
-"""What pyarrow calls an index without a name, which it puts after all columns."""
+"""Name that pyarrow gives an unnamed index, which it puts after all columns."""
 WRITTEN = "pandas wrote it as the index of the rows"
 
 
@@ -91,7 +91,7 @@ def as_option(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which columns of a table are taken."""
+    """Selection of the columns of a table."""
 
     columns: tuple[str, ...] | None = None
     """Names of those that are, in this order; None: all."""
@@ -237,7 +237,7 @@ def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) ->
 def first_difference(
     before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
 ) -> str:
-    """Which column is the first that is called otherwise, in words.
+    """Describe the first column whose name differs.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def first_difference(
 
 
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
-    """Where the columns of a fit are in a table; None where it has them in the same order.
+    """Return the positions of a fit's columns in a table; None if they are in the same order.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 30
 
 
 class DirectChunks:
-    """Where a local array's chunks lie, and what undoes their codecs.
+    """Reader of the stored chunks of a local array.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class DirectChunks:
 
 
 def _undoing(codecs: Any) -> tuple[Reader, Decoder | None] | None:
-    """How to read and decompress what these codecs wrote; None if that is not known."""
+    """Return functions that read and decompress chunks of these codecs; None if unknown."""
     first, *rest = codecs
     if not isinstance(first, BytesCodec):
         return None

@@ -44,7 +44,7 @@ class _Blocks(Protocol):
     """A collection cut into blocks of rows."""
 
     part: str
-    """What messages call a block."""
+    """Name of a block in messages."""
     n_features: int
     dtype: np.dtype[Any]
     lengths: list[int]

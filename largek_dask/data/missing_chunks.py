@@ -29,7 +29,7 @@ from largek_dask.errors import DataError, MissingChunksWarning, ParameterError, 
 __all__ = ["Missing", "check_missing", "check_stored", "missing_chunks"]
 
 Missing = Literal["warn", "raise", "fill"]
-"""What becomes of chunks that a store lacks: fill values with a warning, an error, or fill values
+"""Treatment of missing chunks: fill values with a warning, an error, or fill values
 without a word."""
 
 

@@ -32,7 +32,7 @@ KINDS: tuple[tuple[str, Nature], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a column holds that is not numbers."""
+    """Content of a column that does not hold numbers."""
 
     kind: str
     """Name of its type."""
@@ -108,7 +108,7 @@ def counts_rows(values: Sequence[Any]) -> bool:
 
 
 def look_at(name: str, kind: Any, values: Iterable[Any] = ()) -> Held:
-    """What a column holds, by its type and its first values, as Python objects.
+    """Describe the content of a column by its type and its first values, as Python objects.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What numpy means, without its advice to allow pickles: never do."""
+    """Return numpy's reason, without its advice to allow pickles."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it holds Python objects, not numbers; save x.astype(float) instead"
     return f"it is truncated or not a file of numpy ({error})"

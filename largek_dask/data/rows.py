@@ -211,14 +211,14 @@ class Rows(ABC):
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Where rows of chunk ``i``, or of all, are in a table that they were picked out of.
+        """Return the indices of a chunk's rows, or of all, in the table they were taken from.
 
-        None for rows that have not been.
+        None for rows that were not taken from another table.
         """
         return None
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
+        """Return the range that has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
 
         Returns
         -------
@@ -287,7 +287,7 @@ class Rows(ABC):
         return weight
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies these data, as JSON: compare two with ``same_data``.
+        """Return a fingerprint of these data, as JSON; ``same_data`` compares two.
 
         ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
         in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
@@ -311,7 +311,7 @@ class Rows(ABC):
         return None
 
     def describe_source(self, location: str | None) -> str:
-        """How messages call this source."""
+        """Return the name of this source in messages."""
         return location if location is not None else "the data"
 
     def name_chunk(self, i: int) -> str:

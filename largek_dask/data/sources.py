@@ -51,7 +51,7 @@ INSTEAD = {
     ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
     ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
 }
-"""What to give in the place of objects that are no rows by themselves."""
+"""Replacements for objects that cannot be opened as rows."""
 
 
 @without_causes

@@ -1,4 +1,4 @@
-"""What rows in a Zarr store share: where they are, and pickling by address instead of by data."""
+"""Rows in a Zarr store, which are pickled by their address."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class StoredRows(Rows):
     """
 
     _notes: Mapping[str, Any]
-    """What this package noted on the node."""
+    """Notes of this package on the node."""
     kind: ClassVar[str]
-    """What a node without a location is called."""
+    """Name of a node without a location."""
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ each four times, and waits for an upload that stops in the middle."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a file system is made with: the user's options, and limits that these leave open."""
+    """Return the options of a file system: the user's, and default timeouts."""
     options = dict(storage_options or {})
     protocol = split_protocol(url)[0]
     if protocol in S3:
@@ -452,7 +452,7 @@ def read_statistics(
 
 
 def check_complete(node: Any, where: str) -> dict[str, Any]:
-    """What this package noted on a store, ``{}`` if it wrote none.
+    """Return the notes of this package on a store, ``{}`` if there are none.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which files a path, a pattern, a folder or a list of paths means, where tables lie in files."""
+"""Find the files that a path, a pattern, a folder or a list of paths stands for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TableFiles:
     """Several files of the same columns."""
 
     where: str
-    """What messages call them."""
+    """Name of the files in messages."""
     location: str | None
     """The folder that they are in, if that is what was asked for."""
     urls: tuple[str, ...]

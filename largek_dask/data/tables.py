@@ -64,7 +64,7 @@ class Table(Protocol):
     """Rows as a stream, read once from the first to the last."""
 
     where: str
-    """What messages call the source."""
+    """Name of the source in messages."""
     location: str | None
     """URL or path, None for something in this process."""
     n_features: int
@@ -322,7 +322,7 @@ class CSVTable:
             return self._pandas.read_csv(text, **(self._options | options))
 
     def _leave_out_names(self, head: Any) -> bool:
-        """Of rows with one field more than the header pandas takes the first for their names."""
+        """Return True for rows with one field more than the header, whose first is their name."""
         skip = self._options["skiprows"] + 1
         if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
             return False

@@ -30,7 +30,7 @@ __all__ = ["READING", "TextLayout", "find_layout", "is_grouped", "open_text"]
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 )  # fmt: skip
-"""What readers of text and of packed files raise."""
+"""Errors of readers of text and of packed files."""
 ZSTD = b"\x28\xb5\x2f\xfd"
 PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -128,7 +128,7 @@ def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """How the lines of a text are cut into numbers."""
+    """Layout of the lines of a text."""
 
     separator: str
     """One character, or the regular expression of white space."""

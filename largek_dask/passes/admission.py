@@ -1,4 +1,4 @@
-"""Which workers may take part in a job: the right versions, and access to the data."""
+"""Admit workers to a job: they need the right versions, and access to the data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from largek_dask.passes.worker_selection import (
 __all__ = ["Workers", "check_workers", "differences", "told_of"]
 
 WAIT_SECONDS = 0.2
-"""How often a cluster without workers is asked whether there are any."""
+"""Interval between two looks at a cluster without workers, in seconds."""
 SLOW_SECONDS = 5.0
 """A worker that has not answered for so long is mentioned."""
 RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
@@ -50,12 +50,12 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """Why a worker takes no work."""
+    """Reason why a worker takes no work."""
 
     kind: Literal["paused", "silent", "failed", "versions", "data"]
     text: str
     since: float = 0.0
-    """When it was found out."""
+    """Time at which it was found out."""
 
 
 class _Unfit(Exception):
@@ -118,7 +118,7 @@ class Workers:
         self._tags: list[frozenset[str]] = []
         """Tags of all workers of the cluster when they were looked at last."""
         self._short: tuple[Any, ...] | None = None
-        """What had been told when it was said that there are too few; None: there are enough."""
+        """State that was reported with the shortage of workers; None: there are enough."""
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
@@ -303,7 +303,7 @@ class Workers:
         if isinstance(found, Exception):
             raise found
         if found != self._versions:
-            raise _Unfit("versions", f"has {_differences(found, self._versions)}")
+            raise _Unfit("versions", f"has {differences(found)}")
         why_not = await self._network.call(admit, self._job, self._shape, worker=address)
         if isinstance(why_not, Exception):
             raise why_not
@@ -381,16 +381,8 @@ def _patience() -> float:
     return float(config.get("passes.silent-seconds"))
 
 
-def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {found.get(name)} instead of {version}"
-        for name, version in wanted.items()
-        if found.get(name) != version
-    )
-
-
 def told_of(message: str, address: str) -> str | None:
-    """What a message of :class:`Workers` says of this worker; None if nothing."""
+    """Return the part of a message of :class:`Workers` about a worker; None if there is none."""
     begin = re.search(rf"(?:^|[:;] ){re.escape(address)} ", message)
     if begin is None:
         return None
@@ -400,8 +392,12 @@ def told_of(message: str, address: str) -> str | None:
 
 
 def differences(found: dict[str, str]) -> str:
-    """What a worker has of other versions than this process, by what it says; empty if nothing."""
-    return _differences(found, versions())
+    """Return how the versions of a worker differ from those of this process; "" if they do not."""
+    return ", ".join(
+        f"{name} {found.get(name)} instead of {version}"
+        for name, version in versions().items()
+        if found.get(name) != version
+    )
 
 
 def check_workers(client: Client, rows: Rows, seconds: float) -> None:

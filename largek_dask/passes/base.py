@@ -1,4 +1,4 @@
-"""What local and cluster passes share: statistics, picking rows, generations, reports."""
+"""Base of local and cluster passes: statistics, taking rows, generations, reports."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ waited for) or "back" (no longer)."""
 
 
 class PassOptions(TypedDict, total=False):
-    """What all kinds of passes take; :class:`BasePasses` says what it means."""
+    """Options of all kinds of passes; see :class:`BasePasses`."""
 
     normalize: Literal["l2"] | None
     on_bad_rows: Literal["raise", "skip"]
@@ -287,7 +287,7 @@ class BasePasses(ABC):
         )
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Which rows of every chunk the generation before was for, and how many chunks."""
+        """Return the rows of each chunk, and the number of chunks, of the generation before."""
         return state.rebuild_rows, None
 
     def _preparation(self) -> Preparation:
@@ -501,7 +501,7 @@ class BasePasses(ABC):
 
 
 def _too_light(found: Statistics, least: float) -> str:
-    """What to do about weights that sums cannot hold beside each other."""
+    """Return advice for weights that are too far apart for exact sums."""
     low, high = found.min_weight, found.max_weight
     if least > high:
         return (

@@ -22,7 +22,7 @@ from largek_dask.kernels.blocks import Table
 __all__ = ["ChunkCache", "Part", "Span"]
 
 STALE_PASSES = 2
-"""What as many passes in a row did not ask for may go."""
+"""Entries that this number of passes in a row did not ask for may be dropped."""
 
 
 class Span(NamedTuple):

@@ -70,7 +70,7 @@ class ChunkView:
     kept: dict[str, NDArray[Any]] | None = None
     threads: Threads = ALONE
     known: NDArray[np.int64] | None = None
-    """What :meth:`numbers` gives, if that is not where the rows lie."""
+    """Result of :meth:`numbers`, if it differs from the positions of the rows."""
     release: Callable[[], object] | None = None
     """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
     spread: bool = False
@@ -121,7 +121,7 @@ class ChunkView:
         return np.arange(self.start, self.start + len(self.x))
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Where in ``x`` rows of a share are; see ``algorithms.base.Chunk.locate``."""
+        """Return the positions in ``x`` of a share's rows; see ``algorithms.base.Chunk.locate``."""
         assert self.find is not None
         return self.find(rows)
 
@@ -147,7 +147,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done to rows between reading them and the chunk function."""
+    """Preparation of rows between reading and the chunk function."""
 
     normalize: Literal["l2"] | None = None
     """"l2": rows of unit length."""

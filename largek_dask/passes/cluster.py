@@ -102,7 +102,7 @@ class _Pass:
     outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
-    """How often a chunk should have been blamed, but others may have killed its workers."""
+    """Number of times a chunk's workers died when tasks of others may have killed them."""
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
     at: dict[str, _Slice] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class ClusterPasses(BasePasses):
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
     def _note_held(self, report: PassReport) -> None:
-        """What all workers hold together, also those that had nothing to do in this pass."""
+        """Sum up what all workers hold, also those without chunks in this pass."""
         there = [figures for name, figures in self.by_worker.items() if name not in self.left]
         report.state_bytes = sum(figures.state_bytes for figures in there)
         report.cache_bytes = sum(figures.cache_bytes for figures in there)

@@ -38,7 +38,7 @@ Stop = Callable[[], BaseException | None]
 """Asked between chunks: the error with which to end the pass, or None to go on."""
 
 POLL_SECONDS = 0.05
-"""How often a waiting caller asks for a stop (chunks may take long)."""
+"""Interval between two checks for a stop while chunks are computed, in seconds."""
 
 
 @dataclass(slots=True)

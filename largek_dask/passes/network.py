@@ -36,7 +36,7 @@ NOBODY = "tcp://0.0.0.0:1"
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What the scheduler knows of a worker."""
+    """A worker as the scheduler describes it."""
 
     n_threads: int
     status: str
@@ -78,7 +78,7 @@ def unreachable(error: OSError) -> ClusterError:
 
 
 def workers_known_to(client: Client) -> dict[str, Any]:
-    """What the scheduler says of each worker, by address; not for the client's event loop.
+    """Return the scheduler's description of each worker, by address; not for the event loop.
 
     Inside of ``use_selection``, of those selected.
 

@@ -10,7 +10,7 @@ from largek_dask.passes.network import Network
 __all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_anothers"]
 
 FORGIVEN = 3
-"""How often a chunk is tried once more whose workers all died with tasks of others on them."""
+"""Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0
 """Then jobs try one after the other, so that each is without the company of the others."""
 

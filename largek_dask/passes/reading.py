@@ -38,7 +38,7 @@ SETTLED_AT_ONCE = 2_048
 SETTLED_AHEAD = 8
 """Times as many places are drawn as a share needs."""
 SORTED_SHARE = 32
-"""How many times smaller than its chunk a share is that gets sorted (measured)."""
+"""Shares smaller than their chunk by this factor are sorted (measured)."""
 
 
 class ChunkReader:
@@ -178,7 +178,7 @@ class ChunkReader:
         self._store.put(_name(span), 0, index, 0, kept)
 
     def locate(self, index: int, part: Part, rows: RowSlice) -> NDArray[np.int64]:
-        """Where in a pass's rows of a chunk those of another share are, which is among them."""
+        """Return the positions, in a pass's rows of a chunk, of another share's rows among them."""
         span = self.span(index, rows)
         if span.order is None:
             first = 0 if index == JOINED else part.span.begin
@@ -193,7 +193,7 @@ class ChunkReader:
         return own if part.rows is None else np.searchsorted(part.rows, own)
 
     def _places(self, span: Span, again: bool) -> NDArray[np.int64]:
-        """Where the rows of a share of every chunk are among all, ascending."""
+        """Return the global indices of a share of every chunk, ascending."""
         assert span.order is not None
         name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
         known = self._kept(name, JOINED) if again else None
@@ -217,7 +217,7 @@ class ChunkReader:
         return readonly(places)
 
     def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
-        """Which rows of a chunk are those of a share, ascending."""
+        """Return the rows of a chunk that belong to a share, ascending."""
         n = self._sizes[index]
         if self._rows.shuffled or end - begin == n:
             return np.arange(begin, end)
@@ -228,7 +228,7 @@ class ChunkReader:
         return _ascending(order[begin:end], n)
 
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
-        """Where all rows are among all, the chunks' seeded orders below each other.
+        """Return the global indices of all rows, in the seeded order of each chunk.
 
         To ask a hundred chunks for each of a hundred shares takes longer than to use their rows.
         As with a single chunk, what lies far behind the share is not drawn.
@@ -254,7 +254,7 @@ class ChunkReader:
         return out
 
     def _kept(self, name: str, index: int) -> Arrays | None:
-        """What the store has under the name of an order; it is told of the name."""
+        """Return what the store has under the name of an order, and note the name there."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
@@ -287,7 +287,7 @@ class ChunkReader:
     # --- reading ----------------------------------------------------------------------------------
 
     def _recalled(self, index: int, span: Span) -> Block:
-        """What is kept; the cache's limit may have shrunk since the pass began."""
+        """Return a block from the cache, whose limit may have shrunk since the pass began."""
         if index == JOINED:
             return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)

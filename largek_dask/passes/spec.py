@@ -14,7 +14,7 @@ __all__ = ["PassSpec", "StateSpec", "total_of"]
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What of a ``RowState`` travels with every pass; the replay travels only when needed."""
+    """The part of a ``RowState`` that every pass sends; the replay is sent only when needed."""
 
     name: str
     epoch: int

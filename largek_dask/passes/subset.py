@@ -223,7 +223,7 @@ class Subsets:
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Subset:
-        """What is kept, or made anew; see ``algorithms.base.Passes.subset``."""
+        """Return a subset, kept or new; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
         if isinstance(asked, RowSlice):
             ends = sorted({asked.end, *(cut for cut in cuts if asked.begin < cut < asked.end)})

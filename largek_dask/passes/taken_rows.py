@@ -106,7 +106,7 @@ class HeldRows(Rows):
         return None if weight is None else weight[begin:end]
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Where rows of chunk ``i``, or of all, are in the table that they were picked out of."""
+        """Return the indices of a chunk's rows, or of all, in the table they were taken from."""
         if i is not None:
             return self._pieces[i].rows
         assert self._whole is not None
@@ -117,7 +117,7 @@ class HeldRows(Rows):
         return None if self._whole is None else self._whole.x
 
     def describe_source(self, location: str | None) -> str:
-        """How messages call these rows."""
+        """Return the name of these rows in messages."""
         return "a subset of the rows"
 
     def _load(self, i: int, start: int, stop: int) -> Any:

@@ -19,7 +19,7 @@ __all__ = ["WATCH_SECONDS", "Lost", "attended", "granted", "result", "told"]
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0
-"""How often to look at the workers while their answers are waited for."""
+"""Interval between two looks at workers whose results are awaited, in seconds."""
 RETRIED = (
     "KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError",
     "LostTotalError",
@@ -41,7 +41,7 @@ class Lost(Exception):
         self.killed = type(error).__name__ == "KilledWorker"
         self.left = left
         self.task = ""
-        """What was waited for, where that is a task."""
+        """Key of the task that was awaited; empty if it was not a task."""
         self.worker = ""
         """Address of the worker that was waited for, where it is known."""
 
