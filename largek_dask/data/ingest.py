@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,21 +320,8 @@ def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
     return table.n_rows * table.n_features * dtype.itemsize
 
 
-class _Bar(Protocol):
-    """The part of rich's progress display that is used here."""
-
-    def add_task(self, description: str, start: bool = True, total: float | None = None) -> Any:
-        """A new line."""
-
-    def start_task(self, task_id: Any) -> None:
-        """Its time runs from now on."""
-
-    def advance(self, task_id: Any, advance: float = 1) -> None:
-        """Count more rows."""
-
-
 @contextmanager
-def _progress_bar(show: bool) -> Iterator[_Bar]:
+def _progress_bar(show: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -368,7 +355,7 @@ def _progress_bar(show: bool) -> Iterator[_Bar]:
 
 
 def _counted(
-    blocks: Iterator[NDArray[Any]], bar: _Bar, what: str, total: int | None
+    blocks: Iterator[NDArray[Any]], bar: Any, what: str, total: int | None
 ) -> Iterator[NDArray[Any]]:
     task = bar.add_task(what, total=total, start=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,23 +40,12 @@ from largek_dask.errors import DataError
 __all__ = ["BlockRows", "DaskColumn", "dask_array_rows", "dask_frame_rows"]
 
 
-class _Blocks(Protocol):
-    """A collection cut into blocks of rows."""
-
-    part: str
-    """Name of a block in messages."""
-    n_features: int
-    dtype: np.dtype[Any]
-    lengths: list[int]
-
-    def fill(self, block: int, out: NDArray[Any]) -> None:
-        """Compute one block into ``out`` of shape (length of the block, d)."""
-
-
 class BlockRows(Rows):
     """Rows of a dask array or dask DataFrame; see the module's first lines."""
 
-    def __init__(self, blocks: _Blocks, *, weight: Column | None = None) -> None:
+    def __init__(
+        self, blocks: _ArrayBlocks | _FrameBlocks, *, weight: Column | None = None
+    ) -> None:
         self._blocks = blocks
         row_bytes = max(1, blocks.n_features * blocks.dtype.itemsize)
         budget = int(config.get("data.read-chunk-bytes")) // row_bytes

@@ -30,13 +30,13 @@ class Failing:
         return "answer"
 
 
-def test_patiently__asks_again():
+def test_retry_io__asks_again():
     ask = Failing(OSError("once"), TimeoutError("twice"))
     assert retry_io(ask) == "answer"
     assert ask.calls == 3
 
 
-def test_patiently__gives_up_with_the_last_error():
+def test_retry_io__gives_up_with_the_last_error():
     ask = Failing(*(OSError(str(n)) for n in range(9)))
     with pytest.raises(OSError, match="2"):
         retry_io(ask)
@@ -53,14 +53,14 @@ def test_patiently__gives_up_with_the_last_error():
         ValueError("no"),
     ],
 )
-def test_patiently__what_will_not_change_is_raised_at_once(error):
+def test_retry_io__what_will_not_change_is_raised_at_once(error):
     ask = Failing(error)
     with pytest.raises(type(error)):
         retry_io(ask)
     assert ask.calls == 1
 
 
-def test_patiently__pauses_double(monkeypatch):
+def test_retry_io__pauses_double(monkeypatch):
     pauses = []
     clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
     monkeypatch.setattr("largek_dask.retry.time", clock)
@@ -165,7 +165,7 @@ def test_unanswered(error, expected):
 @pytest.mark.parametrize(
     ("status", "kind"), [(None, OSError), (404, FileNotFoundError), (403, PermissionError)]
 )
-def test_patiently__gives_errors_that_every_process_can_unpack(status, kind):
+def test_retry_io__gives_errors_that_every_process_can_unpack(status, kind):
     ask = Failing(*(ConnectionClosed(status) for _ in range(9)))
     with pytest.raises(kind, match="ConnectionClosed: it is away") as error:
         retry_io(ask)
