@@ -127,12 +127,7 @@ class _Decoded:
 
 
 def decoded(array: Any, where: str) -> Any:
-    """An array in a file as its attributes mean it; anything else is returned as it is.
-
-    Returns
-    -------
-    object
-        With ``shape``, ``dtype`` and slices of rows, if ``array`` has them.
+    """Return an array in a file as its attributes mean it, and anything else as it is.
 
     Raises
     ------

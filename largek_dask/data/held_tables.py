@@ -139,7 +139,7 @@ def is_of_variables(component: str | None) -> bool:
 
 
 def table_in_anndata(data: Any, component: str | None) -> Any:
-    """The array that an AnnData object holds by this name.
+    """Return the array that an AnnData object holds by this name, for ``open_rows``.
 
     Parameters
     ----------
@@ -148,11 +148,6 @@ def table_in_anndata(data: Any, component: str | None) -> Any:
     component : str or None
         As in a store that AnnData has written: ``X`` (None says so, too), ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``.
-
-    Returns
-    -------
-    object
-        Whatever ``open_rows`` takes.
 
     Raises
     ------

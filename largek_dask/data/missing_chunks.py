@@ -111,15 +111,9 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
 
 
 def missing_chunks(array: Any) -> Lacking | None:
-    """The stored chunks (shards, where there are such) that an array lacks.
+    """Count the missing chunks (shards) of an array; None if the store cannot tell.
 
     One listing, whatever the number of chunks.
-
-    Returns
-    -------
-    Lacking or None
-        None where the store cannot tell: it cannot be listed, or the listing lacks even what has
-        just been read.
     """
     listed = _listed(array)
     if listed is None or metadata_key(array) not in listed:

@@ -393,7 +393,7 @@ def is_added_type(dtype: np.dtype[Any]) -> bool:
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Describe how rows differ from the declared shape and type, if they do.
+    """Return a predicate on how rows differ from the declared shape and type; "" if not.
 
     Parameters
     ----------
@@ -401,11 +401,6 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         What a source gives for some rows.
     dtype : dtype
         As ``native_dtype`` gives it.
-
-    Returns
-    -------
-    str
-        A predicate, to follow the name of the rows; "" where nothing differs.
 
     Raises
     ------

@@ -106,14 +106,9 @@ def write(
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does.
+    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does; open it.
 
     Parameters as in :func:`generate` and :func:`~largek_dask.data.ingest.ingest`.
-
-    Returns
-    -------
-    Rows
-        The store, open.
     """
     rows = SyntheticRows(
         kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype

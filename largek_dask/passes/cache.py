@@ -129,15 +129,10 @@ class ChunkCache:
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 
     def put(self, index: int, part: Part) -> bool:
-        """Keep the rows if they fit.
+        """Keep the rows if they fit; return True if they are kept.
 
         They take the place of an earlier share of the chunk, unless they are the whole chunk and
         that one was picked out of it.
-
-        Returns
-        -------
-        bool
-            Whether they are kept.
         """
         size = part.nbytes
         with self._lock:

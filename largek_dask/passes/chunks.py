@@ -234,17 +234,12 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """The columns in which none of some rows holds a finite number, for messages.
+    """Return the columns without a finite number in some rows, for messages; "" if none.
 
     Parameters
     ----------
     x : (n, d) or sparse
         Some of these rows.
-
-    Returns
-    -------
-    str
-        By their names, or by numbers from 0 on; empty if there is none.
     """
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])

@@ -261,13 +261,7 @@ class Network:
             sending.exception()
 
     async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
-        """Copies of what :meth:`scatter` has sent on more workers, as far as they can be reached.
-
-        Returns
-        -------
-        bool
-            False: the worker that has it already is not there any more.
-        """
+        """Copy what :meth:`scatter` sent to more workers; return False if its worker is gone."""
         message = {"op": SPREAD, "key": sent.key, "addresses": list(workers)}
         answers = await self.client.scheduler.broadcast(
             msg=message, workers=[source], on_error="ignore"

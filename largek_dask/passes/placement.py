@@ -24,7 +24,7 @@ FIRST_SECONDS = 30.0
 def place(
     owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
 ) -> dict[int, str]:
-    """An owner for every chunk.
+    """Return an owner for every chunk: a function of the arguments, whatever their order.
 
     Every worker gets between the floor and the ceiling of its share (chunks in proportion to
     threads). Chunks stay where they are as far as these bounds allow.
@@ -35,11 +35,6 @@ def place(
         Owners so far; may name chunks not asked for and workers that are gone.
     workers : mapping of str to int
         Threads by address; at least one worker.
-
-    Returns
-    -------
-    dict of int to str
-        A function of the arguments alone, whatever their order.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -102,7 +97,7 @@ def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
-    """Bytes that one of the jobs of a process may keep.
+    """Return how many bytes one of the jobs of a process may keep.
 
     All of its limit but what the others keep; where that is too much for all of them, everybody
     has as much as any other, or as it wants if that is less.
@@ -113,11 +108,6 @@ def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> i
         Bytes that each job might keep if it were alone.
     wanted : mapping of str to int
         Bytes that each job has use for.
-
-    Returns
-    -------
-    int
-        Between nothing and the job's limit.
     """
     left = max(limits.values())
     least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)

@@ -99,15 +99,10 @@ class RowStateStore:
                     del chunks[chunk]
 
     def reserve(self, name: str, nbytes: int) -> bool:
-        """Set bytes of the budget aside for the totals that a state's passes retain.
+        """Reserve bytes for totals that a state's passes retain; return False if they never fit.
 
         They take the place of what was set aside for this name before, and of row state where
         there is no other room.
-
-        Returns
-        -------
-        bool
-            False: they are more than the whole budget. Nothing is set aside.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)

@@ -84,7 +84,7 @@ def spill_folder() -> str:
 
 
 def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
-    """Write rows chunk by chunk to ``folder`` and open them there.
+    """Write rows chunk by chunk to ``folder`` and open them there, in the same chunks.
 
     Parameters
     ----------
@@ -92,11 +92,6 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
         Read once, one chunk at a time.
     folder : str
         Path or URL that every worker reaches; see :func:`remove_spilled`.
-
-    Returns
-    -------
-    SpilledRows or SpilledCSR
-        The same numbers, weights and chunk table.
 
     Raises
     ------
