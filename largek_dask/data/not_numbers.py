@@ -44,19 +44,18 @@ class Held:
         return f"({self.kind}){self.example}"
 
 
+PANDAS = {
+    "leave": "df.drop(columns={names})",
+    "select": "df.select_dtypes(['number', 'bool'])",
+    "encode": "pandas.get_dummies(df, columns={names})",
+    "convert": "df.astype({floats})",
+    "stack": "np.stack(list(df[{name}]))",
+}
 LIBRARIES: dict[str, dict[str, str]] = {
-    "pandas": {
-        "leave": "df.drop(columns={names})",
-        "select": "df.select_dtypes(['number', 'bool'])",
-        "encode": "pandas.get_dummies(df, columns={names})",
-        "convert": "df.astype({floats})",
-        "stack": "np.stack(list(df[{name}]))",
-    },
-    "dask": {
-        "leave": "df.drop(columns={names})",
-        "select": "df.select_dtypes(['number', 'bool'])",
+    "pandas": PANDAS,
+    "dask": PANDAS
+    | {
         "encode": "dask.dataframe.get_dummies(df.categorize(columns={names}), columns={names})",
-        "convert": "df.astype({floats})",
         "stack": "np.stack(list(df[{name}].compute()))",
     },
     "polars": {

@@ -6,6 +6,7 @@ import math
 import os
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,23 +58,8 @@ class NpyRows(SlicedRows):
         return [stamp] * self.n_chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (
-            self.location,
-            self.storage_options,
-            np.array(self.chunk_table),
-            self.weight,
-        )
-
-
-def _reopen(
-    location: str,
-    storage_options: Mapping[str, Any] | None,
-    chunk_table: NDArray[np.int64],
-    weight: Column | None,
-) -> NpyRows:
-    return NpyRows(
-        location, storage_options=storage_options, chunk_table=chunk_table, weight=weight
-    )
+        how: dict[str, Any] = {"storage_options": self.storage_options, "weight": self.weight}
+        return partial(NpyRows, chunk_table=np.array(self.chunk_table), **how), (self.location,)
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:

@@ -18,7 +18,7 @@ from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, arr
 from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
 from largek_dask.data.rows import Column, Rows
-from largek_dask.data.storage_errors import retry_io
+from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
 from largek_dask.data.stores import (
     check_complete,
@@ -385,11 +385,5 @@ def read_integers(
         )
     if isinstance(array, zarr.Array) and not is_complete:
         check_stored(array, named, missing)
-    try:
+    with reading(named):
         return retry_io(lambda: read_stored(array, 0, n_rows, complete=is_complete))
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"{named} cannot be read: {error}; check that it is whole and may be read."
-        ) from error

@@ -26,7 +26,7 @@ __all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
 JOINED = -1
 """Index of all chunks shown as one."""
 PIECE_BYTES = 7 << 19
-"""Bytes of rows that are copied at a time (see ``passes.collected.BLOCK_BYTES``)."""
+"""Bytes of rows that are copied at a time (see ``passes.gather.BLOCK_BYTES``)."""
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
