@@ -26,6 +26,7 @@ __all__ = [
     "equal_names",
     "first_difference",
     "is_index_name",
+    "leave_out_counter",
     "left_out_as_index",
     "listed",
     "names_of",
@@ -201,6 +202,18 @@ def left_out_as_index(name: str, where: str, why: str) -> None:
         f"wanted (--columns, columns=); with --drop {as_option([name])} nothing is said.",
         DataWarning,
     )
+
+
+def leave_out_counter(values: NDArray[Any], name: str, where: str, leave: bool = True) -> None:
+    """Warn that a column that counts the rows is left out.
+
+    Refuse it if it does not count them, and with ``leave=False`` in any case.
+    """
+    if not np.array_equal(values, np.arange(len(values))):
+        raise not_told_from_index(name, where, "and holds whole numbers")
+    if not leave:
+        raise not_told_from_index(name, where, "and counts the rows from 0 on")
+    left_out_as_index(name, where, "it counts the rows from 0 on, as an index that pandas wrote")
 
 
 def not_told_from_index(name: str, where: str, how: str) -> DataError:

@@ -14,6 +14,7 @@ from largek_dask.data.columns import (
     WRITTEN,
     Selection,
     is_index_name,
+    leave_out_counter,
     left_out_as_index,
     names_of,
     not_told_from_index,
@@ -73,7 +74,7 @@ class FrameRows(SlicedRows):
             index = kind(frame, places[:1])
             if index.dtype.kind in "iu":
                 values = index[0 : index.shape[0]][:, 0]
-                _check_index(values, labels[0], kind.where, leave_index and len(places) > 1)
+                leave_out_counter(values, labels[0], kind.where, leave_index and len(places) > 1)
                 slices = kind(frame, places[1:])
         self._names = slices.names
         super().__init__(slices, weight=weight)
@@ -92,15 +93,6 @@ def may_be_index(labels: Sequence[str], places: Sequence[int], selection: Select
     if places[:1] != [0] or not is_index_name(labels[0]):
         return False
     return selection is None or not selection.says(labels[0])
-
-
-def _check_index(values: NDArray[Any], name: str, where: str, leave: bool) -> None:
-    counts = np.array_equal(values, np.arange(len(values)))
-    if not counts:
-        raise not_told_from_index(name, where, "and holds whole numbers")
-    if not leave:
-        raise not_told_from_index(name, where, "and counts the rows from 0 on")
-    left_out_as_index(name, where, "it counts the rows from 0 on, as an index that pandas wrote")
 
 
 class _Frame:

@@ -20,9 +20,9 @@ from largek_dask.data.columns import (
     check_still_counts,
     first_difference,
     is_index_name,
+    leave_out_counter,
     left_out_as_index,
     listed,
-    not_told_from_index,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
@@ -56,8 +56,6 @@ __all__ = ["Table", "open_table"]
 
 BLOCK_BYTES = 32 << 20
 """Bytes of one block that a stream gives, about."""
-
-COUNTS = "it counts the rows from 0 on, as an index that pandas wrote"
 
 
 class Table(Protocol):
@@ -361,10 +359,8 @@ class CSVTable:
         name = self.all_columns[0]
         if values.dtype.kind not in "iu":
             return places
-        if not np.array_equal(values, np.arange(len(values))):
-            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        leave_out_counter(values, name, self.where)
         self._index = name
-        left_out_as_index(name, self.where, COUNTS)
         return places[1:]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
@@ -508,10 +504,8 @@ class ParquetTable:
         head = self._dataset.head(HEAD_ROWS, columns=[name]).column(0)
         if not pa.types.is_integer(head.type):
             return places
-        if not np.array_equal(head.to_numpy(), np.arange(len(head))):
-            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        leave_out_counter(head.to_numpy(), name, self.where)
         self._index = name
-        left_out_as_index(name, self.where, COUNTS)
         return places[1:]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
