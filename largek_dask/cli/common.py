@@ -337,8 +337,8 @@ def connected(
     if scheduler is None:
         yield None
         return
-    from largek_dask.service.reaching import reach
+    from largek_dask.service.connection import connect_to
     from largek_dask.service.scheduler_file import Finder
 
-    with reach(Finder(scheduler, storage_options)) as client:
+    with connect_to(Finder(scheduler, storage_options)) as client:
         yield client

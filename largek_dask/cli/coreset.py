@@ -20,7 +20,7 @@ from largek_dask.cli.common import (
 from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
-    from largek_dask.data.missing import Missing
+    from largek_dask.data.missing_chunks import Missing
 
 __all__ = ["coreset"]
 
@@ -64,8 +64,7 @@ def coreset(
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.parts.coresets import draw_coreset
     from largek_dask.data.sources import open_rows
-    from largek_dask.data.store_writer import refuse_existing, refuse_file
-    from largek_dask.data.weighted_store import write_weighted_rows
+    from largek_dask.data.store_writer import refuse_existing, refuse_file, write_weighted_rows
     from largek_dask.driver.fit import open_passes
     from largek_dask.errors import DataError
 

@@ -22,7 +22,7 @@ from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective
-    from largek_dask.data.missing import Missing
+    from largek_dask.data.missing_chunks import Missing
     from largek_dask.data.rows import Rows
     from largek_dask.driver.fit import FitResult
     from largek_dask.driver.options import FitOptions

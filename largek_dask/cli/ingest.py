@@ -13,7 +13,7 @@ from largek_dask.cli.common import Command, emit, key_values, option_source, opt
 from largek_dask.driver.words import count_of, human_bytes, human_seconds
 
 if TYPE_CHECKING:
-    from largek_dask.data.missing import Missing
+    from largek_dask.data.missing_chunks import Missing
 
 __all__ = ["ingest"]
 

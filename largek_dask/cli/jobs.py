@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -161,28 +160,28 @@ def service_at(
 def _connect(
     scheduler: str, storage_options: Mapping[str, Any] | None, away: str, waits: bool
 ) -> Service:
-    """The service; who waits is told so, once."""
+    """Return the service; report once that it is waited for."""
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.errors import SchedulerAwayError
+    from largek_dask.retry import retry
     from largek_dask.service.client import connect
     from largek_dask.service.scheduler_file import is_file
 
     waits = waits and is_file(scheduler)
-    until = time.monotonic() + parse_duration(away, "away")
-    is_told = False
-    while True:
-        try:
-            return connect(
-                scheduler, timeout=CONNECT_SECONDS, away=away, storage_options=storage_options
-            )
-        except SchedulerAwayError as error:
-            if not waits or time.monotonic() >= until:
-                raise
-            if not is_told:
-                why = one_line(error).rstrip(".")
-                click.echo(f"{why}. Waiting for it, at most {away} (--away).", err=True)
-            is_told = True
-            time.sleep(PAUSE_SECONDS)
+    seconds = parse_duration(away, "away")
+
+    def report(error: Exception, _: float) -> None:
+        why = one_line(error).rstrip(".")
+        click.echo(f"{why}. Waiting for it, at most {away} (--away).", err=True)
+
+    return retry(
+        lambda: connect(
+            scheduler, timeout=CONNECT_SECONDS, away=away, storage_options=storage_options
+        ),
+        lambda error: seconds if waits and isinstance(error, SchedulerAwayError) else None,
+        pause=PAUSE_SECONDS,
+        report=report,
+    )
 
 
 def _new_job(

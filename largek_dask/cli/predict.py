@@ -21,7 +21,7 @@ from largek_dask.cli.common import (
 from largek_dask.driver.words import human_seconds
 
 if TYPE_CHECKING:
-    from largek_dask.data.missing import Missing
+    from largek_dask.data.missing_chunks import Missing
     from largek_dask.driver.storage import Folder
 
 __all__ = ["predict", "score"]

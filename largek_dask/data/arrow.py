@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.not_numbers import HEAD_ROWS, counts_rows, is_id_name, look_at, not_numbers
+from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
@@ -23,11 +23,8 @@ class ArrowColumns:
 
     Parameters
     ----------
-    schema : pyarrow.Schema
     places : sequence of int
         Positions of the columns, in the order in which they are taken.
-    where : str
-        What messages call the table.
     missing : callable
         Of the columns at some positions, those that have missing values.
     table : pyarrow.Table or pyarrow.RecordBatch, optional
@@ -65,8 +62,15 @@ class ArrowColumns:
                 continue
             types[place] = np.dtype(kind.to_pandas_dtype())
             self._widths.append(width)
-        if wrong:
-            raise _refused(schema, places, wrong, where, table)
+        check_numbers(
+            [
+                (schema.field(place).name, schema.field(place).type, place not in wrong)
+                for place in places
+            ],
+            lambda i: () if table is None else table.column(places[i])[:HEAD_ROWS].to_pylist(),
+            where,
+            "file" if table is None else "arrow",
+        )
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")
         for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
@@ -77,7 +81,7 @@ class ArrowColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features: ``a`` for a column of numbers, ``a[0]``, ``a[1]`` for one of lists."""
+        """Names of the features; a column ``a`` of lists has ``a[0]``, ``a[1]`` ..."""
         return tuple(
             name if width == 1 else f"{name}[{j}]"
             for name, width in zip(self._columns, self._widths, strict=True)
@@ -117,7 +121,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Whether values of a column, or in its lists, are missing."""
+    """Return True if values of a column, or in its lists, are missing."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)
@@ -141,23 +145,3 @@ def _floats_or_integers(values: Any) -> NDArray[Any]:
     elif pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     return np.asarray(values.to_numpy(zero_copy_only=False))
-
-
-def _refused(
-    schema: Any, places: Sequence[int], wrong: Sequence[int], where: str, table: Any
-) -> DataError:
-    """The error about columns that are not numbers."""
-    heads: dict[int, list[Any]] = {}
-    if table is not None:
-        heads = {place: table.column(place)[:HEAD_ROWS].to_pylist() for place in places}
-    names = {place: schema.field(place).name for place in places}
-    held = {
-        names[place]: look_at(names[place], schema.field(place).type, heads.get(place, ()))
-        for place in wrong
-    }
-    ids = [
-        names[place]
-        for place in places
-        if place not in wrong and (is_id_name(names[place]) or counts_rows(heads.get(place, ())))
-    ]
-    return not_numbers(where, held, "file" if table is None else "arrow", ids)

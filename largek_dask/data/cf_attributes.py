@@ -44,17 +44,11 @@ class CFDecoding:
     scale: Any
     """Factor of stored numbers, of the type of the attribute; None for 1."""
     offset: Any
-    """What is added after that; None for 0."""
+    """Number added after scaling; None for 0."""
 
     @classmethod
     def of(cls, array: Any, where: str) -> CFDecoding | None:
         """The decoding of a Zarr array or HDF5 dataset; None where numbers mean themselves.
-
-        Parameters
-        ----------
-        array : zarr.Array or h5py.Dataset
-        where : str
-            What messages call it.
 
         Raises
         ------
@@ -133,18 +127,7 @@ class _Decoded:
 
 
 def decoded(array: Any, where: str) -> Any:
-    """An array in a file as its attributes mean it; anything else is returned as it is.
-
-    Parameters
-    ----------
-    array : object
-    where : str
-        What messages call it.
-
-    Returns
-    -------
-    object
-        With ``shape``, ``dtype`` and slices of rows, if ``array`` has them.
+    """Return an array in a file as its attributes mean it, and anything else as it is.
 
     Raises
     ------
@@ -172,7 +155,6 @@ def _missing_of(array: Any, name: str) -> Any:
 
 
 def _numbers(value: Any, name: str, where: str) -> list[Any]:
-    """The numbers in an attribute."""
     if value is None:
         return []
     if isinstance(value, (str, bytes)):
@@ -223,7 +205,7 @@ def _with_sign(disk: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
 
 
 def _as_stored(value: Any, disk: np.dtype[Any], stored: np.dtype[Any]) -> Any:
-    """A number as it would be stored; None if it cannot be."""
+    """Return a number as it would be stored; None if it cannot be."""
     if stored.kind == "f":
         with np.errstate(over="ignore"):
             number = np.asarray(value).astype(stored)[()]

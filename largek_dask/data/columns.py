@@ -1,4 +1,4 @@
-"""Columns by their names: which are meant, in which order, and rows that show only these."""
+"""Select, order and name columns; find an index that has become a column."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.csr_blocks import block_of
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, DataWarning, ParameterError, warn
-from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = [
     "WRITTEN",
-    "ColumnRows",
     "Selection",
     "as_option",
     "check_still_counts",
     "equal_names",
     "first_difference",
     "is_index_name",
+    "leave_out_counter",
     "left_out_as_index",
     "listed",
     "names_of",
@@ -41,9 +39,9 @@ __all__ = [
 Names = str | int | Iterable[str | int]
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-"""What the column is called that a DataFrame's index becomes in a file, or has become of one."""
+"""Names of the column that a DataFrame's index becomes in a file."""
 INDEX_LEVEL = re.compile(r"__index_level_\d+__")
-"""What pyarrow calls an index without a name, which it puts after all columns."""
+"""Name that pyarrow gives an unnamed index, which it puts after all columns."""
 WRITTEN = "pandas wrote it as the index of the rows"
 
 
@@ -94,7 +92,7 @@ def as_option(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which columns of a table are taken."""
+    """Selection of the columns of a table."""
 
     columns: tuple[str, ...] | None = None
     """Names of those that are, in this order; None: all."""
@@ -111,7 +109,7 @@ class Selection:
         return self.columns is not None or bool(self.drop)
 
     def says(self, name: str) -> bool:
-        """Whether it was said what becomes of this column."""
+        """Return True if this column is selected or dropped by name."""
         return self.columns is not None or name in self.drop
 
     def places(self, names: Sequence[str], where: str) -> list[int]:
@@ -121,8 +119,6 @@ class Selection:
         ----------
         names : sequence of str
             What the columns of the table are called.
-        where : str
-            What messages call the table.
 
         Raises
         ------
@@ -175,7 +171,7 @@ def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether pandas may have written an index as a column of this name."""
+    """Return True if pandas may have written an index as a column of this name."""
     return INDEX.fullmatch(name) is not None
 
 
@@ -200,17 +196,24 @@ def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> 
 
 
 def left_out_as_index(name: str, where: str, why: str) -> None:
-    """Warn that a column is left out.
-
-    Warns
-    -----
-    DataWarning
-    """
+    """Warn that a column is left out."""
     warn(
         f"Column {name!r} of {where} is left out: {why}. To keep it, name all columns that are "
         f"wanted (--columns, columns=); with --drop {as_option([name])} nothing is said.",
         DataWarning,
     )
+
+
+def leave_out_counter(values: NDArray[Any], name: str, where: str, leave: bool = True) -> None:
+    """Warn that a column that counts the rows is left out.
+
+    Refuse it if it does not count them, and with ``leave=False`` in any case.
+    """
+    if not np.array_equal(values, np.arange(len(values))):
+        raise not_told_from_index(name, where, "and holds whole numbers")
+    if not leave:
+        raise not_told_from_index(name, where, "and counts the rows from 0 on")
+    left_out_as_index(name, where, "it counts the rows from 0 on, as an index that pandas wrote")
 
 
 def not_told_from_index(name: str, where: str, how: str) -> DataError:
@@ -234,10 +237,6 @@ def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) ->
         Number of its first row.
     name, where : str
         For the message.
-
-    Raises
-    ------
-    DataError
     """
     wrong = values != np.arange(row, row + len(values))
     if wrong.any():
@@ -251,7 +250,7 @@ def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) ->
 def first_difference(
     before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
 ) -> str:
-    """Which column is the first that is called otherwise, in words.
+    """Describe the first column whose name differs.
 
     Parameters
     ----------
@@ -269,14 +268,12 @@ def first_difference(
 
 
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
-    """Where the columns of a fit are in a table; None where it has them in the same order.
+    """Return the positions of a fit's columns in a table; None if they are in the same order.
 
     Parameters
     ----------
     fitted, found : sequence of str
         Names of the fit and of the table.
-    where : str
-        What messages call the table.
 
     Raises
     ------
@@ -303,67 +300,3 @@ def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> li
         f"{first_difference(fitted, found)}.{told} Give the columns of the fit "
         f"({listed(fitted)}) by these names, in any order, and no others."
     )
-
-
-class ColumnRows(Rows):
-    """Some columns of other rows, or all of them in another order.
-
-    Parameters
-    ----------
-    rows : Rows
-        Dense or sparse.
-    columns : sequence of int
-        Positions of columns in ``rows``, each at most once.
-    """
-
-    def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
-        self._rows = rows
-        self._columns = np.asarray(columns, np.intp)
-        super().__init__(
-            n_features=len(self._columns),
-            dtype=rows.dtype,
-            chunk_table=rows.chunk_table,
-            location=rows.location,
-            weight=rows.weight,
-        )
-        self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
-        self.shuffled = rows.shuffled
-        self.missing_note = rows.missing_note
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows together; of sparse ones at most."""
-        return self._rows.nbytes if self.is_sparse else super().nbytes
-
-    def _find_names(self) -> tuple[str, ...] | None:
-        names = self._rows.feature_names
-        return None if names is None else tuple(names[place] for place in self._columns)
-
-    def _load(self, i: int, start: int, stop: int) -> Any:
-        return self._picked(self._rows.read(i))
-
-    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``."""
-        return self._rows.stretch(i, begin, end)
-
-    def read_part(self, i: int, begin: int, end: int) -> Any:
-        """``read(i)[begin:end]``; reads no more than the :meth:`stretch` of these rows."""
-        x = self._picked(self._rows.read_part(i, begin, end))
-        return self._checked(i, x, end - begin)
-
-    def _picked(self, x: Any) -> Any:
-        if not isinstance(x, SparseBlock):
-            return x[:, self._columns]
-        place = np.full(self._rows.n_features, -1, np.int32)
-        place[self._columns] = np.arange(len(self._columns), dtype=np.int32)
-        indices = place[x.indices[x.stored]]
-        kept = indices >= 0
-        indptr = np.concatenate([[0], np.cumsum(kept)])[x.indptr - x.indptr[0]]
-        return block_of(x.data[x.stored][kept], indices[kept], indptr, self.n_features)
-
-    def _stamps(self) -> list[str] | None:
-        return self._rows._stamps()
-
-    def describe_source(self, location: str | None) -> str:
-        """As the rows are called."""
-        return self._rows.describe_source(location)

@@ -18,12 +18,7 @@ MAX_COLUMNS = 2**31 - 1
 
 
 def check_columns(n_features: int, what: str) -> None:
-    """Refuse more columns than 32-bit indices can name.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse more columns than 32-bit indices can name."""
     if n_features > MAX_COLUMNS:
         raise DataError(
             f"{what} has {n_features:,} columns; sparse rows may have up to {MAX_COLUMNS:,}."
@@ -47,7 +42,6 @@ def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlo
         Numbers and their columns.
     indptr : (n + 1,) array-like of integers
         Where each row's numbers begin, from 0 on.
-    n_features : int
 
     Raises
     ------

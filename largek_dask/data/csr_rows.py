@@ -7,17 +7,16 @@ The group holds ``data``, ``indices`` and ``indptr`` and the attribute ``shape``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from largek_dask import config
 from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
-from largek_dask.data.patience import patiently
-from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, native_dtype
-from largek_dask.data.stored_rows import StoredRows, name_node
+from largek_dask.data.rows import MAX_CHUNK_ROWS, native_dtype
+from largek_dask.data.storage_errors import reading, retry_io
+from largek_dask.data.stored_rows import Address, StoredRows, name_node
 from largek_dask.data.stores import check_complete, list_stamps, read_stored
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock
@@ -29,7 +28,7 @@ MIN_CHUNK_ROWS = 256
 
 
 def is_sparse_group(group: Any) -> bool:
-    """Whether a Zarr group is a sparse matrix."""
+    """Return True if a Zarr group is a sparse matrix."""
     return all(name in group for name in ("data", "indices", "indptr"))
 
 
@@ -40,13 +39,11 @@ class CSRRows(StoredRows):
     ----------
     group : zarr.Group
         Open group with ``data``, ``indices``, ``indptr``.
-    location, component, storage_options
-        Where it is, as in :class:`~largek_dask.data.zarr_rows.ZarrRows`.
-    weight : Column, optional
-        Row weights.
     chunk_rows : int, optional
         Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of stored numbers, at
         least 256 rows.
+    address
+        See :class:`~largek_dask.data.stored_rows.Address`.
 
     Raises
     ------
@@ -60,16 +57,9 @@ class CSRRows(StoredRows):
     is_sparse = True
 
     def __init__(
-        self,
-        group: Any,
-        *,
-        location: str | None = None,
-        component: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        weight: Column | None = None,
-        chunk_rows: int | None = None,
+        self, group: Any, *, chunk_rows: int | None = None, **address: Unpack[Address]
     ) -> None:
-        what = name_node(self.kind, location, component)
+        what = name_node(self.kind, address.get("location"), address.get("component"))
         self._notes = check_complete(group, what)
         attributes = group.attrs
         kind = str(attributes.get("encoding-type", attributes.get("h5sparse_format", "csr")))
@@ -109,14 +99,7 @@ class CSRRows(StoredRows):
             wanted = budget // max(1, self._nbytes // max(1, n_rows))
             chunk_rows = min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS)
         super().__init__(
-            group,
-            shape=(n_rows, n_features),
-            dtype=dtype,
-            chunk_rows=chunk_rows,
-            location=location,
-            component=component,
-            storage_options=storage_options,
-            weight=weight,
+            group, shape=(n_rows, n_features), dtype=dtype, chunk_rows=chunk_rows, **address
         )
 
     @property
@@ -129,16 +112,8 @@ class CSRRows(StoredRows):
         return self._notes.get("statistics")
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
-        try:
-            return patiently(lambda: self._load_once(start, stop))
-        except MemoryError:
-            raise
-        except Exception as error:
-            # every codec and driver raises errors of its own kinds
-            raise DataError(
-                f"{self.name_chunk(i)} cannot be read: {error}; check that it is whole and may be "
-                "read."
-            ) from error
+        with reading(self.name_chunk(i)):
+            return retry_io(lambda: self._load_once(start, stop))
 
     def _load_once(self, start: int, stop: int) -> SparseBlock:
         complete = self._is_complete

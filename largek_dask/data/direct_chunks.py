@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 30
 
 
 class DirectChunks:
-    """Where a local array's chunks lie, and what undoes their codecs.
+    """Reader of the stored chunks of a local array.
 
     Parameters
     ----------
@@ -132,7 +132,6 @@ class DirectChunks:
             row = stop
 
     def _refuse_gone(self, row: int) -> None:
-        """A file that is not there is a chunk that is not stored, if the store is there."""
         if not os.path.exists(os.path.join(self._folder, metadata_key(self._array))):
             raise FileNotFoundError(errno.ENOENT, "the store is gone", self._folder)
         if os.path.exists(self.path(row)):
@@ -141,7 +140,6 @@ class DirectChunks:
     def _inside(
         self, file: int, file_bytes: int, begin: int, end: int
     ) -> Iterator[NDArray[Any] | None]:
-        """Chunks of an open shard."""
         assert self._shard is not None
         size = 16 * self._per_file + 4
         if file_bytes < size:
@@ -162,7 +160,7 @@ class DirectChunks:
 
 
 def _undoing(codecs: Any) -> tuple[Reader, Decoder | None] | None:
-    """How to read and decompress what these codecs wrote; None if that is not known."""
+    """Return functions that read and decompress chunks of these codecs; None if unknown."""
     first, *rest = codecs
     if not isinstance(first, BytesCodec):
         return None
@@ -179,7 +177,6 @@ def _undoing(codecs: Any) -> tuple[Reader, Decoder | None] | None:
 
 
 def _checked(file: int, n_bytes: int, offset: int) -> bytes:
-    """Bytes of a file without the checksum behind them."""
     body = os.pread(file, n_bytes - 4, offset)
     checksum = os.pread(file, 4, offset + n_bytes - 4)
     if google_crc32c.value(body) != int.from_bytes(checksum, "little"):

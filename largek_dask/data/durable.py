@@ -113,18 +113,14 @@ def make_chunk_folder(array: zarr.Array[Any]) -> None:
 
 
 def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
-    """Return the first file of a local, uncompressed array that is missing or has another size.
+    """Return the first file of an uncompressed array that is missing or has another size.
+
+    None if there is none, or if the array is not local: no object store tears an object.
 
     Parameters
     ----------
-    array : zarr.Array
     stop : int, optional
         Look only at the rows before this one.
-
-    Returns
-    -------
-    str or None
-        None if there is none, or if the array lies elsewhere: no object store tears an object.
     """
     if not isinstance(array.store, LocalStore):
         return None
@@ -136,7 +132,6 @@ def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
 
 
 def _files(array: zarr.Array[Any], start: int, stop: int) -> Iterator[str]:
-    """Paths of the stored chunks of some rows."""
     assert isinstance(array.store, LocalStore)
     for key in stored_keys(array, start, stop):
         yield os.path.join(array.store.root, *array.path.split("/"), *key.split("/"))

@@ -1,4 +1,4 @@
-"""Is this the same data as before? Sampled hashes, chunk tables and stamps of storage."""
+"""Fingerprints of data: sampled hashes, chunk tables and stamps of storage."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
 
 
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Whether two fingerprints may stand for the same data.
+    """Return what differs between two fingerprints; None if they may be of the same data.
 
     The place may differ (a copy is the same data), the chunk table and whether rows are known to
     be shuffled may not: they decide what a mini-batch is. At the same place, a chunk that was
@@ -99,11 +99,6 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     ----------
     a, b : mapping
         What ``Rows.fingerprint`` gave before and gives now.
-
-    Returns
-    -------
-    str or None
-        None if they agree, else one sentence that names what differs.
     """
     before, now = a["content"], b["content"]
     if list(before["shape"]) != list(now["shape"]):

@@ -10,6 +10,7 @@ from largek_dask.data.columns import listed
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import reading
 from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.errors import DataError
 
@@ -21,7 +22,6 @@ class HDF5Rows(SlicedRows):
 
     Parameters
     ----------
-    dataset : h5py.Dataset
     location : str, optional
         URL or path of the file, where others can open it.
     weight : Column, optional
@@ -42,16 +42,9 @@ class HDF5Rows(SlicedRows):
         return self._where
 
     def _load(self, i: int, start: int, stop: int) -> Any:
-        try:
+        advice = "open the file again; if it is damaged, take another copy."
+        with reading(self.name_chunk(i), advice):
             return self._source[start:stop]
-        except MemoryError:
-            raise
-        except Exception as error:
-            # filters and drivers raise errors of their own kinds
-            raise DataError(
-                f"{self.name_chunk(i)} cannot be read: {error}. Open the file again; if it is "
-                "damaged, take another copy."
-            ) from error
 
 
 def open_hdf5(
@@ -65,13 +58,11 @@ def open_hdf5(
 
     Parameters
     ----------
-    node : h5py.File, h5py.Group or h5py.Dataset
     component : str or None
         The dataset, or the sparse (CSR) group of AnnData's layout, inside a group; None: ``X``, or
         the only dataset of two dimensions.
     location : str, optional
         URL or path of the file, where others can open it.
-    weight : Column, optional
 
     Raises
     ------
@@ -109,7 +100,6 @@ def open_hdf5(
 
 
 def _only_table(group: Any, where: str) -> str:
-    """Path of the table that a group obviously stands for."""
     if "X" in group:
         return "X"
     tables = [name for name, node in _members(group) if getattr(node, "ndim", 0) == 2]
@@ -139,18 +129,17 @@ def _members(group: Any) -> list[tuple[str, Any]]:
 
 
 def _shown(group: Any) -> str:
-    """The tables in a group, for messages."""
     names = [name for name, node in _members(group) if hasattr(node, "keys") or node.ndim >= 2]
     return listed(names) if names else "there is none"
 
 
 def is_of_variables(component: str | None) -> bool:
-    """Whether the columns of a table in AnnData's layout are its variables (None: that of X)."""
+    """Return True if the columns of a table in AnnData's layout are its variables."""
     return component in (None, "X") or str(component).startswith("layers/")
 
 
 def table_in_anndata(data: Any, component: str | None) -> Any:
-    """The array that an AnnData object holds by this name.
+    """Return the array that an AnnData object holds by this name, for ``open_rows``.
 
     Parameters
     ----------
@@ -159,11 +148,6 @@ def table_in_anndata(data: Any, component: str | None) -> Any:
     component : str or None
         As in a store that AnnData has written: ``X`` (None says so, too), ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``.
-
-    Returns
-    -------
-    object
-        Whatever ``open_rows`` takes.
 
     Raises
     ------
@@ -183,7 +167,6 @@ def table_in_anndata(data: Any, component: str | None) -> Any:
 
 
 def _tables_of(data: Any) -> Iterator[tuple[str, Any]]:
-    """The tables of rows in an AnnData object, by the names that they have in a store."""
     if data.X is not None:
         yield "X", data.X
     for part in ("layers", "obsm"):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.columns import Selection, as_option, listed
-from largek_dask.data.csr_writer import CSRWriter
-from largek_dask.data.missing import Missing
+from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import (
+    CSRWriter,
     StoreWriter,
     refuse_existing,
     refuse_file,
@@ -133,7 +133,6 @@ def _check_seed(shuffle: int | None) -> None:
 def _place_of(
     out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, force: bool
 ) -> str:
-    """The address of a store that may be written."""
     target = normalize(out)
     refuse_file(target)
     refuse_existing(target, storage_options, force=force)
@@ -151,7 +150,6 @@ def _write_dense(
     progress: bool,
     force: bool,
 ) -> None:
-    """Write rows as one array, permuted where ``shuffle`` is a seed."""
     row_bytes = table.n_features * kind.itemsize
     inner_rows = None if shuffle is None else _inner_rows(row_bytes)
     chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
@@ -189,7 +187,6 @@ def _write_dense(
 
 
 def _warn_of_empty(table: Table, places: list[int]) -> None:
-    """Warn of columns without a single number, for which every row counts as bad."""
     names = [str(place) if table.names is None else table.names[place] for place in places]
     warn(
         f"{table.where} has no number in {'column' if len(names) == 1 else 'columns'} "
@@ -235,7 +232,6 @@ def _write_sparse(
 
 
 def _named(table: Table) -> dict[str, Any]:
-    """What a store notes of its columns' names, if they have any."""
     return {} if table.names is None else {"feature_names": list(table.names)}
 
 
@@ -278,7 +274,6 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
 
 
 def _inner_rows(row_bytes: int) -> int:
-    """Rows of the chunks inside a shard."""
     rows = INNER_ROWS
     while rows > 1 and rows * row_bytes > INNER_BYTES:
         rows //= 2
@@ -312,7 +307,7 @@ def _convert(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _scan(scan: RowScan, block: NDArray[Any], start: int) -> None:
-    """Add a block in pieces: the scan's temporaries are several times what it is given."""
+    # In pieces: the temporaries of the scan are several times the size of a block.
     step = max(1, SCAN_VALUES // block.shape[1])
     for begin in range(0, len(block), step):
         scan.add(block[begin : begin + step], start_row=start + begin)
@@ -325,22 +320,8 @@ def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
     return table.n_rows * table.n_features * dtype.itemsize
 
 
-class _Bar(Protocol):
-    """The part of rich's progress display that is used here."""
-
-    def add_task(self, description: str, start: bool = True, total: float | None = None) -> Any:
-        """A new line."""
-
-    def start_task(self, task_id: Any) -> None:
-        """Its time runs from now on."""
-
-    def advance(self, task_id: Any, advance: float = 1) -> None:
-        """Count more rows."""
-
-
 @contextmanager
-def _progress_bar(show: bool) -> Iterator[_Bar]:
-    """Progress lines on stderr: rows, rows per second, time to go."""
+def _progress_bar(show: bool) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -374,9 +355,8 @@ def _progress_bar(show: bool) -> Iterator[_Bar]:
 
 
 def _counted(
-    blocks: Iterator[NDArray[Any]], bar: _Bar, what: str, total: int | None
+    blocks: Iterator[NDArray[Any]], bar: Any, what: str, total: int | None
 ) -> Iterator[NDArray[Any]]:
-    """The same blocks, counted on a line of the bar after each was used."""
     task = bar.add_task(what, total=total, start=False)
 
     def count() -> Iterator[NDArray[Any]]:

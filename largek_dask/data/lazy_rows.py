@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,23 +40,12 @@ from largek_dask.errors import DataError
 __all__ = ["BlockRows", "DaskColumn", "dask_array_rows", "dask_frame_rows"]
 
 
-class _Blocks(Protocol):
-    """A collection cut into blocks of rows."""
-
-    part: str
-    """What messages call a block."""
-    n_features: int
-    dtype: np.dtype[Any]
-    lengths: list[int]
-
-    def fill(self, block: int, out: NDArray[Any]) -> None:
-        """Compute one block into ``out`` of shape (length of the block, d)."""
-
-
 class BlockRows(Rows):
     """Rows of a dask array or dask DataFrame; see the module's first lines."""
 
-    def __init__(self, blocks: _Blocks, *, weight: Column | None = None) -> None:
+    def __init__(
+        self, blocks: _ArrayBlocks | _FrameBlocks, *, weight: Column | None = None
+    ) -> None:
         self._blocks = blocks
         row_bytes = max(1, blocks.n_features * blocks.dtype.itemsize)
         budget = int(config.get("data.read-chunk-bytes")) // row_bytes
@@ -155,7 +144,6 @@ class _ArrayBlocks:
 
 
 def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse a block that differs from what its dask array declares."""
     native_dtype(x.dtype, "it")
     if told := difference(x, shape, dtype):
         raise DataError(
@@ -169,8 +157,6 @@ def _count_rows(block: Any) -> NDArray[np.int64]:
 
 
 class _FrameBlocks:
-    """Partitions of a dask DataFrame."""
-
     part = "partition"
 
     def __init__(self, frame: Any) -> None:
@@ -218,7 +204,6 @@ class _FrameBlocks:
         )
 
     def _other_types(self, part: Any) -> str:
-        """Types of columns that are not those that are declared, in words."""
         declared = self._frame.dtypes.tolist()
         told = [
             f"{str(name)!r} as {kind} instead of {wanted}"

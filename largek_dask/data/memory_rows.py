@@ -55,23 +55,12 @@ def memory_table(
 
 
 def refuse_masked_rows(array: Any) -> None:
-    """Refuse rows under a mask.
-
-    Raises
-    ------
-    DataError
-        See :func:`~largek_dask.data.rows.refuse_masked`.
-    """
+    """Refuse rows under a mask."""
     refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
 
 
 def refuse_objects(array: NDArray[Any]) -> None:
-    """Refuse a table of Python objects that are not all numbers, and name the first one.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a table of Python objects that are not all numbers, and name the first one."""
     if array.dtype.kind != "O" or array.ndim != 2:
         return
     for (row, column), value in np.ndenumerate(array):
@@ -88,7 +77,6 @@ def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
 
     Parameters
     ----------
-    source : object
     what : str
         What messages call it.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from largek_dask.data.columns import as_option, listed
 from largek_dask.errors import DataError
 
-__all__ = ["HEAD_ROWS", "Held", "counts_rows", "is_id_name", "is_number", "look_at", "not_numbers"]
+__all__ = ["HEAD_ROWS", "Held", "check_numbers", "is_number", "not_numbers"]
 
 HEAD_ROWS = 1_000
 """Rows of a table that are looked at to say what its columns hold."""
@@ -32,7 +32,7 @@ KINDS: tuple[tuple[str, Nature], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a column holds that is not numbers."""
+    """Content of a column that does not hold numbers."""
 
     kind: str
     """Name of its type."""
@@ -44,85 +44,73 @@ class Held:
         return f"({self.kind}){self.example}"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What to write for tables of one library; each takes a list of names."""
-
-    leave: Callable[[list[str]], str]
-    select: str
-    """What takes all columns of numbers; "" where nothing does."""
-    encode: Callable[[list[str]], str]
-    convert: Callable[[list[str]], str]
-    stack: Callable[[str], str]
-
-
-PANDAS = Words(
-    lambda names: f"df.drop(columns={names!r})",
-    "df.select_dtypes(['number', 'bool'])",
-    lambda names: f"pandas.get_dummies(df, columns={names!r})",
-    lambda names: f"df.astype({dict.fromkeys(names, 'float')!r})",
-    lambda name: f"np.stack(list(df[{name!r}]))",
-)
-LIBRARIES = {
-    "pandas": PANDAS,
-    "dask": Words(
-        PANDAS.leave,
-        PANDAS.select,
-        lambda names: (
-            f"dask.dataframe.get_dummies(df.categorize(columns={names!r}), columns={names!r})"
-        ),
-        PANDAS.convert,
-        lambda name: f"np.stack(list(df[{name!r}].compute()))",
-    ),
-    "polars": Words(
-        lambda names: f"df.drop({names!r})",
-        "df.select(polars.selectors.numeric())",
-        lambda names: f"df.to_dummies({names!r})",
-        lambda names: f"df.with_columns(polars.col({names!r}).cast(polars.Float64))",
-        lambda name: f"np.stack(list(df[{name!r}]))",
-    ),
-    "arrow": Words(
-        lambda names: f"table.drop_columns({names!r})",
-        "",
-        lambda names: f"pandas.get_dummies(table.to_pandas(), columns={names!r})",
-        lambda names: f"table.to_pandas().astype({dict.fromkeys(names, 'float')!r})",
-        lambda name: f"np.stack(table[{name!r}].to_pylist())",
-    ),
-    "dict": Words(
-        lambda names: f"pandas.DataFrame(data).drop(columns={names!r})",
-        "",
-        lambda names: f"pandas.get_dummies(pandas.DataFrame(data), columns={names!r})",
-        lambda names: f"pandas.DataFrame(data).astype({dict.fromkeys(names, 'float')!r})",
-        lambda name: f"np.stack(data[{name!r}])",
-    ),
-    "file": Words(
-        lambda names: f"largek ingest --drop {as_option(names)}",
-        "",
-        lambda names: f"pandas.get_dummies(df, columns={names!r}) on its DataFrame,",
-        lambda names: f"df.astype({dict.fromkeys(names, 'float')!r}) on its DataFrame,",
-        lambda name: f"np.stack(pandas.read_parquet(file)[{name!r}])",
-    ),
+PANDAS = {
+    "leave": "df.drop(columns={names})",
+    "select": "df.select_dtypes(['number', 'bool'])",
+    "encode": "pandas.get_dummies(df, columns={names})",
+    "convert": "df.astype({floats})",
+    "stack": "np.stack(list(df[{name}]))",
 }
+LIBRARIES: dict[str, dict[str, str]] = {
+    "pandas": PANDAS,
+    "dask": PANDAS
+    | {
+        "encode": "dask.dataframe.get_dummies(df.categorize(columns={names}), columns={names})",
+        "stack": "np.stack(list(df[{name}].compute()))",
+    },
+    "polars": {
+        "leave": "df.drop({names})",
+        "select": "df.select(polars.selectors.numeric())",
+        "encode": "df.to_dummies({names})",
+        "convert": "df.with_columns(polars.col({names}).cast(polars.Float64))",
+        "stack": "np.stack(list(df[{name}]))",
+    },
+    "arrow": {
+        "leave": "table.drop_columns({names})",
+        "encode": "pandas.get_dummies(table.to_pandas(), columns={names})",
+        "convert": "table.to_pandas().astype({floats})",
+        "stack": "np.stack(table[{name}].to_pylist())",
+    },
+    "dict": {
+        "leave": "pandas.DataFrame(data).drop(columns={names})",
+        "encode": "pandas.get_dummies(pandas.DataFrame(data), columns={names})",
+        "convert": "pandas.DataFrame(data).astype({floats})",
+        "stack": "np.stack(data[{name}])",
+    },
+    "file": {
+        "leave": "largek ingest --drop {option}",
+        "encode": "pandas.get_dummies(df, columns={names}) on its DataFrame,",
+        "convert": "df.astype({floats}) on its DataFrame,",
+        "stack": "np.stack(pandas.read_parquet(file)[{name}])",
+    },
+}
+"""Code of each library that leaves out, encodes or converts columns; "select" takes all numbers."""
+
+
+def _code(library: str, what: str, names: Sequence[str]) -> str:
+    floats = dict.fromkeys(names, "float")
+    return LIBRARIES[library][what].format(
+        names=list(names), name=repr(names[0]), floats=floats, option=as_option(names)
+    )
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a column is called as those are that only name the rows."""
+    """Return True if a column is called as those are that only name the rows."""
     return ID.fullmatch(name) is not None
 
 
 def counts_rows(values: Sequence[Any]) -> bool:
-    """Whether the first values of a column are whole numbers that rise by one, as ids do."""
+    """Return True if the first values of a column are whole numbers that rise by one, as ids do."""
     if len(values) < LEAST_DIFFERENT or any(type(value) is not int for value in values):
         return False
     return list(values) == list(range(values[0], values[0] + len(values)))
 
 
 def look_at(name: str, kind: Any, values: Iterable[Any] = ()) -> Held:
-    """What a column holds, by its type and its first values, as Python objects.
+    """Describe the content of a column by its type and its first values, as Python objects.
 
     Parameters
     ----------
-    name : str
     kind : object
         Its type, of whichever library.
     values : iterable
@@ -151,7 +139,7 @@ def _is_list(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether Python makes a float of a value."""
+    """Return True if Python makes a float of a value."""
     if _is_list(value):
         return False
     try:
@@ -159,6 +147,37 @@ def is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def check_numbers(
+    columns: Sequence[tuple[str, Any, bool]],
+    head: Callable[[int], Iterable[Any]],
+    where: str,
+    library: str,
+) -> None:
+    """Refuse a table with columns that are not numbers.
+
+    Parameters
+    ----------
+    columns : sequence of tuple
+        Name and type of each column, and True if it holds numbers.
+    head : callable
+        Returns the first values of the column at a position.
+    where : str
+        Name of the table in messages.
+    library : str
+        A key of ``LIBRARIES``.
+    """
+    if all(is_numeric for _, _, is_numeric in columns):
+        return
+    wrong, ids = {}, []
+    for i, (name, kind, is_numeric) in enumerate(columns):
+        values = list(head(i))
+        if not is_numeric:
+            wrong[name] = look_at(name, kind, values)
+        elif is_id_name(name) or counts_rows(values):
+            ids.append(name)
+    raise not_numbers(where, wrong, library, ids)
 
 
 def not_numbers(
@@ -171,8 +190,6 @@ def not_numbers(
 
     Parameters
     ----------
-    where : str
-        What messages call the table.
     columns : mapping
         What each of them holds instead, by its name.
     library : str
@@ -185,12 +202,13 @@ def not_numbers(
         for name, one in columns.items()
     }
     told = ", ".join(f"{name!r} {one}" for name, one in held.items())
-    one, names, words = len(held) == 1, list(held), LIBRARIES[library]
+    one, names = len(held) == 1, list(held)
     them = "it" if one else "them"
     # pandas counts these as numbers
     keeps = any(one.kind.startswith(("timedelta", "complex")) for one in held.values())
-    select = f" or {words.select}" if words.select and not keeps else ""
-    ways = _ways(held, words)
+    select = LIBRARIES[library].get("select")
+    select = f" or {select}" if select and not keeps else ""
+    ways = _ways(held, library)
     encode = f", or encode {them} as numbers: {'; '.join(ways)}" if ways else ""
     ids = [*(name for name, one in held.items() if one.nature == "ids"), *ids]
     only = (
@@ -201,25 +219,31 @@ def not_numbers(
     )
     return DataError(
         f"{where} has {'a column that is' if one else 'columns that are'} not numbers: {told}. "
-        f"Leave {them} out with {words.leave(names)}{select} (ingest(..., drop={names!r}))"
+        f"Leave {them} out with {_code(library, 'leave', names)}{select} "
+        f"(ingest(..., drop={names!r}))"
         f"{encode}.{only}"
     )
 
 
-def _ways(held: Mapping[str, Held], words: Words) -> list[str]:
-    """How columns of each nature become numbers."""
+def _ways(held: Mapping[str, Held], library: str) -> list[str]:
     by_nature: dict[Nature, list[str]] = {}
     for name, one in held.items():
         by_nature.setdefault(one.nature, []).append(name)
     ways = []
     if "text" in by_nature:
-        ways.append(f"{words.encode(by_nature['text'])} for texts of few different values")
+        ways.append(
+            f"{_code(library, 'encode', by_nature['text'])} for texts of few different values"
+        )
     if "numbers" in by_nature:
-        ways.append(f"{words.convert(by_nature['numbers'])} for numbers of another type")
+        ways.append(
+            f"{_code(library, 'convert', by_nature['numbers'])} for numbers of another type"
+        )
     if "dates" in by_nature:
         ways.append("of dates and times, the days since the first one")
     if "lists" in by_nature:
-        ways.append(f"{words.stack(by_nature['lists'][0])} for lists of one length, as rows")
+        ways.append(
+            f"{_code(library, 'stack', by_nature['lists'])} for lists of one length, as rows"
+        )
     if "other" in by_nature:
         ways.append("of complex numbers and structures, a column for each part")
     return ways

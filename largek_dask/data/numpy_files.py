@@ -6,14 +6,15 @@ import math
 import os
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
@@ -57,23 +58,8 @@ class NpyRows(SlicedRows):
         return [stamp] * self.n_chunks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (
-            self.location,
-            self.storage_options,
-            np.array(self.chunk_table),
-            self.weight,
-        )
-
-
-def _reopen(
-    location: str,
-    storage_options: Mapping[str, Any] | None,
-    chunk_table: NDArray[np.int64],
-    weight: Column | None,
-) -> NpyRows:
-    return NpyRows(
-        location, storage_options=storage_options, chunk_table=chunk_table, weight=weight
-    )
+        how: dict[str, Any] = {"storage_options": self.storage_options, "weight": self.weight}
+        return partial(NpyRows, chunk_table=np.array(self.chunk_table), **how), (self.location,)
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
@@ -102,7 +88,7 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What numpy means, without its advice to allow pickles: never do."""
+    """Return numpy's reason, without its advice to allow pickles."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it holds Python objects, not numbers; save x.astype(float) instead"
     return f"it is truncated or not a file of numpy ({error})"
@@ -157,7 +143,7 @@ class _RemoteSlices:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         row_bytes = self.shape[1] * self.dtype.itemsize
         begin, end = (self._offset + row * row_bytes for row in (rows.start, rows.stop))
-        data = patiently(lambda: self._fs.cat_file(self._path, start=begin, end=end))
+        data = retry_io(lambda: self._fs.cat_file(self._path, start=begin, end=end))
         if len(data) != end - begin:
             raise DataError(
                 f"rows {rows.start} to {rows.stop - 1} of {self._path} cannot be read: "
@@ -212,13 +198,7 @@ def _load_npz(file: Any, where: str, component: str | None, weight: Column | Non
 
 
 def _check_members(file: Any) -> None:
-    """Refuse an archive with an array that claims more than the archive can hold.
-
-    Raises
-    ------
-    ValueError
-        There is one.
-    """
+    """Refuse an archive with an array that claims more than the archive can hold."""
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):

@@ -72,9 +72,9 @@ class Rows(ABC):
     """
 
     is_sparse: ClassVar[bool] = False
-    """Whether ``read`` returns sparse rows."""
+    """True if ``read`` returns sparse rows."""
     shuffled: bool = False
-    """Whether the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
+    """True if the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
     rows is then a random sample, and a share of a chunk is its first rows as they lie."""
     missing_note: str = ""
     """Stored numbers that are read as NaN, for messages; empty if there are none."""
@@ -211,14 +211,14 @@ class Rows(ABC):
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Where rows of chunk ``i``, or of all, are in a table that they were picked out of.
+        """Return the indices of a chunk's rows, or of all, in the table they were taken from.
 
-        None for rows that have not been.
+        None for rows that were not taken from another table.
         """
         return None
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """What has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
+        """Return the range that has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
 
         Returns
         -------
@@ -234,7 +234,6 @@ class Rows(ABC):
         return self.read(i)[begin:end]
 
     def _checked(self, i: int, x: Any, n: int) -> Any:
-        """What was loaded, in the form that ``read`` promises."""
         if isinstance(x, SparseBlock):
             return x
         x = np.asarray(x)
@@ -260,7 +259,6 @@ class Rows(ABC):
 
         Parameters
         ----------
-        i : int
         begin, end : int
             Only of these rows, as positions inside the chunk; None: up to the last one.
 
@@ -289,7 +287,7 @@ class Rows(ABC):
         return weight
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies these data, as JSON: compare two with ``same_data``.
+        """Return a fingerprint of these data, as JSON; ``same_data`` compares two.
 
         ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
         in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
@@ -313,7 +311,7 @@ class Rows(ABC):
         return None
 
     def describe_source(self, location: str | None) -> str:
-        """How messages call this source."""
+        """Return the name of this source in messages."""
         return location if location is not None else "the data"
 
     def name_chunk(self, i: int) -> str:
@@ -390,25 +388,19 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Whether a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
+    """Return True if a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
     return dtype.isbuiltin == 2
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Whether rows are of another shape than declared, or of a type that would not fit; in words.
+    """Return a predicate on how rows differ from the declared shape and type; "" if not.
 
     Parameters
     ----------
     x : ndarray
         What a source gives for some rows.
-    shape : tuple of int
     dtype : dtype
         As ``native_dtype`` gives it.
-
-    Returns
-    -------
-    str
-        A predicate, to follow the name of the rows; "" where nothing differs.
 
     Raises
     ------
@@ -427,16 +419,10 @@ def refuse_masked(values: Any, what: str, fill: str) -> None:
 
     Parameters
     ----------
-    values : object
     what : str
         How the message calls it.
     fill : str
         What it says how to fill it.
-
-    Raises
-    ------
-    DataError
-        ``values`` is a ``numpy.ma.MaskedArray``, whether or not anything is masked.
     """
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
@@ -447,16 +433,10 @@ def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> No
 
     Parameters
     ----------
-    shape : tuple of int
     what : str
         What messages call the source.
     array : str
         Code that makes an array with a method ``reshape`` of it.
-
-    Raises
-    ------
-    DataError
-        ``shape`` has not two entries.
     """
     if len(shape) == 2:
         return

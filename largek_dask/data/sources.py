@@ -15,10 +15,10 @@ from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
-from largek_dask.data.missing import Missing, check_missing, check_stored
+from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
 from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
-from largek_dask.data.patience import patiently
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
 from largek_dask.data.stores import (
     check_complete,
@@ -29,8 +29,7 @@ from largek_dask.data.stores import (
     read_stored,
 )
 from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
-from largek_dask.data.weighted_store import own_weights
-from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
+from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows, own_weights
 from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
@@ -52,7 +51,7 @@ INSTEAD = {
     ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
     ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
 }
-"""What to give in the place of objects that are no rows by themselves."""
+"""Replacements for objects that cannot be opened as rows."""
 
 
 @without_causes
@@ -168,7 +167,6 @@ def _open(
 
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
-    """Rows of something in memory, or of a lazy collection."""
     if is_of(source, "xarray", "DataArray"):
         from largek_dask.data.xarray_rows import xarray_rows
 
@@ -188,7 +186,7 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Whether something is a sparse matrix in memory."""
+    """Return True if something is a sparse matrix in memory."""
     return hasattr(source, "tocsr")
 
 
@@ -262,7 +260,6 @@ def _open_url(
 
 
 def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
-    """The error for files that are read as a stream only."""
     one = isinstance(source, str)
     files = source if one else " ".join(map(str, source[:3])) + (" ..." if len(source) > 3 else "")
     return DataError(
@@ -312,7 +309,6 @@ def _address(node: Any) -> dict[str, Any]:
 
 
 def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:
-    """Row weights from an array-like, a dask collection or a URL."""
     if sample_weight is None:
         return None
     if isinstance(sample_weight, (str, os.PathLike)):
@@ -343,7 +339,6 @@ def read_integers(
     ----------
     url : str or path
         A one-dimensional Zarr array or ``.npy`` file, anywhere fsspec reaches.
-    n_rows : int
     what : str
         What errors call it.
     storage_options : mapping, optional
@@ -390,11 +385,5 @@ def read_integers(
         )
     if isinstance(array, zarr.Array) and not is_complete:
         check_stored(array, named, missing)
-    try:
-        return patiently(lambda: read_stored(array, 0, n_rows, complete=is_complete))
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"{named} cannot be read: {error}; check that it is whole and may be read."
-        ) from error
+    with reading(named):
+        return retry_io(lambda: read_stored(array, 0, n_rows, complete=is_complete))

@@ -1,7 +1,8 @@
-"""Writing a store of rows that is refused as data until its last byte is there.
+"""Write stores of rows: dense, sparse (CSR, in the layout of AnnData), and rows with weights.
 
-The attribute ``largek.complete`` is false from the first write on and becomes true in the last
-one, a single small file. Every chunk is read back and compared before the next is written.
+A store is refused as data until its last byte is there: the attribute ``largek.complete`` is false
+from the first write on and becomes true in the last one, a single small file. Every chunk is read
+back and compared before the next is written.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,10 +20,21 @@ from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from largek_dask.data.durable import declare, make_folders, sync_folder, sync_tree
-from largek_dask.data.stores import ATTRIBUTE, filesystem, is_local, is_there, remote_store
+from largek_dask.data.rows import MAX_CHUNK_ROWS
+from largek_dask.data.storage_errors import writing
+from largek_dask.data.stores import (
+    ATTRIBUTE,
+    filesystem,
+    is_local,
+    is_there,
+    normalize,
+    remote_store,
+)
 from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.kernels.blocks import SparseBlock
 
 __all__ = [
+    "CSRWriter",
     "StoreWriter",
     "fresh_store",
     "publish_store",
@@ -30,11 +42,15 @@ __all__ = [
     "refuse_file",
     "remove_store",
     "unfinished",
+    "write_weighted_rows",
 ]
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
+CHUNK_VALUES = 1 << 20
+"""Stored numbers of a chunk of sparse rows."""
+WEIGHTS = "weights"
 FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
     ".parquet", ".pickle", ".pkl", ".pq", ".pt", ".safetensors", ".tsv", ".txt", ".xlsx", ".zip",
@@ -43,13 +59,7 @@ FILES = (
 
 
 def refuse_file(out: str) -> None:
-    """Refuse a store's name that says that it is a file of another format.
-
-    Raises
-    ------
-    ParameterError
-        It does; the message says what to call the store.
-    """
+    """Refuse a store's name that says that it is a file of another format."""
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
@@ -61,13 +71,7 @@ def refuse_file(out: str) -> None:
 def refuse_existing(
     out: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False
 ) -> None:
-    """Refuse an output that exists, or with ``force`` one that is no Zarr store.
-
-    Raises
-    ------
-    OutputError
-        The message says what is in the way. Nothing has been touched.
-    """
+    """Refuse an output that exists, or with ``force`` one that is no Zarr store."""
     try:
         fs, path = filesystem(out, storage_options)
         # another process may have written since this one listed
@@ -104,7 +108,7 @@ def refuse_existing(
 
 
 def _is_unfinished(fs: Any, path: str) -> bool:
-    """Whether a store says that its writing has not ended, or says nothing any more."""
+    """Return True if a store says that its writing has not ended, or says nothing any more."""
     try:
         notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
         return notes.get("complete") is False
@@ -180,15 +184,24 @@ def publish_store(
         It cannot be written.
     """
     own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
-    try:
+    with writing(out):
         if is_local(out) and not is_scratch:
             sync_tree(out)
         declare(node, {**notes, ATTRIBUTE: own})
-    except Exception as error:
-        # drivers raise errors of their own kinds
-        raise OutputError(
-            f"{out} cannot be written: {error}; check space and permissions there."
-        ) from error
+
+
+def _new_group(out: str, storage_options: Mapping[str, Any] | None) -> zarr.Group:
+    return zarr.create_group(
+        fresh_store(out, storage_options),
+        attributes={ATTRIBUTE: {"format": 1, "complete": False}},
+    )
+
+
+def _refuse_no_rows(n_written: int, out: str) -> None:
+    if n_written == 0:
+        raise DataError(
+            f"the source of {out} has no rows, so there is nothing to cluster: give another one."
+        )
 
 
 class StoreWriter:
@@ -202,8 +215,6 @@ class StoreWriter:
     ----------
     out : str
         Normalized path or URL.
-    n_features : int
-    dtype : numpy.dtype
     n_rows : int or None
         None where only the end of the stream tells.
     chunk_rows : int
@@ -248,7 +259,7 @@ class StoreWriter:
             else [BloscCodec(cname="lz4", clevel=5, typesize=dtype.itemsize), checksum]
         )
         inner_rows = chunk_rows if inner_rows is None else inner_rows
-        try:
+        with writing(out):
             self._array = zarr.create_array(
                 fresh_store(out, storage_options),
                 shape=(n_rows or 0, n_features),
@@ -260,11 +271,6 @@ class StoreWriter:
                 attributes={ATTRIBUTE: {"format": 1, "complete": False}},
                 config={"write_empty_chunks": True},
             )
-        except Exception as error:
-            # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{out} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     @property
     def n_written(self) -> int:
@@ -295,17 +301,11 @@ class StoreWriter:
             return
         start, stop = self._written, self._written + self._filled
         rows = self._buffer[: self._filled]
-        try:
+        with writing(f"{self.out} (rows {start} to {stop - 1})"):
             if stop > self._array.shape[0]:
                 self._array.resize((stop, self.n_features))
             self._array[start:stop] = rows
             found = np.asarray(self._array[start:stop])
-        except Exception as error:
-            # disk full, no access, codec or driver errors of any kind
-            raise OutputError(
-                f"rows {start} to {stop - 1} could not be written to {self.out}: {error}; check "
-                "space and permissions there."
-            ) from error
         if not _same_bytes(found, rows):
             raise OutputError(
                 f"rows {start} to {stop - 1} of {self.out} do not read back as they were written: "
@@ -322,11 +322,7 @@ class StoreWriter:
             No rows came, or another number than was announced.
         """
         self._flush()
-        if self._written == 0:
-            raise DataError(
-                f"the source of {self.out} has no rows, so there is nothing to cluster: give "
-                "another one."
-            )
+        _refuse_no_rows(self._written, self.out)
         if self._n_rows is not None and self._written != self._n_rows:
             raise DataError(
                 f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
@@ -354,3 +350,177 @@ def _check_space(out: str, n_rows: int | None, n_features: int, dtype: np.dtype[
         raise OutputError(
             f"{out} needs {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB free."
         )
+
+
+class CSRWriter:
+    """Writes blocks of sparse rows in order into a new CSR group (Zarr v3, with checksums).
+
+    Parameters
+    ----------
+    out : str
+        Normalized path or URL; a Zarr store that is there is removed.
+    dtype : numpy.dtype
+        Of the numbers; their columns are int32.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
+
+    def __init__(
+        self,
+        out: str,
+        *,
+        n_features: int,
+        dtype: np.dtype[Any],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.out = out
+        self.n_features = n_features
+        self.n_written = 0
+        """Rows taken so far."""
+        self._n_stored = 0
+        with writing(out):
+            self._group = _new_group(out, storage_options)
+            kinds = {"data": dtype, "indices": np.dtype(np.int32), "indptr": np.dtype(np.int64)}
+            self._arrays = {name: _Grown(self._group, name, kind) for name, kind in kinds.items()}
+            self._arrays["indptr"].append(np.zeros(1, np.int64))
+
+    def append(self, block: SparseBlock) -> None:
+        """Take the next rows.
+
+        Raises
+        ------
+        OutputError
+            They could not be written, or do not read back as they were.
+        """
+        stored = block.stored
+        offsets = self._n_stored + block.indptr[1:] - block.indptr[0]
+        parts = {"data": block.data[stored], "indices": block.indices[stored], "indptr": offsets}
+        self._write(parts, whole=True)
+        self.n_written += len(block)
+        self._n_stored += stored.stop - stored.start
+
+    def _write(self, parts: Mapping[str, NDArray[Any]], whole: bool) -> None:
+        with writing(f"{self.out} (rows from {self.n_written} on)"):
+            for name, part in parts.items():
+                self._arrays[name].append(part)
+                self._arrays[name].flush(whole=whole)
+
+    def finish(self, notes: Mapping[str, Any], *, is_scratch: bool = False) -> None:
+        """Write what is left, then declare the store complete with these notes, in one write.
+
+        Parameters
+        ----------
+        is_scratch : bool
+            Do not wait until it is on the disk: it need not survive a power failure.
+
+        Raises
+        ------
+        DataError
+            No rows came.
+        """
+        _refuse_no_rows(self.n_written, self.out)
+        self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
+        attributes = {
+            "encoding-type": "csr_matrix",
+            "encoding-version": "0.1.0",
+            "shape": [self.n_written, self.n_features],
+            ATTRIBUTE: notes,
+        }
+        publish_store(self._group, self.out, attributes, is_scratch=is_scratch)
+
+
+class _Grown:
+    def __init__(self, group: Any, name: str, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._array = group.create_array(
+            name,
+            shape=(0,),
+            chunks=(CHUNK_VALUES,),
+            dtype=dtype,
+            compressors=[Crc32cCodec()],
+            fill_value=0,
+            config={"write_empty_chunks": True},
+        )
+        self._waiting: list[NDArray[Any]] = []
+        self._n_waiting = 0
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Take values; a copy, since the caller may reuse its arrays."""
+        self._waiting.append(np.array(values, self.dtype))
+        self._n_waiting += len(values)
+
+    def flush(self, *, whole: bool) -> None:
+        """Write what is waiting; of the last chunk nothing unless it is full, if ``whole``."""
+        if whole and self._n_waiting < CHUNK_VALUES:
+            return
+        values = np.concatenate(self._waiting)
+        end = len(values) // CHUNK_VALUES * CHUNK_VALUES if whole else len(values)
+        start = self._array.shape[0]
+        self._array.resize((start + end,))
+        self._array[start : start + end] = values[:end]
+        found = np.asarray(self._array[start : start + end])
+        if found.tobytes() != values[:end].tobytes():
+            raise OutputError(
+                f"{self._array.store_path} does not read back as it was written: "
+                "the storage is faulty, use another one."
+            )
+        self._waiting, self._n_waiting = [values[end:]], len(values) - end
+
+
+def write_weighted_rows(
+    out: str | os.PathLike[str],
+    x: NDArray[Any],
+    weights: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    notes: Mapping[str, Any],
+    *,
+    feature_names: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    force: bool = False,
+) -> None:
+    """Write rows with their weights, which :func:`~largek_dask.open_rows` reads with them.
+
+    The store is a group of the rows ``X``, their ``weights``, and their ``rows`` in the table that
+    they come from. Its note ``largek.weights`` names the array of weights.
+
+    Parameters
+    ----------
+    out : str or path
+        URL or path of the new store.
+    rows : (n,)
+        Where they are in the table that they are of.
+    notes : mapping
+        JSON that says where they come from.
+    feature_names : sequence of str, optional
+        Names of the columns of ``x``.
+    force : bool
+        Replace a Zarr store that is there.
+
+    Raises
+    ------
+    OutputError
+        ``out`` exists, cannot be written, or does not read back.
+    """
+    target = normalize(out)
+    refuse_file(target)
+    refuse_existing(target, storage_options, force=force)
+    with writing(target):
+        group = _new_group(target, storage_options)
+    named = {} if feature_names is None else {"feature_names": list(feature_names)}
+    columns = {"X": x, WEIGHTS: weights[:, None], "rows": rows[:, None]}
+    with unfinished(target, storage_options):
+        for name, values in columns.items():
+            writer = StoreWriter(
+                f"{target}/{name}",
+                n_features=values.shape[1],
+                dtype=values.dtype,
+                n_rows=len(values),
+                chunk_rows=min(len(values), MAX_CHUNK_ROWS),
+                storage_options=storage_options,
+            )
+            writer.append(values)
+            writer.finish(named if name == "X" else {})
+        publish_store(group, target, {ATTRIBUTE: {**notes, "weights": WEIGHTS}})

@@ -1,26 +1,37 @@
-"""What rows in a Zarr store share: where they are, and pickling by address instead of by data."""
+"""Rows in a Zarr store, which are pickled by their address."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import zarr
 
-from largek_dask.data.missing import Missing, check_stored
-from largek_dask.data.patience import patiently
+from largek_dask.data.missing_chunks import Missing, check_stored
 from largek_dask.data.rows import Column, Rows, regular_table
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
 from largek_dask.errors import DataError
 
-__all__ = ["StoredRows", "name_node", "names_in_anndata"]
+__all__ = ["Address", "StoredRows", "name_node", "names_in_anndata"]
 
 
 def name_node(kind: str, location: str | None, component: str | None) -> str:
     """URL and component of a node of a store, for messages."""
     where = kind if location is None else location
     return f"{where}/{component}" if component else where
+
+
+class Address(TypedDict, total=False):
+    """Place of a node of a store, and the weights of its rows."""
+
+    location: str | None
+    """URL or absolute path of the store; None if only this process has it."""
+    component: str | None
+    """Path of the node inside the store."""
+    storage_options: Mapping[str, Any] | None
+    weight: Column | None
 
 
 class StoredRows(Rows):
@@ -36,20 +47,14 @@ class StoredRows(Rows):
         Of one number.
     chunk_rows : int
         Rows of a reading chunk.
-    location : str or None
-        URL or absolute path of the store, None if only this process has it.
-    component : str or None
-        Path of the node inside the store.
-    storage_options : mapping or None
-        Passed to fsspec.
-    weight : Column or None
-        Row weights.
+    location, component, storage_options, weight
+        See :class:`Address`.
     """
 
     _notes: Mapping[str, Any]
-    """What this package noted on the node."""
+    """Notes of this package on the node."""
     kind: ClassVar[str]
-    """What a node without a location is called."""
+    """Name of a node without a location."""
 
     def __init__(
         self,
@@ -58,10 +63,10 @@ class StoredRows(Rows):
         shape: tuple[int, int],
         dtype: np.dtype[Any],
         chunk_rows: int,
-        location: str | None,
-        component: str | None,
-        storage_options: Mapping[str, Any] | None,
-        weight: Column | None,
+        location: str | None = None,
+        component: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        weight: Column | None = None,
     ) -> None:
         self.component = component
         self.storage_options = dict(storage_options) if storage_options else None
@@ -77,17 +82,10 @@ class StoredRows(Rows):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether the writer has noted that all chunks are stored."""
         return bool(self._notes.get("complete"))
 
     def check_stored(self, missing: Missing) -> None:
-        """Count the chunks that the store lacks, unless its writer has noted that none is missing.
-
-        Raises
-        ------
-        DataError
-            See :func:`~largek_dask.data.missing.check_stored`.
-        """
+        """Check for missing chunks, unless the writer has noted that all are stored."""
         # A group of an HDF5 file has no chunks that somebody could have lost.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
@@ -112,7 +110,7 @@ class StoredRows(Rows):
             above, own = above.rpartition("/")[0], "X"
         if own != "X" or not isinstance(self._node, (zarr.Array, zarr.Group)):
             return None
-        return patiently(lambda: names_in_anndata(_group_at(self._node.store, above)))
+        return retry_io(lambda: names_in_anndata(_group_at(self._node.store, above)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
@@ -126,7 +124,6 @@ class StoredRows(Rows):
 
 
 def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
-    """The rows of ``node``, or of what lies at the address in ``options``."""
     if node is None:
         address = (options[name] for name in ("location", "component", "storage_options"))
         node = open_node(*address)
@@ -134,7 +131,6 @@ def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group_at(store: Any, path: str) -> Any:
-    """The group at a path of a store; nothing where there is none."""
     try:
         return zarr.open_group(store, path=path, mode="r")
     except FileNotFoundError:

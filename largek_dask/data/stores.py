@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.patience import trouble
+from largek_dask.data.storage_errors import trouble
 from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
@@ -67,13 +67,7 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Refuse an address with a secret in it: addresses are written into models, logs and events.
-
-    Raises
-    ------
-    ValueError
-        A user's name or password, or a signature. The text does not repeat it.
-    """
+    """Refuse an address with a secret in it: addresses are written into models, logs and events."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
@@ -112,7 +106,7 @@ def normalize(url: str | os.PathLike[str]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Whether a location that :func:`normalize` made is a path of this machine."""
+    """Return True if a location that :func:`normalize` made is a path of this machine."""
     return split_protocol(location)[0] is None
 
 
@@ -125,7 +119,7 @@ S3_CALLS: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
 }
 """Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
-answers ends soon. Its own repeats, 25 times 15 s, hear of no cancel; ours do (``patience.py``)."""
+answers ends soon. Its own repeats, 25 times 15 s, notice no cancel; ours do (``retry.py``)."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
 """Limits for aiohttp, which would give a request five minutes, however much comes meanwhile."""
 GCS_SECONDS = 300.0
@@ -137,7 +131,7 @@ each four times, and waits for an upload that stops in the middle."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a file system is made with: the user's options, and limits that these leave open."""
+    """Return the options of a file system: the user's, and default timeouts."""
     options = dict(storage_options or {})
     protocol = split_protocol(url)[0]
     if protocol in S3:
@@ -181,7 +175,7 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Whether a file system has something at a path; what it says instead is raised.
+    """Return True if a file system has something at a path; raise its other errors.
 
     To ``exists`` of most of them any error is a no, also that nobody answers.
     """
@@ -290,7 +284,6 @@ def open_node(
 
 
 def _those_in(store: Any) -> str:
-    """What a store holds instead of something that is not there, for a message."""
     try:
         return f", only {members_of(zarr.open_group(store, mode='r'))}"
     except Exception:
@@ -324,7 +317,6 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     ----------
     array : zarr.Array or h5py.Dataset
         In an HDF5 file nothing can be missing.
-    start, stop : int
     complete : bool
         Whoever wrote the array has noted that all of its chunks are stored.
 
@@ -371,7 +363,6 @@ def name_chunk(array: Any, key: str) -> str:
 
 
 def _first_damaged(array: Any, start: int, stop: int) -> str | None:
-    """Key of the first stored chunk among these rows that cannot be read by itself."""
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         try:
             array[(slice(begin, end), *inner)]
@@ -399,7 +390,7 @@ def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
 def _stored_pieces(
     array: Any, start: int, stop: int
 ) -> Iterator[tuple[str, int, int, tuple[slice, ...]]]:
-    """Keys of stored chunks that hold some of these rows, which ones, and which columns."""
+    """Yield the key of each stored chunk with some of these rows, its rows and its columns."""
     sizes = array.shards or array.chunks
     if start >= stop:
         return
@@ -461,7 +452,7 @@ def read_statistics(
 
 
 def check_complete(node: Any, where: str) -> dict[str, Any]:
-    """What this package noted on a store, ``{}`` if it wrote none.
+    """Return the notes of this package on a store, ``{}`` if there are none.
 
     Raises
     ------

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,14 +106,9 @@ def write(
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does.
+    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does; open it.
 
     Parameters as in :func:`generate` and :func:`~largek_dask.data.ingest.ingest`.
-
-    Returns
-    -------
-    Rows
-        The store, open.
     """
     rows = SyntheticRows(
         kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
@@ -144,13 +139,12 @@ class SyntheticRows(Rows):
         if kind not in KINDS:
             raise ParameterError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
         default = {"n_components": 100, "seed": 0} | _DEFAULTS.get(kind, {})
-        given = {
-            "n_rows": n_rows,
-            "n_features": n_features,
-            "n_components": n_components,
-            "seed": seed,
-        }
-        chosen = default | {name: value for name, value in given.items() if value is not None}
+        given = zip(
+            ("n_rows", "n_features", "n_components", "seed"),
+            (n_rows, n_features, n_components, seed),
+            strict=True,
+        )
+        chosen = default | {name: value for name, value in given if value is not None}
         for name in ("n_rows", "n_features", "n_components"):
             if chosen.get(name, 0) < 1:
                 raise ParameterError(f"kind={kind!r} needs {name} of at least 1.")
@@ -179,19 +173,7 @@ class SyntheticRows(Rows):
         return np.asarray(x, self.dtype)
 
 
-class _Maker(Protocol):
-    """One kind of data."""
-
-    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
-        """Draw what all rows share."""
-
-    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        """The rows ``start`` to ``stop``, float64."""
-
-
 class _Mixture:
-    """Gaussians with diagonal covariance; also its sorted and its far-away form."""
-
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         n_components, n_features = size["n_components"], size["n_features"]
         rank = min(size.get("intrinsic", max(2, n_features // 4)), n_features)
@@ -212,7 +194,6 @@ class _Mixture:
             self._scales *= 0.1 / extent
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        """The rows ``start`` to ``stop``."""
         if self._sorted:
             place = (np.arange(start, stop) + 0.5) / self._n_rows
         else:
@@ -232,7 +213,6 @@ class _LowRank:
         self._directions = draw.standard_normal((n_components, rank, n_features))
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        """The rows ``start`` to ``stop``."""
         n_components, rank, n_features = self._directions.shape
         which = draw.integers(0, n_components, stop - start)
         along = draw.standard_normal((stop - start, rank))
@@ -243,13 +223,10 @@ class _LowRank:
 
 
 class _Duplicates:
-    """A few distinct rows."""
-
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         self._points = draw.standard_normal((size["n_components"], size["n_features"]))
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        """The rows ``start`` to ``stop``."""
         which = draw.integers(0, len(self._points), stop - start)
         return np.take(self._points, which, axis=0)
 
@@ -268,7 +245,6 @@ class _Digits:
         self._images = rows[:, :, left] * (1.0 - part) + rows[:, :, left + 1] * part
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        """The rows ``start`` to ``stop``."""
         n = stop - start
         which = draw.integers(0, len(self._images), n)
         corner = np.rint(4.0 + 1.2 * draw.standard_normal((n, 2))).clip(0, 8).astype(int)
@@ -280,7 +256,7 @@ class _Digits:
         return canvas.clip(0.0, 255.0).reshape(n, 784)
 
 
-KINDS: dict[str, type[_Maker]] = {
+KINDS: dict[str, Any] = {
     "mixture": _Mixture,
     "low-rank": _LowRank,
     "duplicates": _Duplicates,

@@ -1,4 +1,4 @@
-"""Which files a path, a pattern, a folder or a list of paths means, where tables lie in files."""
+"""Find the files that a path, a pattern, a folder or a list of paths stands for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TableFiles:
     """Several files of the same columns."""
 
     where: str
-    """What messages call them."""
+    """Name of the files in messages."""
     location: str | None
     """The folder that they are in, if that is what was asked for."""
     urls: tuple[str, ...]
@@ -53,12 +53,7 @@ class TableFiles:
 
 
 def check_readable(url: str) -> None:
-    """Refuse a local file of a kind that is not read, with those that are.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a local file of a kind that is not read, with those that are."""
     if not (is_local(url) and os.path.isfile(url)):
         return
     told = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
@@ -71,7 +66,7 @@ def check_readable(url: str) -> None:
 
 
 def is_paths(source: Any) -> bool:
-    """Whether something is a list of paths."""
+    """Return True if something is a list of paths."""
     return (
         isinstance(source, (list, tuple))
         and bool(source)
@@ -136,7 +131,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Whether a file is no data by its name, or by that of a folder: Spark's and others' notes."""
+    """Return True for names of notes that Spark and others keep beside data."""
     return any(part.startswith((".", "_")) for part in parts)
 
 

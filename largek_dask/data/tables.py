@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
     WRITTEN,
-    ColumnRows,
     Selection,
     check_still_counts,
     first_difference,
     is_index_name,
+    leave_out_counter,
     left_out_as_index,
     listed,
-    not_told_from_index,
     noted_as_index,
 )
+from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
 from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.missing import Missing
+from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
@@ -57,14 +57,12 @@ __all__ = ["Table", "open_table"]
 BLOCK_BYTES = 32 << 20
 """Bytes of one block that a stream gives, about."""
 
-COUNTS = "it counts the rows from 0 on, as an index that pandas wrote"
-
 
 class Table(Protocol):
     """Rows as a stream, read once from the first to the last."""
 
     where: str
-    """What messages call the source."""
+    """Name of the source in messages."""
     location: str | None
     """URL or path, None for something in this process."""
     n_features: int
@@ -144,7 +142,6 @@ def _open_file(
     selection: Selection | None,
     header: bool | None,
 ) -> CSVTable | ParquetTable | SvmlightTable:
-    """One file of text or of Parquet."""
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
@@ -193,7 +190,6 @@ def _open_files(
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    """Refuse a file that has other columns than the first one; their order may differ."""
     wanted = like.compared
     missing = [name for name in wanted if name not in set(found)]
     more = [name for name in found if name not in set(wanted)]
@@ -233,7 +229,6 @@ class RowsTable:
 
 
 def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
-    """Some columns of rows, by name, or by number where they have no names."""
     if selection:
         names = rows.feature_names or list(map(str, range(rows.n_features)))
         places = selection.places(names, rows.describe_source(rows.location))
@@ -304,7 +299,6 @@ class CSVTable:
 
     @contextmanager
     def _opened(self) -> Iterator[TextIO]:
-        """The text, with errors of the file as those of this package."""
         try:
             with open_text(self._fs, self._path, self.where) as text:
                 yield text
@@ -326,7 +320,7 @@ class CSVTable:
             return self._pandas.read_csv(text, **(self._options | options))
 
     def _leave_out_names(self, head: Any) -> bool:
-        """Of rows with one field more than the header pandas takes the first for their names."""
+        """Return True for rows with one field more than the header, whose first is their name."""
         skip = self._options["skiprows"] + 1
         if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
             return False
@@ -365,10 +359,8 @@ class CSVTable:
         name = self.all_columns[0]
         if values.dtype.kind not in "iu":
             return places
-        if not np.array_equal(values, np.arange(len(values))):
-            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        leave_out_counter(values, name, self.where)
         self._index = name
-        left_out_as_index(name, self.where, COUNTS)
         return places[1:]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
@@ -512,10 +504,8 @@ class ParquetTable:
         head = self._dataset.head(HEAD_ROWS, columns=[name]).column(0)
         if not pa.types.is_integer(head.type):
             return places
-        if not np.array_equal(head.to_numpy(), np.arange(len(head))):
-            raise not_told_from_index(name, self.where, "and holds whole numbers")
+        leave_out_counter(head.to_numpy(), name, self.where)
         self._index = name
-        left_out_as_index(name, self.where, COUNTS)
         return places[1:]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
@@ -544,8 +534,6 @@ class FilesTable:
 
     Parameters
     ----------
-    where : str
-        What messages call all of them.
     location : str or None
         The folder that they are in, if that is what was asked for.
     tables : sequence of CSVTable or ParquetTable
@@ -574,7 +562,6 @@ class FilesTable:
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
-    """Rows of a dataset in an HDF5 file, or of a sparse group in one (AnnData's ``.h5ad``)."""
     h5py = _need("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):

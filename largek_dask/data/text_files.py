@@ -30,7 +30,7 @@ __all__ = ["READING", "TextLayout", "find_layout", "is_grouped", "open_text"]
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 )  # fmt: skip
-"""What readers of text and of packed files raise."""
+"""Errors of readers of text and of packed files."""
 ZSTD = b"\x28\xb5\x2f\xfd"
 PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -75,11 +75,8 @@ def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
 
     Parameters
     ----------
-    fs : fsspec.AbstractFileSystem
     path : str
         Path in ``fs``.
-    where : str
-        What messages call the file.
 
     Raises
     ------
@@ -105,7 +102,6 @@ def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
 
 
 def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
-    """The file that is packed in another one, or that one itself."""
     mark = packed.peek(8)[:8]
     if mark.startswith(ZSTD):
         import pyarrow as pa
@@ -132,7 +128,7 @@ def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """How the lines of a text are cut into numbers."""
+    """Layout of the lines of a text."""
 
     separator: str
     """One character, or the regular expression of white space."""
@@ -140,7 +136,7 @@ class TextLayout:
     skip: int
     """Lines before the header or the first row: comments and blank ones."""
     has_header: bool
-    """Whether the first line after them names the columns."""
+    """True if the first line after them names the columns."""
     names: tuple[str, ...] | None
     """Names of the columns that a comment before the first row gives."""
 
@@ -152,8 +148,6 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     ----------
     text : file
         As :func:`open_text` opens it.
-    where : str
-        What messages call it.
     header : bool or None
         Whether the first line names the columns; None: as it looks.
 
@@ -202,7 +196,6 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
 
 
 def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """The fields of lines."""
     if separator == r"\s+":
         lines, separator = [" ".join(line.split()) for line in lines], " "
     try:
@@ -238,7 +231,7 @@ def _decimal(rows: list[list[str]]) -> str:
 
 
 def is_grouped(value: Any) -> bool:
-    """Whether a text is a number with a separator of thousands, or with another decimal sign."""
+    """Return True for a number with thousands separators or another decimal sign."""
     return isinstance(value, str) and THOUSANDS.fullmatch(value) is not None
 
 
@@ -255,7 +248,6 @@ def _names_in_comment(
 
 
 def _is_quoted(lines: Sequence[str]) -> bool:
-    """Whether the first line is in quotes, and the second is not."""
     return len(lines) > 1 and lines[0].lstrip().startswith('"') and '"' not in lines[1]
 
 
@@ -263,7 +255,7 @@ def _is_quoted(lines: Sequence[str]) -> bool:
 
 
 def _is_header(rows: list[list[str]], decimal: str, is_quoted: bool) -> bool | None:
-    """Whether the first row names the columns of the others; None if it may or may not."""
+    """Return True if the first row names the columns of the others; None if it may or may not."""
     first, data = rows[0], rows[1:]
     is_longer = bool(data) and all(len(row) == len(first) + 1 for row in data)
     texts = [j for j, field in enumerate(first) if field and not _is_number(field)]
@@ -301,7 +293,7 @@ def _is_header_of_texts(
 def _is_row_of_names(
     names: list[str], data: list[list[str]], decimal: str, is_beside_text: bool
 ) -> bool | None:
-    """Whether numbers are names: of another kind than those below, or in an order of their own."""
+    """Return True if numbers are names: of another kind than those below, or in own order."""
     values = _values(names, decimal)
     if not (values >= 0).all() or len(set(values.tolist())) < len(values):
         return False
@@ -327,6 +319,5 @@ def _step(values: NDArray[np.float64]) -> float | None:
 
 
 def _values(fields: list[str], decimal: str) -> NDArray[np.float64]:
-    """Fields as numbers; NaN for what is none."""
     found = [field.replace(decimal, ".") for field in fields]
     return np.array([float(field) if NUMBER.fullmatch(field) else np.nan for field in found])

@@ -84,7 +84,6 @@ def _one_row_each(dims: tuple[Any, ...], feature: Any, all_dims: tuple[Any, ...]
 
 
 def _unused(name: str, dims: Sequence[Any]) -> str:
-    """A name that no dimension has."""
     while name in dims:
         name += "s"
     return name

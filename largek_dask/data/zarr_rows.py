@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +11,16 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.cf_attributes import CFDecoding
 from largek_dask.data.direct_chunks import DirectChunks
-from largek_dask.data.missing import Missing, check_stored
-from largek_dask.data.patience import patiently
-from largek_dask.data.rows import (
-    MAX_CHUNK_ROWS,
-    Column,
-    check_table_shape,
-    native_dtype,
-)
-from largek_dask.data.stored_rows import StoredRows, name_node
+from largek_dask.data.missing_chunks import Missing, check_stored
+from largek_dask.data.rows import MAX_CHUNK_ROWS, check_table_shape, native_dtype
+from largek_dask.data.storage_errors import reading, retry_io
+from largek_dask.data.stored_rows import Address, StoredRows, name_node
 from largek_dask.data.stores import check_complete, fill_value, list_stamps, read_stored
 from largek_dask.errors import DataError
 
-__all__ = ["ZarrColumn", "ZarrRows", "group_chunks"]
+__all__ = ["ZarrColumn", "ZarrRows", "group_chunks", "own_weights"]
+
+DAMAGED = "the chunk is damaged or its storage is out of reach: write it again, or try later."
 
 
 def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
@@ -56,31 +52,18 @@ class ZarrRows(StoredRows):
     ----------
     array : zarr.Array
         Open array.
-    location : str, optional
-        URL or absolute path of the store, None if only this process has it.
-    component : str, optional
-        Path of the array inside the store.
-    storage_options : mapping, optional
-        Passed to fsspec.
-    weight : Column, optional
-        Row weights.
     chunk_rows : int, optional
         Rows of a reading chunk; None chooses.
+    address
+        See :class:`~largek_dask.data.stored_rows.Address`.
     """
 
     kind = "the Zarr array"
 
     def __init__(
-        self,
-        array: Any,
-        *,
-        location: str | None = None,
-        component: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        weight: Column | None = None,
-        chunk_rows: int | None = None,
+        self, array: Any, *, chunk_rows: int | None = None, **address: Unpack[Address]
     ) -> None:
-        what = name_node(self.kind, location, component)
+        what = name_node(self.kind, address.get("location"), address.get("component"))
         check_table_shape(array.shape, what, "dask.array.from_zarr(x)")
         self._decoding = CFDecoding.of(array, what)
         dtype = native_dtype(self._decoding.dtype if self._decoding else array.dtype, what)
@@ -93,29 +76,11 @@ class ZarrRows(StoredRows):
             stored = max(1, array.chunks[0])
             shard_rows = None if array.shards is None else array.shards[0]
             chunk_rows = group_chunks(stored, array.shape[1] * dtype.itemsize, shard_rows)
-        super().__init__(
-            array,
-            shape=array.shape,
-            dtype=dtype,
-            chunk_rows=chunk_rows,
-            location=location,
-            component=component,
-            storage_options=storage_options,
-            weight=weight,
-        )
+        super().__init__(array, shape=array.shape, dtype=dtype, chunk_rows=chunk_rows, **address)
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        try:
-            x = patiently(lambda: self._load_once(start, stop))
-        except MemoryError:
-            raise
-        except Exception as error:
-            # every codec and driver raises errors of its own kinds
-            reason = str(error) or type(error).__name__
-            raise DataError(
-                f"{self.name_chunk(i)} cannot be read: {reason}. "
-                "The chunk is damaged or its storage is out of reach: write it again, or try later."
-            ) from error
+        with reading(self.name_chunk(i), DAMAGED):
+            x = retry_io(lambda: self._load_once(start, stop))
         return x if self._decoding is None else self._decoding(x)
 
     def _load_once(self, start: int, stop: int) -> NDArray[Any]:
@@ -198,28 +163,34 @@ class ZarrColumn:
         self.n_rows = int(shape[0])
 
     def check_stored(self, missing: Missing) -> None:
-        """Count the chunks that the store lacks, unless its writer has noted that none is missing.
-
-        Raises
-        ------
-        DataError
-            See :func:`~largek_dask.data.missing.check_stored`.
-        """
+        """Check for missing chunks, unless the writer has noted that all are stored."""
         if not self._is_complete:
             check_stored(self._array, f"sample_weight {self._where}", missing)
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """The values of the rows ``start`` to ``stop`` as float64."""
-        try:
-            values = patiently(
+        with reading(f"sample_weight {self._where}, rows {start} to {stop - 1},"):
+            values = retry_io(
                 lambda: read_stored(self._array, start, stop, complete=self._is_complete)
             )
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise DataError(
-                f"sample_weight {self._where}, rows {start} to {stop - 1}, cannot be read: "
-                f"{error}; check that it is whole and may be read."
-            ) from error
         values = values if self._decoding is None else self._decoding(values)
         return values.astype(np.float64, copy=False).reshape(-1)
+
+
+def own_weights(group: Any, where: str) -> ZarrColumn | None:
+    """Return the weights that the notes of a group name; None if they name none.
+
+    Raises
+    ------
+    DataError
+        They are not there.
+    """
+    # Without such a note an array called "weights" may mean something else.
+    name = check_complete(group, where).get("weights")
+    if name is None:
+        return None
+    if name not in group:
+        raise DataError(
+            f"{where} lacks its array {name!r}, the weights of its rows: write it anew."
+        )
+    return ZarrColumn(group[name], f"{where}/{name}")

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
-from largek_dask.data.patience import unanswered
+from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines

@@ -54,7 +54,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
-from largek_dask.data.patience import trouble
+from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.history import sample_of
 from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.driver.words import human_count, human_seconds, printable

@@ -98,7 +98,7 @@ def label_rows(
     done, first = LabelTotal.of(labelling.sums), 0
     if out is not None:
         model = " ".join(marks_of(labelling).values())
-        first, sums = passes.outlast(lambda: out.begin(model))
+        first, sums = passes.retry(lambda: out.begin(model))
         done.sums.update(sums)
     in_memory = np.empty(passes.n_rows, labelling.values.dtype) if labels and out is None else None
     writer = None if out is None else out.writer
@@ -121,10 +121,10 @@ def label_rows(
             if in_memory is not None:
                 in_memory[start:stop] = together
             elif out is not None:
-                passes.outlast(partial(out.write, start, together))
+                passes.retry(partial(out.write, start, together))
         done.merge(total)
         if out is not None:
-            passes.outlast(partial(out.record, chunks[-1] + 1, done.sums))
+            passes.retry(partial(out.record, chunks[-1] + 1, done.sums))
         if told is not None:
             told(stop)
     return Labelled(in_memory, done.sums)

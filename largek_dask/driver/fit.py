@@ -17,7 +17,7 @@ from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Sink
@@ -48,7 +48,7 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.picking import picked
+from largek_dask.passes.worker_selection import current_selection
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -285,14 +285,14 @@ class _Work:
             return False
         from largek_dask.passes.network import workers_known_to
 
-        pick = picked()
+        pick = current_selection()
         return len(workers_known_to(self.client)) >= (1 if pick is None else pick.least)
 
     def _without_model(self, error: NoModelError) -> NoModelError:
         """The error, which says so where nobody was there to compute."""
         if self.client is None or error.reason != "max_time" or self._has_workers():
             return error
-        address, pick = self.client.scheduler.address, picked()
+        address, pick = self.client.scheduler.address, current_selection()
         if pick is not None:
             return NoModelError(
                 f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there "
@@ -361,7 +361,7 @@ class _Work:
         arrays = best.run.arrays if final is None else final.arrays
         if store is not None and final is not None:
             marks = marks_of(self.problem.labelling(arrays))
-            passes.outlast(lambda: store.finish(marks))
+            passes.retry(lambda: store.finish(marks))
         return FitResult(
             arrays=arrays,
             labels=None if final is None else final.labels,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.durable import declare, make_chunk_folder, sync_rows, torn_chunk
-from largek_dask.data.patience import patiently, unanswered
+from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
@@ -80,7 +80,7 @@ def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
 def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
     """The stored array; None where there is none that can be read."""
     try:
-        return patiently(lambda: zarr.open_array(parent.store(name, read_only=True), mode="r"))
+        return retry_io(lambda: zarr.open_array(parent.store(name, read_only=True), mode="r"))
     except (OSError, KeyError, ValueError, TypeError) as error:
         if unanswered(error):
             raise
@@ -111,14 +111,9 @@ class LabelWriter:
         OutputError
             They cannot be written.
         """
-        try:
-            with at("labels"):
-                patiently(lambda: self._write(start, labels))
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"labels of rows {start} to {start + len(labels) - 1} cannot be written to "
-                f"{self.url}: {error}; check space and permissions there."
-            ) from error
+        what = f"{self.url} (labels of rows {start} to {start + len(labels) - 1})"
+        with writing(what), at("labels"):
+            retry_io(lambda: self._write(start, labels))
 
     def _write(self, start: int, labels: NDArray[Any]) -> None:
         place = self.url
@@ -243,12 +238,8 @@ class LabelStore:
             return record["done"], sums
         # The record comes first: an array without one would be taken for somebody else's.
         self.record(0, {})
-        try:
-            patiently(self._make)
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url} cannot be written: {error}; check space and permissions there."
-            ) from error
+        with writing(self.url):
+            retry_io(self._make)
         return 0, {}
 
     def _are_there(self, done: int) -> bool:
@@ -282,7 +273,7 @@ class LabelStore:
     def write(self, start: int, labels: NDArray[Any]) -> None:
         """Write labels from here."""
         with at("labels"):
-            patiently(lambda: _write_rows(self._parent.store(self._name), start, labels))
+            retry_io(lambda: _write_rows(self._parent.store(self._name), start, labels))
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Note that the first ``done`` chunks are written, and the sums over them."""
@@ -306,11 +297,7 @@ class LabelStore:
             That cannot be written.
         """
         state = {**self._state(complete=True), **notes}
-        try:
-            array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
-            patiently(lambda: declare(array, {ATTRIBUTE: state}))
+        with writing(self.url):
+            array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
+            retry_io(lambda: declare(array, {ATTRIBUTE: state}))
             self._parent.remove(self._progress)
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url} cannot be written: {error}; check space and permissions there."
-            ) from error

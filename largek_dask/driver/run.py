@@ -151,7 +151,7 @@ def run(
         Ctrl-C came before there was any state, or a second time during the first.
     """
     events = Events() if events is None else events
-    before = passes.outlast(checkpoints.latest) if checkpoints else None
+    before = passes.retry(checkpoints.latest) if checkpoints else None
     used = seconds_used if before is None else max(seconds_used, before.seconds)
     clock, asked = Clock(used, stop), cancelled or _never
     watch = CompileWatch(events) if watch is None else watch

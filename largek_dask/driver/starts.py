@@ -229,7 +229,7 @@ class Starts:
         objective = self.algorithm.objective
         known = None
         if folder is not None:
-            known = self.passes.outlast(partial(counted_value, folder, result.n_iter, objective))
+            known = self.passes.retry(partial(counted_value, folder, result.n_iter, objective))
         if known is not None:
             return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None

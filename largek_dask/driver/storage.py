@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.durable import make_folders, sync_folder, sync_tree
-from largek_dask.data.patience import patiently, unanswered
+from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import (
     filesystem,
     is_local,
@@ -170,7 +170,7 @@ class Folder:
         which object stores keep a folder that nothing lies in (any more), ``model/`` in ``model``.
         """
         try:
-            found = [str(path) for path in patiently(self._listed)]
+            found = [str(path) for path in retry_io(self._listed)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         itself = self.root.rstrip("/") + "/"
@@ -187,7 +187,7 @@ class Folder:
         Nothing if the folder does not exist.
         """
         try:
-            found = patiently(lambda: self._listed(detail=True))
+            found = retry_io(lambda: self._listed(detail=True))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         stamps = {}
@@ -211,7 +211,7 @@ class Folder:
             self.fs.invalidate_cache()
             return is_there(self.fs, self.path(name))
 
-        return patiently(ask)
+        return retry_io(ask)
 
     def size_of(self, name: str) -> int:
         """Bytes of a file, or of all files in a folder; 0 if it is not there."""
@@ -227,7 +227,7 @@ class Folder:
             return sum(int(size or 0) for size in sizes)
 
         try:
-            return patiently(ask)
+            return retry_io(ask)
         except FileNotFoundError:
             return 0
 
@@ -242,7 +242,7 @@ class Folder:
             It cannot be removed now.
         """
         self._may_write()
-        if patiently(lambda: self._removed(name)) and self.is_local:
+        if retry_io(lambda: self._removed(name)) and self.is_local:
             try:
                 with contextlib.suppress(FileNotFoundError):
                     sync_folder(os.path.dirname(self.path(name)))
@@ -341,12 +341,8 @@ class Folder:
     def _write_small(self, name: str, data: bytes, *, is_durable: bool) -> None:
         self._may_write()
         target = self.path(name)
-        try:
-            patiently(lambda: self._published(target, data, is_durable))
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
+        with writing(f"{self.url}/{name}"):
+            retry_io(lambda: self._published(target, data, is_durable))
 
     def _published(self, target: str, data: bytes, is_durable: bool) -> None:
         self._make_parent(target)
@@ -375,7 +371,7 @@ class Folder:
         """
         self._may_write()
         target = self.path(name)
-        try:
+        with writing(f"{self.url}/{name}"):
             if self.is_local:
                 self._make_parent(target)
                 with self._unfinished(target, write) as unfinished:
@@ -385,13 +381,9 @@ class Folder:
             try:
                 with open(number, "wb") as file:
                     write(file)
-                patiently(lambda: self._sent(unfinished, target))
+                retry_io(lambda: self._sent(unfinished, target))
             finally:
                 os.remove(unfinished)
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _sent(self, source: str, target: str) -> None:
         """Send a file: one upload to an object store; elsewhere under another name first."""
@@ -424,12 +416,8 @@ class Folder:
         """
         self._may_write()
         target = self.path(name)
-        try:
-            return patiently(lambda: self._created(target, data))
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
+        with writing(f"{self.url}/{name}"):
+            return retry_io(lambda: self._created(target, data))
 
     def _created(self, target: str, data: bytes) -> bool:
         self._make_parent(target)
@@ -458,7 +446,7 @@ class Folder:
         DamagedError
             It is larger than ``limit`` bytes.
         """
-        data = patiently(lambda: self._content(name, limit + 1))
+        data = retry_io(lambda: self._content(name, limit + 1))
         if len(data) > limit:
             raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
         return data
@@ -489,7 +477,7 @@ class Folder:
             found: bytes = self.fs.cat_file(self.path(name), start=begin)
             return found
 
-        return patiently(ask)
+        return retry_io(ask)
 
     def lines(self, name: str) -> Iterator[bytes]:
         """The lines of a file that may be long; nothing if it is not there."""
@@ -531,21 +519,17 @@ class Folder:
             It cannot be written.
         """
         self._may_write()
-        try:
-            group = patiently(lambda: self._new_group(name))
+        with writing(f"{self.url}/{name}"):
+            group = retry_io(lambda: self._new_group(name))
             # One array at a time: a store that fails now and then never takes all in one go.
             records = {
-                key: patiently(partial(self._write_array, group, key, array, set()))
+                key: retry_io(partial(self._write_array, group, key, array, set()))
                 for key, array in arrays.items()
             }
             if self.is_local:
                 # Not tried again: what a failed sync has lost a second one takes for written.
                 sync_tree(self.path(name))
             return records
-        except Exception as error:  # drivers raise errors of their own kinds
-            raise OutputError(
-                f"{self.url}/{name} cannot be written: {error}; check space and permissions there."
-            ) from error
 
     def _new_group(self, name: str) -> zarr.Group:
         self._removed(name)
@@ -679,7 +663,7 @@ def _intact(where: str, ask: Callable[[], T]) -> T:
         Storage does not answer.
     """
     try:
-        return patiently(ask)
+        return retry_io(ask)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         if unanswered(error):
             raise

@@ -18,7 +18,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
-from largek_dask.data.patience import patiently
+from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
 from largek_dask.data.stores import read_stored
 from largek_dask.driver.labels import LabelStore
@@ -215,7 +215,7 @@ class LabelFile(LabelStore):
 
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Write the file, and remove what it was made of; notes have no place in it."""
-        array = patiently(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
+        array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
         table = _stored(self._values.name, array)
         self._parent.publish_file(self._file, lambda file: WRITERS[self._suffix](file, table))
         self._parent.remove(self._name)
@@ -251,7 +251,7 @@ class ProbabilityFile:
         if self._suffix is None:
             return
         name = self.stage.parent()[1]
-        group = patiently(lambda: zarr.open_group(self._parent.store(name), mode="r"))
+        group = retry_io(lambda: zarr.open_group(self._parent.store(name), mode="r"))
         self._parent.publish_file(self._name, lambda file: _write_dense(file, group))
         remove_store(self.stage.url, self.stage.storage_options)
 
@@ -262,7 +262,7 @@ def _stored(name: str, array: Any) -> Table:
     def pieces() -> Iterator[NDArray[Any]]:
         for start in range(0, array.shape[0], PIECE_ROWS):
             stop = min(start + PIECE_ROWS, array.shape[0])
-            yield patiently(partial(read_stored, array, start, stop, complete=True))
+            yield retry_io(partial(read_stored, array, start, stop, complete=True))
 
     return Table(name, array.dtype, array.shape, pieces)
 
@@ -274,7 +274,7 @@ def _write_dense(file: BinaryIO, group: Any) -> None:
 
     def pieces() -> Iterator[NDArray[Any]]:
         for start in range(0, n_rows, step):
-            yield patiently(partial(_dense, group, start, min(start + step, n_rows), k))
+            yield retry_io(partial(_dense, group, start, min(start + step, n_rows), k))
 
     write_npy(file, Table(PROBABILITIES, np.dtype("<f8"), (n_rows, k), pieces))
 

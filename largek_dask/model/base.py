@@ -24,12 +24,12 @@ import zarr
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.columns import ColumnRows, equal_names, listed, order_by_name
-from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.columns import equal_names, listed, order_by_name
+from largek_dask.data.derived_rows import ColumnRows, DitheredRows
 from largek_dask.data.durable import declare
-from largek_dask.data.patience import patiently, unanswered
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import retry_io, unanswered
 from largek_dask.data.store_writer import refuse_file
 from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.driver.fit import FitResult, open_passes
@@ -424,7 +424,7 @@ class Model(ABC):
             declare(group, {ATTRIBUTE: description})
 
         try:
-            patiently(describe)
+            retry_io(describe)
         except OSError as error:
             raise OutputError(
                 f"{place.url} cannot be written: {error}; check space and permissions there."

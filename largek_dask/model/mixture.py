@@ -20,9 +20,8 @@ from largek_dask.algorithms.mixture import (
 )
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Rows
-from largek_dask.data.store_writer import unfinished
+from largek_dask.data.store_writer import CSRWriter, unfinished
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits

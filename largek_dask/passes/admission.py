@@ -1,4 +1,4 @@
-"""Which workers may take part in a job: the right versions, and access to the data."""
+"""Admit workers to a job: they need the right versions, and access to the data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, VersionMismatchError
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.network import Network, WorkerInfo
-from largek_dask.passes.picking import Pick, declared, lacking, picked
 from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, drop_job, versions
+from largek_dask.passes.worker_selection import (
+    WorkerSelection,
+    current_selection,
+    declared_row_state,
+    explain_shortage,
+)
 
 __all__ = ["Workers", "check_workers", "differences", "told_of"]
 
 WAIT_SECONDS = 0.2
-"""How often a cluster without workers is asked whether there are any."""
+"""Interval between two looks at a cluster without workers, in seconds."""
 SLOW_SECONDS = 5.0
 """A worker that has not answered for so long is mentioned."""
 RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
@@ -37,8 +42,6 @@ RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
 
 @dataclass(slots=True)
 class _Ask:
-    """A question to one worker whether it can take part."""
-
     address: str
     answer: asyncio.Future[Any]
     since: float
@@ -47,17 +50,15 @@ class _Ask:
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """Why a worker takes no work."""
+    """Reason why a worker takes no work."""
 
     kind: Literal["paused", "silent", "failed", "versions", "data"]
     text: str
     since: float = 0.0
-    """When it was found out."""
+    """Time at which it was found out."""
 
 
 class _Unfit(Exception):
-    """A worker cannot take part."""
-
     def __init__(self, kind: Literal["versions", "data"], text: str) -> None:
         super().__init__(text)
         self.kind = kind
@@ -68,14 +69,13 @@ class Workers:
 
     Parameters
     ----------
-    network : Network
     rows : Rows
         What they have to be able to open.
     memory_limit : int or None
         Budget of row state in bytes, per worker.
     say : callable
         ``say(kind, message)``, for what a user should know meanwhile.
-    pick : Pick, optional
+    pick : WorkerSelection, optional
         Which of them the job may use, at least and at most.
     """
 
@@ -85,7 +85,7 @@ class Workers:
         rows: Rows,
         memory_limit: int | None,
         say: Callable[[str, str], None],
-        pick: Pick | None = None,
+        pick: WorkerSelection | None = None,
     ) -> None:
         self._network = network
         self._where = rows.location
@@ -97,7 +97,7 @@ class Workers:
             memory_limit=memory_limit,
             cache_bytes=int(config.get("passes.cache-bytes")),
             service_job=current_job(),
-            declared=declared(),
+            declared=declared_row_state(),
         )
         self._versions = versions()
         self.state_limit: int | None = None
@@ -118,7 +118,7 @@ class Workers:
         self._tags: list[frozenset[str]] = []
         """Tags of all workers of the cluster when they were looked at last."""
         self._short: tuple[Any, ...] | None = None
-        """What had been told when it was said that there are too few; None: there are enough."""
+        """State that was reported with the shortage of workers; None: there are enough."""
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
@@ -177,7 +177,7 @@ class Workers:
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
             if self._pick is not None:
-                ready = self._pick.of(ready, present)
+                ready = self._pick.choose(ready, present)
             if begin and found:
                 self._raise_if_all_are_unfit(found)
             self._tell(len(ready))
@@ -196,7 +196,7 @@ class Workers:
             if self._short != self._told:
                 # Again where something else has been said meanwhile.
                 self._short = self._told
-                why = lacking(self._pick, len(ready), self._tags)
+                why = explain_shortage(self._pick, len(ready), self._tags)
                 self._say("waiting", f"{why}; waiting for more")
             await asyncio.sleep(WAIT_SECONDS)
         if self._short is not None:
@@ -218,7 +218,7 @@ class Workers:
         return self._ready
 
     def takes_tasks(self, address: str) -> bool:
-        """Whether a worker could compute when they were looked at last."""
+        """Return True if a worker could compute when they were looked at last."""
         return address in self._ready
 
     def forget(self, address: str) -> None:
@@ -228,7 +228,7 @@ class Workers:
         self._asks.pop(address, None)
 
     def is_lost(self, address: str, since: float) -> bool:
-        """Whether not to wait for a worker any longer, asked for something at ``since``.
+        """Return True if a worker that was asked at ``since`` is no longer waited for.
 
         The scheduler has removed it: at once. (Dask gives its tasks to another worker, all to the
         same, and to nobody if there is nobody at that moment.) It is silent: at once, too. Or it
@@ -282,7 +282,6 @@ class Workers:
         return present
 
     def _asked_of(self, present: Iterable[str]) -> list[_Ask]:
-        """Questions to all present workers that are not admitted yet."""
         new = [address for address in present if address not in self._admitted]
         for address in new:
             if address not in self._asks:
@@ -304,7 +303,7 @@ class Workers:
         if isinstance(found, Exception):
             raise found
         if found != self._versions:
-            raise _Unfit("versions", f"has {_differences(found, self._versions)}")
+            raise _Unfit("versions", f"has {differences(found)}")
         why_not = await self._network.call(admit, self._job, self._shape, worker=address)
         if isinstance(why_not, Exception):
             raise why_not
@@ -320,7 +319,6 @@ class Workers:
                 self._say("waiting", f"{ask.address} has not answered yet; waiting for it")
 
     def _take_answers(self, asked: list[_Ask]) -> None:
-        """Admit workers by their answers, or note why they are not."""
         now = time.monotonic()
         for ask in asked:
             del self._asks[ask.address]
@@ -366,7 +364,7 @@ class Workers:
         if not n_ready and reasons:
             self._say("waiting", f"no worker can take work: {reasons}; waiting for one")
         elif not n_ready and self._pick is not None:
-            why = lacking(self._pick, 0, self._tags)
+            why = explain_shortage(self._pick, 0, self._tags)
             self._say("waiting", f"{why}; waiting for one")
         elif not n_ready:
             self._say("waiting", "the cluster has no workers; waiting for one")
@@ -380,20 +378,11 @@ class Workers:
 
 
 def _patience() -> float:
-    """Seconds without a sign after which a worker is no longer waited for."""
     return float(config.get("passes.silent-seconds"))
 
 
-def _differences(found: dict[str, str], wanted: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {found.get(name)} instead of {version}"
-        for name, version in wanted.items()
-        if found.get(name) != version
-    )
-
-
 def told_of(message: str, address: str) -> str | None:
-    """What a message of :class:`Workers` says of this worker; None if nothing."""
+    """Return the part of a message of :class:`Workers` about a worker; None if there is none."""
     begin = re.search(rf"(?:^|[:;] ){re.escape(address)} ", message)
     if begin is None:
         return None
@@ -403,22 +392,21 @@ def told_of(message: str, address: str) -> str | None:
 
 
 def differences(found: dict[str, str]) -> str:
-    """What a worker has of other versions than this process, by what it says; empty if nothing."""
-    return _differences(found, versions())
+    """Return how the versions of a worker differ from those of this process; "" if they do not."""
+    return ", ".join(
+        f"{name} {found.get(name)} instead of {version}"
+        for name, version in versions().items()
+        if found.get(name) != version
+    )
 
 
 def check_workers(client: Client, rows: Rows, seconds: float) -> None:
     """Ask the workers that are there whether they can take part in a job over these rows.
 
     Workers that do not answer in time, or are not there yet, are asked when the job begins.
-
-    Raises
-    ------
-    VersionMismatchError, DataError
-        See :meth:`Workers.ready`.
     """
-    network = Network(client, uuid4().hex[:12], picked())
-    workers = Workers(network, rows, None, lambda kind, message: None, picked())
+    network = Network(client, uuid4().hex[:12], current_selection())
+    workers = Workers(network, rows, None, lambda kind, message: None, current_selection())
     until = time.monotonic() + seconds
 
     def check() -> None:

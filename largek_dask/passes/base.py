@@ -1,4 +1,4 @@
-"""What local and cluster passes share: statistics, picking rows, generations, reports."""
+"""Base of local and cluster passes: statistics, taking rows, generations, reports."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask import config
 from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, TakenRows
-from largek_dask.data.patience import outlast
 from largek_dask.data.rows import Rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.data.stores import read_statistics
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
-from largek_dask.passes.collected import fetch
-from largek_dask.passes.progress import ProgressTeller, Tell
+from largek_dask.passes.gather import fetch
 from largek_dask.passes.spec import PassSpec, StateSpec
 from largek_dask.passes.statistics import scan_chunk
-from largek_dask.passes.telemetry import PassReport
+from largek_dask.passes.telemetry import PassReport, ProgressTeller, Tell
+from largek_dask.retry import TICK_SECONDS, retry
 
 if TYPE_CHECKING:
     from largek_dask.passes.subset import Asked, Subset, Subsets
@@ -37,13 +38,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LONGEST_PAUSE = 8.0
+"""Upper bound of the pause between two tries while storage is away, in seconds."""
+
 LogCallback = Callable[..., None]
 """``callback(kind, message)``: kind is "waiting", "workers", "retry", "storage" (it is
 waited for) or "back" (no longer)."""
 
 
 class PassOptions(TypedDict, total=False):
-    """What all kinds of passes take; :class:`BasePasses` says what it means."""
+    """Options of all kinds of passes; see :class:`BasePasses`."""
 
     normalize: Literal["l2"] | None
     on_bad_rows: Literal["raise", "skip"]
@@ -59,7 +63,6 @@ class BasePasses(ABC):
 
     Parameters
     ----------
-    rows : Rows
     normalize : "l2" or None
         "l2": rows of unit length, wherever they go.
     on_bad_rows : "raise" or "skip"
@@ -195,7 +198,7 @@ class BasePasses(ABC):
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
-            found = self.outlast(lambda: self._run(spec, replay, chunks, report))
+            found = self.retry(lambda: self._run(spec, replay, chunks, report))
         finally:
             report.seconds = time.perf_counter() - began
             self.total.add(report)
@@ -206,26 +209,41 @@ class BasePasses(ABC):
         """Count seconds of computing in a pass over a subset of the rows."""
         self.beside += seconds
 
-    def outlast(self, ask: Callable[[], T]) -> T:
-        """What ``ask`` gives; asked again while storage is away, no longer than the job goes on.
+    def retry(self, call: Callable[[], T]) -> T:
+        """Return the result of a call, retrying it while storage is away.
 
-        A pass that is run again counts every chunk once, as one whose chunks were handed out
-        again does.
-
-        Raises
-        ------
-        CancelledFit
-            See :meth:`raise_if_stopped`.
-        Exception
-            What ``ask`` raised, at once or when storage has been waited for long enough.
+        It is retried for ``stores.patience-seconds``, with growing pauses. What is missing,
+        forbidden or full is waited for, too, once a pass has succeeded. A pass that is retried
+        counts every chunk once, as one whose chunks were handed out again does.
         """
-        return outlast(
-            ask,
-            also_lacking=lambda: self._has_worked,
-            stop=self.raise_if_stopped,
-            is_given_up=self.is_given_up,
-            say=self._say,
+        reported: list[Exception] = []
+
+        def limit(error: Exception) -> float | None:
+            kind = trouble(error)
+            if kind is None or (kind == "lacking" and not self._has_worked):
+                return None
+            return float(config.get("stores.patience-seconds"))
+
+        def report(error: Exception, seconds: float) -> None:
+            reported.append(error)
+            self._say("storage", f"{error}; it is tried again for {seconds:.0f} s")
+
+        def cancelled() -> bool:
+            self.raise_if_stopped()
+            return self.is_given_up()
+
+        found = retry(
+            call,
+            limit,
+            pause=max(TICK_SECONDS, float(config.get("stores.pause-seconds"))),
+            longest_pause=LONGEST_PAUSE,
+            from_first_error=True,
+            cancelled=cancelled,
+            report=report,
         )
+        if reported:
+            self._say("back", "storage answers again: going on")
+        return found
 
     @abstractmethod
     def _run(
@@ -269,7 +287,7 @@ class BasePasses(ABC):
         )
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Which rows of every chunk the generation before was for, and how many chunks."""
+        """Return the rows of each chunk, and the number of chunks, of the generation before."""
         return state.rebuild_rows, None
 
     def _preparation(self) -> Preparation:
@@ -483,7 +501,7 @@ class BasePasses(ABC):
 
 
 def _too_light(found: Statistics, least: float) -> str:
-    """What to do about weights that sums cannot hold beside each other."""
+    """Return advice for weights that are too far apart for exact sums."""
     low, high = found.min_weight, found.max_weight
     if least > high:
         return (

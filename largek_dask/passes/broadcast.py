@@ -1,6 +1,12 @@
-"""The driver's part in a broadcast: one worker gets the value, and the others get it from there.
+"""Broadcast a value to workers along a tree, and keep the replicas until no task needs them.
 
-How they do is in ``spreading.py``. Here it is followed: whoever leaves meanwhile is not waited for.
+Dask's own broadcast (``Scheduler.replicate``) asks a worker that has left for half a minute, and
+blocks all other broadcasts meanwhile. Here workers that have left are not waited for, and only the
+request passes the scheduler.
+
+Every two seconds Dask's active memory manager drops replicas of a value beyond one for each task
+that waits for it. While a broadcast is under way no task waits for it yet: all replicas but one
+would be dropped, and fetched again by all tasks from the same few workers.
 """
 
 from __future__ import annotations
@@ -8,43 +14,51 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
 from distributed import Future
+from distributed.active_memory_manager import ReduceReplicas
+from distributed.core import send_recv
 
 from largek_dask.errors import ClusterError
 from largek_dask.passes import waiting
-from largek_dask.passes.admission import Workers
-from largek_dask.passes.network import Network
 from largek_dask.passes.waiting import Lost, attended, told
+from largek_dask.points import at
+from largek_dask.version import __version__
 
-__all__ = ["Broadcaster"]
+if TYPE_CHECKING:
+    from largek_dask.passes.admission import Workers
+    from largek_dask.passes.network import Network
+
+__all__ = ["SPREAD", "Broadcaster", "Spreader", "spare_copies"]
+
+OURS = "largek_"
+"""Prefix of the names of all values of passes."""
+SPREAD = f"largek-spread-{__version__}"
+"""Operation of a worker: have others fetch a value from it."""
+RECEIVE = f"largek-receive-{__version__}"
+"""Operation of a worker: fetch a value from another one."""
+BRANCHES = 2
+"""Number of workers that fetch from the same worker at a time."""
+CONNECT_SECONDS = 3.0
+"""Timeout of connections; Dask would retry a worker that has left for 30 s."""
 
 
 class Broadcaster:
-    """Sends values to workers.
-
-    Parameters
-    ----------
-    network : Network
-    workers : Workers
-        Tell who is still there.
-    """
+    """The driver's part: one worker gets the value, and the others get it from there."""
 
     def __init__(self, network: Network, workers: Workers) -> None:
         self._network = network
         self._workers = workers
 
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
-        """Copies of a value on workers, as far as they do not leave meanwhile.
+        """Copy a value to workers; those that leave meanwhile are not waited for.
 
         Parameters
         ----------
-        value
-        addresses : collection of str
         turn : int, optional
-            Whose turn it is to be the first: not always the same one has most to send.
+            Rotates the worker that is the first, as it has most to send.
 
         Raises
         ------
@@ -67,7 +81,6 @@ class Broadcaster:
                     raise
 
     async def _spread(self, sent: Future, source: str, others: Collection[str]) -> None:
-        """Have a value go from one worker to the others; those that leave are not waited for."""
         if not others:
             return
         begin = time.monotonic()
@@ -84,3 +97,84 @@ class Broadcaster:
                 raise Lost(ClusterError(f"{source} is gone"))
         finally:
             task.cancel()
+
+
+class Spreader:
+    """A worker's part in the tree."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        worker.handlers[SPREAD] = self.spread
+        worker.handlers[RECEIVE] = self.receive
+
+    async def spread(self, key: str, addresses: list[str]) -> list[str]:
+        """Have other workers fetch a value that is here; return those that have it now."""
+        waiting = deque(addresses)
+        sources = deque([self._worker.address] * BRANCHES)
+        fetching: dict[asyncio.Task[str | None], tuple[str, str]] = {}
+        reached: list[str] = []
+        while waiting or fetching:
+            while waiting and sources:
+                source, address = sources.popleft(), waiting.popleft()
+                asked = asyncio.create_task(self._ask(address, key, source))
+                fetching[asked] = source, address
+            done, _ = await asyncio.wait(fetching, return_when=asyncio.FIRST_COMPLETED)
+            for asked in done:
+                source, address = fetching.pop(asked)
+                gave = asked.result()
+                if gave in (source, None):
+                    sources.append(source)
+                if gave is not None:
+                    reached.append(address)
+                    sources.extend([address] * BRANCHES)
+        return reached
+
+    async def _ask(self, address: str, key: str, source: str) -> str | None:
+        """Have a worker fetch the value; return the address that it came from."""
+        # This worker is the second choice if the source has left.
+        sources = list(dict.fromkeys([source, self._worker.address]))
+        try:
+            comm = await self._worker.rpc.connect(address, timeout=CONNECT_SECONDS)
+            try:
+                gave: str | None = await send_recv(comm, op=RECEIVE, key=key, sources=sources)
+            finally:
+                self._worker.rpc.reuse(address, comm)
+        except Exception:
+            # It has left, or cannot take the value: then its tasks raise the same error.
+            return None
+        return gave
+
+    async def receive(self, key: str, sources: list[str]) -> str | None:
+        """Fetch a value from the first of these workers that gives it; return that one."""
+        with at("receive"):
+            for source in sources:
+                try:
+                    comm = await self._worker.rpc.connect(source, timeout=CONNECT_SECONDS)
+                except OSError:
+                    continue
+                self._worker.rpc.reuse(source, comm)
+                await self._worker.gather(who_has={key: [source]})
+                if key in self._worker.data:
+                    # A scheduler that has forgotten the value meanwhile has it dropped here.
+                    stimulus = f"{RECEIVE}-{key}"
+                    message = {"op": "add-keys", "keys": [key], "stimulus_id": stimulus}
+                    self._worker.batched_send(message)
+                    return source
+        return None
+
+
+class ReduceOthers(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
+    """Dask's policy that drops replicas, for all values but those of passes."""
+
+    def run(self) -> Iterator[Any]:
+        """Yield the replicas to drop."""
+        return (one for one in super().run() if not str(one.ts.key).startswith(OURS))
+
+
+def spare_copies(dask_scheduler: Any = None) -> None:
+    """Keep replicas of broadcast values; called on the scheduler."""
+    manager = dask_scheduler.extensions.get("amm")
+    for policy in [] if manager is None else list(manager.policies):
+        if type(policy) is ReduceReplicas:
+            manager.policies.remove(policy)
+            manager.add_policy(ReduceOthers())

@@ -22,7 +22,7 @@ from largek_dask.kernels.blocks import Table
 __all__ = ["ChunkCache", "Part", "Span"]
 
 STALE_PASSES = 2
-"""What as many passes in a row did not ask for may go."""
+"""Entries that this number of passes in a row did not ask for may be dropped."""
 
 
 class Span(NamedTuple):
@@ -41,7 +41,7 @@ class Span(NamedTuple):
         return self.order is None and self.end - self.begin == self.of
 
     def holds(self, other: Span) -> bool:
-        """Whether the rows of ``other`` are among these."""
+        """Return True if the rows of ``other`` are among these."""
         if self.whole:
             return True
         return self.order == other.order and self.begin <= other.begin and other.end <= self.end
@@ -124,20 +124,15 @@ class ChunkCache:
         return None if entry is None else entry.part
 
     def holds(self, index: int, span: Span) -> bool:
-        """Whether :meth:`get` would find the rows."""
+        """Return True if :meth:`get` would find the rows."""
         entries = (self._shares.get(index), self._chunks.get(index))
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 
     def put(self, index: int, part: Part) -> bool:
-        """Keep the rows if they fit.
+        """Keep the rows if they fit; return True if they are kept.
 
         They take the place of an earlier share of the chunk, unless they are the whole chunk and
         that one was picked out of it.
-
-        Returns
-        -------
-        bool
-            Whether they are kept.
         """
         size = part.nbytes
         with self._lock:

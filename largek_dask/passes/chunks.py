@@ -26,7 +26,7 @@ __all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
 JOINED = -1
 """Index of all chunks shown as one."""
 PIECE_BYTES = 7 << 19
-"""Bytes of rows that are copied at a time (see ``passes.collected.BLOCK_BYTES``)."""
+"""Bytes of rows that are copied at a time (see ``passes.gather.BLOCK_BYTES``)."""
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
@@ -70,7 +70,7 @@ class ChunkView:
     kept: dict[str, NDArray[Any]] | None = None
     threads: Threads = ALONE
     known: NDArray[np.int64] | None = None
-    """What :meth:`numbers` gives, if that is not where the rows lie."""
+    """Result of :meth:`numbers`, if it differs from the positions of the rows."""
     release: Callable[[], object] | None = None
     """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
     spread: bool = False
@@ -121,7 +121,7 @@ class ChunkView:
         return np.arange(self.start, self.start + len(self.x))
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Where in ``x`` rows of a share are; see ``algorithms.base.Chunk.locate``."""
+        """Return the positions in ``x`` of a share's rows; see ``algorithms.base.Chunk.locate``."""
         assert self.find is not None
         return self.find(rows)
 
@@ -147,7 +147,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is done to rows between reading them and the chunk function."""
+    """Preparation of rows between reading and the chunk function."""
 
     normalize: Literal["l2"] | None = None
     """"l2": rows of unit length."""
@@ -234,18 +234,12 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """The columns in which none of some rows holds a finite number, for messages.
+    """Return the columns without a finite number in some rows, for messages; "" if none.
 
     Parameters
     ----------
-    rows : Rows
     x : (n, d) or sparse
         Some of these rows.
-
-    Returns
-    -------
-    str
-        By their names, or by numbers from 0 on; empty if there is none.
     """
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])

@@ -28,15 +28,13 @@ from largek_dask.kernels.threads import Threads
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.base import BasePasses, PassOptions
-from largek_dask.passes.blame import may_be_anothers
 from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.local import driver_cpus
 from largek_dask.passes.network import Network, require_open
-from largek_dask.passes.picking import picked
-from largek_dask.passes.placement import place, ranges, shares
+from largek_dask.passes.placement import Pace, Stragglers, place, ranges, shares
+from largek_dask.passes.poison_chunks import may_be_anothers
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
-from largek_dask.passes.stragglers import Pace, Stragglers
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.passes.waiting import Lost, attended
 from largek_dask.passes.worker import (
@@ -50,6 +48,7 @@ from largek_dask.passes.worker import (
     take_total,
     work,
 )
+from largek_dask.passes.worker_selection import current_selection
 from largek_dask.points import at
 
 __all__ = ["ClusterPasses"]
@@ -103,7 +102,7 @@ class _Pass:
     outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
-    """How often a chunk should have been blamed, but others may have killed its workers."""
+    """Number of times a chunk's workers died when tasks of others may have killed them."""
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker: handed out one by one."""
     at: dict[str, _Slice] = field(default_factory=dict)
@@ -129,7 +128,6 @@ class ClusterPasses(BasePasses):
     rows : Rows
         Rows that live in this process are written once to a temporary store, which has to be
         where workers can open it (``largek.passes.spill-folder``).
-    client : distributed.Client
     memory_limit : int, optional
         Budget of row state in bytes, per worker.
     options
@@ -172,7 +170,7 @@ class ClusterPasses(BasePasses):
             )
         super().__init__(rows, **options)
         self.job = uuid4().hex[:12]
-        pick = picked()
+        pick = current_selection()
         self._network = Network(client, self.job, pick)
         self._workers = Workers(self._network, rows, memory_limit, self._say, pick)
         self._broadcaster = Broadcaster(self._network, self._workers)
@@ -239,7 +237,6 @@ class ClusterPasses(BasePasses):
         return min(done, current.n_chunks), current.n_chunks
 
     def _note_workers(self) -> None:
-        """Take over what the workers seen last have together."""
         self.n_workers = len(self._workers.seen)
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
@@ -251,7 +248,7 @@ class ClusterPasses(BasePasses):
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
     def _note_held(self, report: PassReport) -> None:
-        """What all workers hold together, also those that had nothing to do in this pass."""
+        """Sum up what all workers hold, also those without chunks in this pass."""
         there = [figures for name, figures in self.by_worker.items() if name not in self.left]
         report.state_bytes = sum(figures.state_bytes for figures in there)
         report.cache_bytes = sum(figures.cache_bytes for figures in there)
@@ -317,7 +314,6 @@ class ClusterPasses(BasePasses):
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
 
     def _handed(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
-        """The missing chunks by worker."""
         # All chunks are placed, whichever the pass asks for: ownership must not follow passes
         # over a few of them.
         if workers != self._placed_on:
@@ -386,7 +382,6 @@ class ClusterPasses(BasePasses):
                     await one.give_up()
 
     async def _broadcast(self, current: _Pass, workers: Collection[str]) -> None:
-        """Send the payload to workers; a small one travels with every task instead."""
         payload = current.payload
         if current.size * len(workers) <= EMBED_BYTES:
             current.broadcast = payload
@@ -485,7 +480,6 @@ class ClusterPasses(BasePasses):
     # --- large totals -----------------------------------------------------------------------------
 
     async def _tree(self, current: _Pass) -> Any:
-        """Combine totals where they are; only their sum comes here."""
         began = time.perf_counter()
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
@@ -530,7 +524,6 @@ class ClusterPasses(BasePasses):
                         outcome.total, outcome.parked = total, False
 
     async def _forget_lost(self, current: _Pass, lost: Lost) -> None:
-        """Hand out again what was on workers that are gone, and start a broadcast anew."""
         workers = await self._workers.ready()
         await self._take_totals(current, workers)
         current.broadcast = None

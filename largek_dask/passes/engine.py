@@ -38,7 +38,7 @@ Stop = Callable[[], BaseException | None]
 """Asked between chunks: the error with which to end the pass, or None to go on."""
 
 POLL_SECONDS = 0.05
-"""How often a waiting caller asks for a stop (chunks may take long)."""
+"""Interval between two checks for a stop while chunks are computed, in seconds."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,6 @@ class Engine:
 
     Parameters
     ----------
-    rows : Rows
     n_threads : int
         Computing threads.
     state_limit, cache_limit : callable
@@ -141,8 +140,6 @@ class Engine:
 
         Parameters
         ----------
-        spec : PassSpec
-        chunks : iterable of int
         replay : tuple of tuples, optional
             Broadcasts that rebuild a missing row state. None: not at hand; the chunks that need
             them wait (``ticket.waiting``) until :meth:`supply`.
@@ -212,7 +209,7 @@ class Engine:
     def _order(
         self, state: StateSpec | None, chunks: frozenset[int], replay: object
     ) -> tuple[list[int], list[int]]:
-        """Chunks that can be computed now, and those that need a replay that is not at hand."""
+        """Return the chunks that can be computed now, and those that wait for a replay."""
         order = sorted(chunks)
         if state is None or state.first or replay is not None:
             return order, []
@@ -234,7 +231,6 @@ class Engine:
 
         Parameters
         ----------
-        ticket : Ticket
         stop : callable
             Asked between chunks; an error that it returns ends the pass.
         until : float, optional
@@ -297,7 +293,6 @@ class Engine:
         return self._pool, self._reader
 
     def _interrupt(self, ticket: Ticket, futures: Sequence[Future[None]]) -> None:
-        """Stop all threads and wait for them, even if Ctrl-C is pressed again meanwhile."""
         ticket.source.stop()
         while True:
             with contextlib.suppress(KeyboardInterrupt):
@@ -346,7 +341,6 @@ class Engine:
     # --- on the threads ---------------------------------------------------------------------------
 
     def _work_apart(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
-        """Take chunk after chunk, beside other threads."""
         report = PassReport()
         try:
             self._work(ticket, slot, report, stop, until)
@@ -357,7 +351,6 @@ class Engine:
     def _work(
         self, ticket: Ticket, slot: int, report: PassReport, stop: Stop, until: float | None
     ) -> None:
-        """Take chunk after chunk, on one thread."""
         while True:
             began = time.perf_counter()
             block = ticket.source.next()

@@ -60,7 +60,6 @@ class LocalPasses(BasePasses):
 
     Parameters
     ----------
-    rows : Rows
     n_threads : int, optional
         Computing threads; None: one a core this process may run on.
     memory_limit : int, optional

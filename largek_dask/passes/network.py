@@ -19,10 +19,9 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
-from largek_dask.passes.leaving import Leavers, end_connections
-from largek_dask.passes.picking import Pick, picked
-from largek_dask.passes.sparing import spare_copies
-from largek_dask.passes.spreading import SPREAD
+from largek_dask.passes.broadcast import SPREAD, spare_copies
+from largek_dask.passes.disconnect import Leavers, end_connections
+from largek_dask.passes.worker_selection import WorkerSelection, current_selection
 from largek_dask.points import at
 
 __all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
@@ -37,7 +36,7 @@ NOBODY = "tcp://0.0.0.0:1"
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What the scheduler knows of a worker."""
+    """A worker as the scheduler describes it."""
 
     n_threads: int
     status: str
@@ -62,13 +61,7 @@ class _Unsent(NamedTuple):
 
 
 def require_open(client: Client) -> None:
-    """Refuse a client that can reach nobody any more.
-
-    Raises
-    ------
-    ClusterError
-        It has been closed, by whoever made it or because its scheduler did not come back.
-    """
+    """Refuse a client that can reach nobody any more."""
     if client.status in ("closing", "closed"):
         raise ClusterError(
             "the Dask client is closed, by client.close() or as its scheduler has gone: make a new "
@@ -85,9 +78,9 @@ def unreachable(error: OSError) -> ClusterError:
 
 
 def workers_known_to(client: Client) -> dict[str, Any]:
-    """What the scheduler says of each worker, by address; not for the client's event loop.
+    """Return the scheduler's description of each worker, by address; not for the event loop.
 
-    Inside of ``picking`` of those that may be used.
+    Inside of ``use_selection``, of those selected.
 
     Raises
     ------
@@ -99,7 +92,7 @@ def workers_known_to(client: Client) -> dict[str, Any]:
         found: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
     except OSError as error:
         raise unreachable(error) from error
-    pick = picked()
+    pick = current_selection()
     if pick is None:
         return found
     return {a: about for a, about in found.items() if pick.allows(about.get("resources") or ())}
@@ -110,14 +103,13 @@ class Network:
 
     Parameters
     ----------
-    client : distributed.Client
     job : str
         Part of every task's name.
-    pick : Pick, optional
+    pick : WorkerSelection, optional
         Tasks run on no other workers than these.
     """
 
-    def __init__(self, client: Client, job: str, pick: Pick | None = None) -> None:
+    def __init__(self, client: Client, job: str, pick: WorkerSelection | None = None) -> None:
         self.client = client
         self.job = job
         self.pick = pick
@@ -137,7 +129,6 @@ class Network:
 
         Parameters
         ----------
-        work : coroutine
         check : callable, optional
             Called in this thread every now and then; what it raises cancels ``work``.
 
@@ -270,13 +261,7 @@ class Network:
             sending.exception()
 
     async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
-        """Copies of what :meth:`scatter` has sent on more workers, as far as they can be reached.
-
-        Returns
-        -------
-        bool
-            False: the worker that has it already is not there any more.
-        """
+        """Copy what :meth:`scatter` sent to more workers; return False if its worker is gone."""
         message = {"op": SPREAD, "key": sent.key, "addresses": list(workers)}
         answers = await self.client.scheduler.broadcast(
             msg=message, workers=[source], on_error="ignore"

@@ -1,20 +1,30 @@
-"""What goes to whom.
+"""Place chunks on workers, share the memory of a process between jobs, and find stragglers.
 
-Which worker owns which chunk: sticky, balanced by threads, moving no more than it must. How much of
-a process's memory each job may keep: as much as it has use for, as far as it does.
+Placement is sticky, balanced by threads, and moves as few chunks as possible. A straggler keeps a
+pass waiting for a multiple of what the others needed. Results do not depend on the worker that
+computes a chunk, so a wrong guess costs time only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["place", "ranges", "room_of", "shares", "unranges"]
+from largek_dask import config
+
+__all__ = ["Pace", "Stragglers", "place", "ranges", "room_of", "shares", "unranges"]
+
+FACTOR = 4.0
+"""A straggler takes longer than this times the others' median; not tuned."""
+FIRST_SECONDS = 30.0
+"""Time without chunks of a straggler; doubles each time that it is one again."""
 
 
 def place(
     owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
 ) -> dict[int, str]:
-    """An owner for every chunk.
+    """Return an owner for every chunk: a function of the arguments, whatever their order.
 
     Every worker gets between the floor and the ceiling of its share (chunks in proportion to
     threads). Chunks stay where they are as far as these bounds allow.
@@ -23,14 +33,8 @@ def place(
     ----------
     owner : mapping of int to str
         Owners so far; may name chunks not asked for and workers that are gone.
-    chunks : iterable of int
     workers : mapping of str to int
         Threads by address; at least one worker.
-
-    Returns
-    -------
-    dict of int to str
-        A function of the arguments alone, whatever their order.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -93,23 +97,17 @@ def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
-    """Bytes that one of the jobs of a process may keep.
+    """Return how many bytes one of the jobs of a process may keep.
 
     All of its limit but what the others keep; where that is too much for all of them, everybody
     has as much as any other, or as it wants if that is less.
 
     Parameters
     ----------
-    job : str
     limits : mapping of str to int
         Bytes that each job might keep if it were alone.
     wanted : mapping of str to int
         Bytes that each job has use for.
-
-    Returns
-    -------
-    int
-        Between nothing and the job's limit.
     """
     left = max(limits.values())
     least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)
@@ -119,3 +117,51 @@ def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> i
         left -= given
         others += 0 if name == job else given
     return min(limits[job], max(limits.values()) - others)
+
+
+class Pace:
+    """Durations of the shares of a pass, which are all handed out at the same time."""
+
+    def __init__(self, n_shares: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._n_shares = n_shares
+        self._clock = clock
+        self._begin = clock()
+        self._done: list[float] = []
+
+    def done(self) -> None:
+        """Note that a share has come back."""
+        self._done.append(self._clock() - self._begin)
+
+    def is_over(self) -> str | None:
+        """Return why workers that are not done now are stragglers; None if they are not yet.
+
+        At least half of the shares have come back, and the others take much longer.
+        """
+        if not self._done or 2 * len(self._done) < self._n_shares:
+            return None
+        others = statistics.median(self._done)
+        waited = self._clock() - self._begin
+        if waited <= max(float(config.get("passes.straggler-seconds")), FACTOR * others):
+            return None
+        return f"has not answered for {waited:.0f} s, and the others needed {others:.1f} s"
+
+
+class Stragglers:
+    """Workers that get no chunks for a while."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        self._penalty: dict[str, float] = {}
+
+    def add(self, address: str) -> None:
+        """Note that a worker is a straggler."""
+        penalty = self._penalty.get(address, FIRST_SECONDS)
+        self._penalty[address] = 2 * penalty
+        self._until[address] = self._clock() + penalty
+
+    def left_out(self, workers: dict[str, int]) -> dict[str, int]:
+        """Return the workers without stragglers; all of them if there are no others."""
+        now = self._clock()
+        able = {a: n for a, n in workers.items() if self._until.get(a, now) <= now}
+        return able or workers

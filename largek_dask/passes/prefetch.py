@@ -70,7 +70,7 @@ class ChunkSource:
 
     @property
     def in_memory(self) -> bool:
-        """Whether nothing has to be read."""
+        """True if nothing has to be read."""
         return not (self._stored or self._reading or self._ready)
 
     def start(self, executor: Executor | None) -> None:
@@ -90,7 +90,7 @@ class ChunkSource:
 
     @property
     def stopped(self) -> bool:
-        """Whether no further chunk is handed out."""
+        """True if no further chunk is handed out."""
         return self._stopped
 
     def next(self) -> Block | None:

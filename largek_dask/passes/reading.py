@@ -26,10 +26,9 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.sampling import settle_places, share_of_all
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.chunks import JOINED
-from largek_dask.passes.held import HeldRows
-from largek_dask.passes.memory import empty_rows
 from largek_dask.passes.prefetch import Block, ChunkSource
 from largek_dask.passes.rowstate import Arrays, RowStateStore
+from largek_dask.passes.taken_rows import HeldRows, empty_rows
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["ChunkReader"]
@@ -39,7 +38,7 @@ SETTLED_AT_ONCE = 2_048
 SETTLED_AHEAD = 8
 """Times as many places are drawn as a share needs."""
 SORTED_SHARE = 32
-"""How many times smaller than its chunk a share is that gets sorted (measured)."""
+"""Shares smaller than their chunk by this factor are sorted (measured)."""
 
 
 class ChunkReader:
@@ -47,10 +46,8 @@ class ChunkReader:
 
     Parameters
     ----------
-    rows : Rows
     store : RowStateStore
         Keeps the permutations of shares that are not kept, within its budget.
-    cache : ChunkCache
     """
 
     def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
@@ -117,7 +114,6 @@ class ChunkReader:
 
         Parameters
         ----------
-        block : Block
         span : Span
             Those that the pass asks for, or others (a replay's).
         again : bool
@@ -182,7 +178,7 @@ class ChunkReader:
         self._store.put(_name(span), 0, index, 0, kept)
 
     def locate(self, index: int, part: Part, rows: RowSlice) -> NDArray[np.int64]:
-        """Where in a pass's rows of a chunk those of another share are, which is among them."""
+        """Return the positions, in a pass's rows of a chunk, of another share's rows among them."""
         span = self.span(index, rows)
         if span.order is None:
             first = 0 if index == JOINED else part.span.begin
@@ -197,7 +193,7 @@ class ChunkReader:
         return own if part.rows is None else np.searchsorted(part.rows, own)
 
     def _places(self, span: Span, again: bool) -> NDArray[np.int64]:
-        """Where the rows of a share of every chunk are among all, ascending."""
+        """Return the global indices of a share of every chunk, ascending."""
         assert span.order is not None
         name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
         known = self._kept(name, JOINED) if again else None
@@ -221,7 +217,7 @@ class ChunkReader:
         return readonly(places)
 
     def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
-        """Which rows of a chunk are those of a share, ascending."""
+        """Return the rows of a chunk that belong to a share, ascending."""
         n = self._sizes[index]
         if self._rows.shuffled or end - begin == n:
             return np.arange(begin, end)
@@ -232,7 +228,7 @@ class ChunkReader:
         return _ascending(order[begin:end], n)
 
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
-        """Where all rows are among all, the chunks' seeded orders below each other.
+        """Return the global indices of all rows, in the seeded order of each chunk.
 
         To ask a hundred chunks for each of a hundred shares takes longer than to use their rows.
         As with a single chunk, what lies far behind the share is not drawn.
@@ -258,7 +254,7 @@ class ChunkReader:
         return out
 
     def _kept(self, name: str, index: int) -> Arrays | None:
-        """What the store has under the name of an order; it is told of the name."""
+        """Return what the store has under the name of an order, and note the name there."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
@@ -291,7 +287,7 @@ class ChunkReader:
     # --- reading ----------------------------------------------------------------------------------
 
     def _recalled(self, index: int, span: Span) -> Block:
-        """What is kept; the cache's limit may have shrunk since the pass began."""
+        """Return a block from the cache, whose limit may have shrunk since the pass began."""
         if index == JOINED:
             return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)

@@ -79,10 +79,8 @@ class RowStateStore:
 
         Parameters
         ----------
-        name : str
         epoch : int
             Number of the run that uses the name; the states of other runs are dropped.
-        generation : int
         """
         with self._lock:
             if self._epochs.get(name) != epoch:
@@ -101,15 +99,10 @@ class RowStateStore:
                     del chunks[chunk]
 
     def reserve(self, name: str, nbytes: int) -> bool:
-        """Set bytes of the budget aside for the totals that a state's passes retain.
+        """Reserve bytes for totals that a state's passes retain; return False if they never fit.
 
         They take the place of what was set aside for this name before, and of row state where
         there is no other room.
-
-        Returns
-        -------
-        bool
-            False: they are more than the whole budget. Nothing is set aside.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)

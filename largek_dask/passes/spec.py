@@ -14,7 +14,7 @@ __all__ = ["PassSpec", "StateSpec", "total_of"]
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What of a ``RowState`` travels with every pass; the replay travels only when needed."""
+    """The part of a ``RowState`` that every pass sends; the replay is sent only when needed."""
 
     name: str
     epoch: int
@@ -31,7 +31,7 @@ class StateSpec:
     """Chunks that there were then: the others have no state yet. None: as many as now."""
 
     def is_there(self, index: int) -> bool:
-        """Whether a chunk was in the generation before."""
+        """Return True if a chunk was in the generation before."""
         return self.n_before is None or index < self.n_before
 
 

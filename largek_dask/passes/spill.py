@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_rows import CSRRows
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.rows import Column, Rows
+from largek_dask.data.store_writer import CSRWriter
 from largek_dask.data.stores import is_local, normalize, open_node
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import OutputError
@@ -32,8 +32,8 @@ class SpilledRows(ZarrRows):
         self,
         array: Any,
         location: str,
-        chunk_table: NDArray[np.int64],
         weight: Column | None,
+        chunk_table: NDArray[np.int64],
         shuffled: bool,
     ) -> None:
         largest = int(np.diff(chunk_table).max())
@@ -48,41 +48,31 @@ class SpilledRows(ZarrRows):
         return 0, stop - start
 
     def describe_source(self, location: str | None) -> str:
-        """Nobody has heard of the temporary store."""
+        """Errors do not name the temporary store."""
         return "the data"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        weighted = self.weight is not None
-        return _reopen, (self.location, np.array(self.chunk_table), weighted, self.shuffled)
+        how = np.array(self.chunk_table), self.shuffled
+        return _reopen, (SpilledRows, self.location, self.weight is not None, *how)
 
 
 class SpilledCSR(CSRRows):
     """The same for sparse rows, whose chunks are all of one length."""
 
-    def __init__(self, group: Any, location: str, chunk_rows: int, weight: Column | None) -> None:
+    def __init__(self, group: Any, location: str, weight: Column | None, chunk_rows: int) -> None:
         super().__init__(group, location=location, weight=weight, chunk_rows=chunk_rows)
 
     def describe_source(self, location: str | None) -> str:
-        """Nobody has heard of the temporary store."""
+        """Errors do not name the temporary store."""
         return "the data"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_csr, (self.location, self._chunk_rows, self.weight is not None)
+        return _reopen, (SpilledCSR, self.location, self.weight is not None, self._chunk_rows)
 
 
-def _reopen_csr(location: str, chunk_rows: int, weighted: bool) -> SpilledCSR:
-    return SpilledCSR(open_node(location), location, chunk_rows, _weight(location, weighted))
-
-
-def _weight(location: str, weighted: bool) -> Column | None:
-    return ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
-
-
-def _reopen(
-    location: str, chunk_table: NDArray[np.int64], weighted: bool, shuffled: bool
-) -> SpilledRows:
-    weight = _weight(location, weighted)
-    return SpilledRows(open_node(location), location, chunk_table, weight, shuffled)
+def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
+    weight = ZarrColumn(open_node(f"{location}-weight"), "of the data") if weighted else None
+    return kind(open_node(location), location, weight, *how)
 
 
 def spill_folder() -> str:
@@ -94,7 +84,7 @@ def spill_folder() -> str:
 
 
 def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
-    """Write rows chunk by chunk to ``folder`` and open them there.
+    """Write rows chunk by chunk to ``folder`` and open them there, in the same chunks.
 
     Parameters
     ----------
@@ -102,11 +92,6 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
         Read once, one chunk at a time.
     folder : str
         Path or URL that every worker reaches; see :func:`remove_spilled`.
-
-    Returns
-    -------
-    SpilledRows or SpilledCSR
-        The same numbers, weights and chunk table.
 
     Raises
     ------
@@ -129,9 +114,14 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
             f"rows of this process cannot be written to {folder} for the workers: {error}; "
             "set largek.passes.spill-folder to a folder or URL that can be written."
         ) from error
-    if rows.is_sparse:
-        return _reopen_csr(location, largest, rows.weight is not None)
-    return _reopen(location, rows.chunk_table, rows.weight is not None, rows.shuffled)
+    found: SpilledRows | SpilledCSR = (
+        _reopen(SpilledCSR, location, rows.weight is not None, largest)
+        if rows.is_sparse
+        else _reopen(
+            SpilledRows, location, rows.weight is not None, rows.chunk_table, rows.shuffled
+        )
+    )
+    return found
 
 
 def _check_space(rows: Rows, folder: str) -> None:

@@ -30,7 +30,7 @@ from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.projection import project
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
-from largek_dask.passes.collected import (
+from largek_dask.passes.gather import (
     CollectedRows,
     CollectedShares,
     collect_projected,
@@ -38,10 +38,10 @@ from largek_dask.passes.collected import (
     collect_spaced,
     some_rows,
 )
-from largek_dask.passes.held import HeldRows
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
+from largek_dask.passes.taken_rows import HeldRows
 
 __all__ = ["Asked", "Subset", "Subsets"]
 
@@ -57,7 +57,6 @@ class Subset(LocalPasses):
     ----------
     of : BasePasses
         Over the table that the rows are of. Passes over a subset end where its own would.
-    rows : HeldRows
     own_weights : bool
         Weights and the grid of sums are not those of the table.
     own_features : bool
@@ -102,7 +101,7 @@ class Subset(LocalPasses):
         self._edges[asked] = self.n_chunks
 
     def is_cut_at(self, slices: Sequence[RowSlice]) -> bool:
-        """Whether no chunk goes beyond the end of any of these slices."""
+        """Return True if no chunk goes beyond the end of any of these slices."""
         return all(rows in self._edges for rows in slices)
 
     def pieces(self, rows: RowSlice) -> list[TakenRows] | None:
@@ -224,7 +223,7 @@ class Subsets:
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Subset:
-        """What is kept, or made anew; see ``algorithms.base.Passes.subset``."""
+        """Return a subset, kept or new; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
         if isinstance(asked, RowSlice):
             ends = sorted({asked.end, *(cut for cut in cuts if asked.begin < cut < asked.end)})
@@ -391,7 +390,7 @@ class Subsets:
 
 
 def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
-    """Ascending indices of a sample; as many more as there are rows that do not count."""
+    """Return the ascending indices of a sample, with extra ones for rows of weight 0."""
     everything = of.n_rows
     n = min(everything, -(-asked.n * everything // max(1, of.statistics.n_rows)))
     rows = asked.rng.generator(0, asked.purpose).choice(everything, n, replace=False)
@@ -430,7 +429,6 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
 
 
 def _one_piece(pieces: Sequence[TakenRows], of: BasePasses) -> TakenRows:
-    """Rows of pieces below each other."""
     rows = HeldRows(of.n_features, of.statistics.dtype, of.is_sparse)
     rows.extend(pieces)
     return rows.together()

@@ -1,16 +1,21 @@
-"""What a pass cost: rows, seconds, bytes, and what had to be done again."""
+"""Costs of a pass (rows, seconds, bytes, what was repeated), and its progress while it runs."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["PassReport", "nbytes"]
+__all__ = ["PassReport", "ProgressTeller", "Tell", "nbytes"]
 
 WHOLE = (int, np.integer)
+EVERY_SECONDS = 1.0
+"""Minimum time between two progress events, and from the start of a pass to the first."""
 
 
 @dataclass(slots=True)
@@ -102,3 +107,48 @@ def nbytes(value: Any) -> int:
         *(name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())),
     ]
     return 8 + sum(nbytes(getattr(value, name, None)) for name in names)
+
+
+class Tell(Protocol):
+    """Callback for events: what the driver should know besides the result of a pass."""
+
+    def __call__(self, kind: str, **values: Any) -> object:
+        """Send an event of this kind, such as "worker", with its fields."""
+
+
+class ProgressTeller:
+    """Sends ``progress`` events of a long pass.
+
+    Parameters
+    ----------
+    ask : callable
+        Returns the number of chunks that are done, and of all; called often, by any thread.
+    """
+
+    def __init__(self, ask: Callable[[], tuple[int, int]], tell: Tell) -> None:
+        self._ask = ask
+        self._tell = tell
+        self._due = time.monotonic() + EVERY_SECONDS
+        self._told = (0, 0)
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Note that another pass begins."""
+        self._due = time.monotonic() + EVERY_SECONDS
+
+    def look(self) -> None:
+        """Send the progress of the pass, if it is due and new."""
+        if time.monotonic() < self._due or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() < self._due:
+                # Another thread has just sent it.
+                return
+            self._due = time.monotonic() + EVERY_SECONDS
+            done, n_chunks = told = self._ask()
+            # A single chunk has no progress.
+            if n_chunks > 1 and told != self._told:
+                self._told = told
+                self._tell("progress", done=done, n_chunks=n_chunks)
+        finally:
+            self._lock.release()

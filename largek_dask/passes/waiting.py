@@ -1,26 +1,30 @@
-"""Waiting for answers that may never come, as whoever was to give them is gone: then ``Lost``."""
+"""Await results; raise ``Lost`` if the worker that was to give them is gone."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distributed import Future
 
 from largek_dask.errors import ClusterError
-from largek_dask.passes.admission import Workers
-from largek_dask.passes.worker import LostTotalError
+
+if TYPE_CHECKING:
+    from largek_dask.passes.admission import Workers
 
 __all__ = ["WATCH_SECONDS", "Lost", "attended", "granted", "result", "told"]
 
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0
-"""How often to look at the workers while their answers are waited for."""
-RETRIED = ("KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError")
-"""Errors that say something of workers, not of the computation (some are private to Dask)."""
+"""Interval between two looks at workers whose results are awaited, in seconds."""
+RETRIED = (
+    "KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError",
+    "LostTotalError",
+)  # fmt: skip
+"""Errors about workers, not about the computation (some are private to Dask)."""
 
 _ASKED: set[asyncio.Future[Any]] = set()
 """Questions under way: their event loop alone would not keep them alive."""
@@ -37,7 +41,7 @@ class Lost(Exception):
         self.killed = type(error).__name__ == "KilledWorker"
         self.left = left
         self.task = ""
-        """What was waited for, where that is a task."""
+        """Key of the task that was awaited; empty if it was not a task."""
         self.worker = ""
         """Address of the worker that was waited for, where it is known."""
 
@@ -87,7 +91,7 @@ async def result(future: Future) -> Any:
             raise
         raise Lost(error) from error
     except Exception as error:
-        if isinstance(error, LostTotalError) or type(error).__name__ in RETRIED:
+        if type(error).__name__ in RETRIED:
             raise Lost(error) from error
         raise
 

@@ -1,4 +1,4 @@
-"""What runs on a Dask worker: a plugin that holds one engine a job, and the tasks that use it."""
+"""Code on a Dask worker: a plugin with one engine per job, and the tasks that use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numba
 from distributed import get_worker
@@ -21,12 +21,12 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from largek_dask.context import working_for
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
+from largek_dask.passes.broadcast import Spreader
 from largek_dask.passes.engine import Engine, Ticket
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.placement import room_of, unranges
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec, total_of
-from largek_dask.passes.spreading import Spreader
 from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.version import __version__
@@ -59,7 +59,7 @@ IDLE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class WorkSpec:
-    """What a worker must know of a job before its first share; sent once a worker."""
+    """Description of a job, sent to each worker once."""
 
     id: str
     rows: bytes = field(repr=False)
@@ -74,7 +74,7 @@ class WorkSpec:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What every worker needs of a pass; broadcast once a pass."""
+    """Description of a pass, broadcast to all workers."""
 
     job: str
     number: int
@@ -122,7 +122,7 @@ class PackedError:
 
 @dataclass(slots=True)
 class ShareResult:
-    """What a worker answers for its share."""
+    """Result of a share."""
 
     worker: str
     share: str
@@ -132,7 +132,7 @@ class ShareResult:
     needs_replay: bool = False
     parked: bool = False
     error: PackedError | None = None
-    """What has gone wrong."""
+    """Error raised by the share."""
     total: Any = None
     size: int = 0
     """Bytes of the total."""
@@ -199,7 +199,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
         self.worked = PassReport()
-        """What all slices so far have done, those of jobs that are over included."""
+        """Figures of all slices so far, including those of finished jobs."""
         Spreader(worker)
 
     def teardown(self, worker: Any) -> None:
@@ -224,24 +224,23 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             engine = Engine(
                 rows,
                 self.worker.state.nthreads,
-                lambda: self._state_room(spec.id, budget, spec.declared),
-                lambda: self._cache_room(spec.id, spec.cache_bytes),
+                lambda: max(min(budget, spec.declared), self._room("state", spec.id, budget)),
+                lambda: self._room("cache", spec.id, spec.cache_bytes),
             )
             self.jobs[spec.id] = _Job(engine, spec, budget)
         for job in dropped:
             job.end()
 
-    def _state_room(self, job_id: str, alone: int, declared: int) -> int:
-        jobs = self.jobs.copy()
-        limits = {name: job.state_limit for name, job in jobs.items()} | {job_id: alone}
-        wanted = {name: job.engine.store.wanted for name, job in jobs.items()}
-        return max(min(alone, declared), room_of(job_id, limits, {job_id: 0} | wanted))
-
-    def _cache_room(self, job_id: str, alone: int) -> int:
-        jobs = self.jobs.copy()
-        limits = {name: job.cache_limit for name, job in jobs.items()} | {job_id: alone}
-        wanted = {name: job.engine.cache.wanted for name, job in jobs.items()}
-        return room_of(job_id, limits, {job_id: 0} | wanted)
+    def _room(self, kind: Literal["state", "cache"], job_id: str, alone: int) -> int:
+        """Return how many bytes a job may keep, which has the limit ``alone``."""
+        limits, wanted = {}, {job_id: 0}
+        for name, job in self.jobs.copy().items():
+            limits[name], wanted[name] = (
+                (job.state_limit, job.engine.store.wanted)
+                if kind == "state"
+                else (job.cache_limit, job.engine.cache.wanted)
+            )
+        return room_of(job_id, limits | {job_id: alone}, wanted)
 
     def count(self, done: PassReport) -> None:
         """Add what a slice has done."""
@@ -352,7 +351,7 @@ def _go_on(
 
 
 def _since(before: PassReport, now: PassReport) -> PassReport:
-    """What a slice of a share has done, as far as it is told of a worker."""
+    """Return the figures of one slice of a share that are reported per worker."""
     kinds = ("rows", "bytes_read", "compute", "read", "wait")
     return PassReport(**{kind: getattr(now, kind) - getattr(before, kind) for kind in kinds})
 
@@ -385,7 +384,7 @@ def versions() -> dict[str, str]:
 def admit(
     spec: WorkSpec, shape: tuple[int, int], dask_worker: Any = None
 ) -> str | RuntimeError | None:
-    """Why this worker cannot open the data (None: it can).
+    """Return why this worker cannot open the data; None if it can.
 
     An error is returned, not raised: of a call that raises Dask logs all arguments.
     """
@@ -405,7 +404,6 @@ def admit(
 
 
 def _warn_of_scratch(folder: str) -> None:
-    """Log that a worker's scratch is full."""
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
         if free < LEAST_SCRATCH:

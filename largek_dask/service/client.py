@@ -45,12 +45,13 @@ from largek_dask.errors import (
 )
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
+from largek_dask.retry import retry
+from largek_dask.service.connection import connect_to, new_client
 from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.job_state import ACTIVE
 from largek_dask.service.listing import moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
-from largek_dask.service.reaching import new_client, reach
 from largek_dask.service.scheduler_file import Finder
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
@@ -130,7 +131,7 @@ def connect(
             raise ParameterError("connect needs a client made with asynchronous=False.")
         return Service(scheduler, None, store, seconds)
     finder = Finder(scheduler, storage_options)
-    client = reach(finder, timeout)
+    client = connect_to(finder, timeout)
     try:
         return Service(client, finder, store, seconds)
     except BaseException:
@@ -282,39 +283,41 @@ class Service:
             raise _SilentError(operation) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
-        """Ask what may be asked twice; a scheduler that is away is waited for.
+        """Ask what is safe to ask twice, retrying it while the scheduler is away.
 
-        An answer is an answer, whatever it says: only who has got none asks again. That it is
-        waited for is logged once, as a warning.
+        An answer ends it, also one that refuses. The wait is logged once, as a warning.
 
         Parameters
         ----------
         operation : str
         within : float, optional
-            Seconds to wait at most, where that is less than the service's ``away``.
+            Maximum seconds to wait, if less than the service's ``away``.
         arguments
             Of the operation.
 
         Raises
         ------
         SchedulerAwayError
-            None has answered for as long as that.
+            No answer came for as long as that.
         LargekError
             What it answers.
         """
-        begun, in_doubt, is_told = time.monotonic(), False, False
+        begun = time.monotonic()
+        in_doubt = False
         silent = MODEL_SECONDS if operation == "model" else SILENT_SECONDS
-        patience = min(self._away_seconds, math.inf if within is None else within)
+        longest = min(self._away_seconds, math.inf if within is None else within)
         moves = self._finder is not None and self._finder.is_file
-        while True:
+
+        def ask() -> Mapping[str, Any]:
+            nonlocal in_doubt, silent
             self._check_open()
             try:
                 self._keep_connected(in_doubt)
                 # Of one that is stopped, or lives on without its store, nothing else would be seen.
-                left = max(patience - (time.monotonic() - begun), SILENT_SECONDS)
+                left = max(longest - (time.monotonic() - begun), SILENT_SECONDS)
                 found = self._answer(operation, arguments, min(silent, left))
                 if not moves or found.get("error") != OtherSchedulerError.__name__:
-                    break
+                    return found
                 error: Exception = error_of(found["error"], found["message"])
             except (OSError, LargekError, _NoAnswerError, RuntimeError) as raised:
                 known = isinstance(raised, OSError | _NoAnswerError)
@@ -325,15 +328,28 @@ class Service:
             in_doubt = True
             # One that answers, but without jobs, was started without them.
             is_bare = isinstance(error, _NoServiceError)
-            most = min(patience, WITHOUT_JOBS_SECONDS) if is_bare else patience
-            waited = time.monotonic() - begun
-            if waited > most:
-                raise self._away(error) from None
-            if waited > TELL_SECONDS and not is_told:
-                is_told = True
-                why = str(self._away(error)).rstrip(".")
-                logger.warning("%s. Waiting for it, at most %s (away)", why, human_seconds(most))
-            time.sleep(PAUSE_SECONDS)
+            most = min(longest, WITHOUT_JOBS_SECONDS) if is_bare else longest
+            raise _UnreachedError(error, most)
+
+        def limit(error: Exception) -> float | None:
+            return error.seconds if isinstance(error, _UnreachedError) else None
+
+        def report(error: Exception, _: float) -> None:
+            assert isinstance(error, _UnreachedError)
+            why, most = str(self._away(error.reason)).rstrip("."), human_seconds(error.seconds)
+            logger.warning("%s. Waiting for it, at most %s (away)", why, most)
+
+        try:
+            found = retry(
+                ask,
+                limit,
+                pause=PAUSE_SECONDS,
+                cancelled=self._check_open,
+                report=report,
+                report_after=TELL_SECONDS,
+            )
+        except _UnreachedError as error:
+            raise self._away(error.reason) from None
         return _content(found)
 
     def _away(self, error: BaseException) -> SchedulerAwayError:
@@ -690,6 +706,14 @@ def _content(found: Mapping[str, Any]) -> Any:
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found
+
+
+class _UnreachedError(Exception):
+    """No answer came; a retry may help for some seconds."""
+
+    def __init__(self, reason: Exception, seconds: float) -> None:
+        super().__init__(reason)
+        self.reason, self.seconds = reason, seconds
 
 
 class _NoAnswerError(Exception):

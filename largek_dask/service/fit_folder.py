@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from largek_dask import config
+from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import Tail
 from largek_dask.driver.events import Event
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, LargekError
+from largek_dask.retry import retry
 
 __all__ = ["FitFolder", "follow"]
+
+logger = logging.getLogger(__name__)
 
 LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
 """Pause between two reads of a local folder, and of a remote one."""
@@ -87,24 +93,32 @@ class FitFolder:
 def follow(fit: FitFolder) -> Iterator[Event | None]:
     """Yield events as they are added, and None after each read, until the fit has ended.
 
-    While storage is away nothing is yielded.
+    Storage that is away is waited for, for ``stores.patience-seconds``; a warning is logged.
 
     Raises
     ------
     DataError
-        The folder holds no events at the first read.
+        The folder holds no events.
+    OSError
+        They cannot be read, at the first read or for longer than that.
     """
     pause = LOCAL_SECONDS if fit.folder.is_local else REMOTE_SECONDS
+    seconds = float(config.get("stores.patience-seconds"))
+
+    def report(error: Exception, left: float) -> None:
+        url = fit.folder.url
+        logger.warning("%s cannot be read: %s. Waiting for it, at most %.0f s", url, error, left)
+
     yield from fit.update()
     while not fit.has_ended:
         time.sleep(pause)
-        try:
-            events = fit.update()
-        except LargekError:
-            raise
-        except OSError:
-            continue
-        yield from events
+        yield from retry(
+            fit.update,
+            lambda error: seconds if unanswered(error) else None,
+            pause=pause,
+            from_first_error=True,
+            report=report,
+        )
         yield None
 
 

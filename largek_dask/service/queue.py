@@ -13,7 +13,7 @@ from largek_dask import config
 from largek_dask.driver.plan import ProcessMemory
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.words import count_of
-from largek_dask.passes.picking import lacking
+from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.job_table import JobTable
 from largek_dask.service.running import Runner
@@ -246,6 +246,8 @@ def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
         pick, workers = spec.workers.pick(), cluster.workers
         n_able = sum(worker.is_able and pick.allows(worker.tags) for worker in workers)
         if n_able < pick.least:
-            return Waiting("workers", lacking(pick, n_able, (worker.tags for worker in workers)))
+            return Waiting(
+                "workers", explain_shortage(pick, n_able, (worker.tags for worker in workers))
+            )
     why = cannot_fit(worker_memory(spec, job.record.takes, cluster))
     return None if why is None else Waiting("memory", why)

@@ -15,8 +15,8 @@ from largek_dask import config
 from largek_dask.algorithms.objective import Objective
 from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.patience import trouble
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.run import Snapshot
@@ -34,7 +34,7 @@ from largek_dask.errors import (
     worker_of,
 )
 from largek_dask.observe.process_log import last_warnings
-from largek_dask.passes.picking import picking
+from largek_dask.passes.worker_selection import use_selection
 from largek_dask.points import at
 from largek_dask.redaction import hide_in_logs
 from largek_dask.service.credentials import options_of, output_folder
@@ -353,7 +353,7 @@ class Runner(threading.Thread):
         )
         job.feature_names = rows.feature_names
         pick = None if spec.workers is None else spec.workers.pick()
-        with picking(pick, 0 if job.holds is None else job.holds.row_state):
+        with use_selection(pick, 0 if job.holds is None else job.holds.row_state):
             model, fitted = fit_into(
                 folder,
                 rows,

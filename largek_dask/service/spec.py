@@ -44,7 +44,7 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.errors import ParameterError
-from largek_dask.passes.picking import Pick
+from largek_dask.passes.worker_selection import WorkerSelection
 
 __all__ = [
     "FORMAT",
@@ -200,9 +200,9 @@ class WorkersSpec(BaseModel):
             raise ValueError(f"min={self.min} is more than max={self.max}")
         return self
 
-    def pick(self) -> Pick:
+    def pick(self) -> WorkerSelection:
         """Those of one run, which have not been chosen yet."""
-        return Pick(self.min, self.max, self.tags)
+        return WorkerSelection(self.min, self.max, self.tags)
 
 
 def _of(name: str, **limits: Any) -> Any:

@@ -18,7 +18,7 @@ from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_n
 from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import LargekError, NotEnoughMemoryError, OutputError, ParameterError
-from largek_dask.passes.picking import picking
+from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import missing, options_of, output_folder
 from largek_dask.service.job_state import JobState
@@ -94,7 +94,7 @@ class Submissions:
         places = Places.of(spec)
         with self._reserved(places):
             try:
-                with picking(None if spec.workers is None else spec.workers.pick()):
+                with use_selection(None if spec.workers is None else spec.workers.pick()):
                     takes = self.check(spec, options, check)
                 records = self._tenure.records
                 record = self._create(records, spec, options, owner, takes)

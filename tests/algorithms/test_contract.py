@@ -36,9 +36,9 @@ from largek_dask.algorithms.vrkm import labels as table_of_labels
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes import engine
 from largek_dask.passes.base import BasePasses
-from largek_dask.passes.collected import CollectedRows
 from largek_dask.passes.engine import Engine
-from largek_dask.passes.held import HeldRows
+from largek_dask.passes.gather import CollectedRows
+from largek_dask.passes.taken_rows import HeldRows
 from largek_dask.passes.telemetry import nbytes
 from tests.algorithms.conftest import bits, blobs
 from tests.conftest import make_client

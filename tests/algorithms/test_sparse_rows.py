@@ -9,8 +9,8 @@ import scipy.sparse as sp
 import zarr
 
 import largek_dask as lk
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import CSRWriter
 from largek_dask.errors import BadRowsError, ParameterError
 from tests import oracles
 from tests.algorithms.conftest import bits

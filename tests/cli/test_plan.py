@@ -22,7 +22,7 @@ from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import footprint_of
 from largek_dask.kernels.evidence import FAR
-from largek_dask.passes import collected
+from largek_dask.passes import gather
 from tests.helpers.checks import shown, watched_passes
 from tests.helpers.covering import slow
 
@@ -241,7 +241,7 @@ def planned_and_held(url, algorithm, threads, most):
     """The plan of a fit, the most that it holds, and the bytes of its rows."""
     # What is not filled of blocks takes no memory, but is counted: one of each share of rows, in
     # as many totals as the moment has threads take.
-    collected.BLOCK_BYTES = 1 << 13
+    gather.BLOCK_BYTES = 1 << 13
     mixture = "iso" if isinstance(algorithm, lk.VCGMM) else None
     options = FitOptions(n_clusters=40, algorithm=algorithm, mixture=mixture, max_iter=most, seed=0)
     with dask.config.set(SMALL_CHUNKS):

@@ -19,7 +19,8 @@ import xarray as xr
 import zarr
 
 from largek_dask import KMeans
-from largek_dask.data.columns import ColumnRows, Selection, order_by_name
+from largek_dask.data.columns import Selection, order_by_name
+from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError

@@ -146,7 +146,7 @@ def test_a_chunk_that_nobody_can_look_for_is_not_missing(monkeypatch: Any) -> No
 
     monkeypatch.setattr(FaultyFileSystem, "info", info)
     monkeypatch.setattr(FaultyFileSystem, "exists", AbstractFileSystem.exists)
-    monkeypatch.setattr("largek_dask.data.patience.time.sleep", lambda _: None)
+    monkeypatch.setattr("largek_dask.retry.time.sleep", lambda _: None)
     rows = open_rows(url)
     assert not FaultyFileSystem().exists("/unknown/x.zarr/c/0/0")
     with pytest.raises(DataError, match="no answer"):
@@ -170,7 +170,7 @@ def test_a_folder_that_nobody_can_list_is_not_empty(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(FaultyFileSystem, "ls", ls)
     monkeypatch.setattr(FaultyFileSystem, "find", AbstractFileSystem.find)
-    monkeypatch.setattr("largek_dask.data.patience.time.sleep", lambda _: None)
+    monkeypatch.setattr("largek_dask.retry.time.sleep", lambda _: None)
     stamps = list_stamps(url, None, None)
     assert any("/" in key for key in stamps)
     away[0] = True
@@ -195,7 +195,7 @@ def test_storage_that_is_away_is_not_asked_chunk_by_chunk(
         raise ConnectionError("no answer")
 
     monkeypatch.setattr(zarr.Array, "__getitem__", fail)
-    monkeypatch.setattr("largek_dask.data.patience.time.sleep", lambda _: None)
+    monkeypatch.setattr("largek_dask.retry.time.sleep", lambda _: None)
     with pytest.raises(DataError, match="no answer"):
         rows.read(0)
     # As often as it is tried, not ten times as often.

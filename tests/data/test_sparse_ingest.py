@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
 from largek_dask.cli import main
-from largek_dask.data import csr_writer, svmlight
+from largek_dask.data import store_writer, svmlight
 from largek_dask.data.csr_blocks import block_of
 from largek_dask.data.csr_rows import CSRRows
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import CSRWriter
 from largek_dask.data.zarr_rows import ZarrRows
 from largek_dask.errors import DataError, IncompleteStoreError, OutputError, ParameterError
 from largek_dask.kernels.exact.statistics import RowScan
@@ -39,7 +39,7 @@ def matrix():
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(csr_writer, "CHUNK_VALUES", 1_000)
+    monkeypatch.setattr(store_writer, "CHUNK_VALUES", 1_000)
     monkeypatch.setattr(svmlight, "BLOCK_BYTES", 5_000)
     with dask.config.set({"largek.data.read-chunk-bytes": 3_000}):
         yield
@@ -137,18 +137,18 @@ def test_ingest__a_store_that_exists_is_not_harmed(matrix, tmp_path):
 KILLED = """
 import os, sys
 import numpy as np, scipy.sparse as sp
-from largek_dask.data import csr_writer
+from largek_dask.data import store_writer
 from largek_dask.data.ingest import ingest
 
-csr_writer.CHUNK_VALUES = 100
-append = csr_writer.CSRWriter.append
+store_writer.CHUNK_VALUES = 100
+append = store_writer.CSRWriter.append
 
 def stop_after(self, block):
     append(self, block)
     os.write(int(sys.argv[2]), b"!")
     os.read(0, 1)  # waits for ever: the other side never writes
 
-csr_writer.CSRWriter.append = stop_after
+store_writer.CSRWriter.append = stop_after
 ingest(sp.csr_matrix(np.eye(5000)), sys.argv[1], progress=False)
 """
 
@@ -193,7 +193,7 @@ def test_writer__says_what_is_wrong(matrix, tmp_path, monkeypatch):
 
     monkeypatch.setattr(zarr.Array, "__setitem__", full)
     writer = CSRWriter(str(tmp_path / "d.zarr"), **kind)
-    with pytest.raises(OutputError, match=r"rows from 0 on .*no space left"):
+    with pytest.raises(OutputError, match=r"d\.zarr .*no space left"):
         writer.append(block)
 
 

@@ -9,8 +9,8 @@ import zarr
 
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import write_weighted_rows
 from largek_dask.data.stores import ATTRIBUTE
-from largek_dask.data.weighted_store import write_weighted_rows
 from largek_dask.errors import DataError, IncompleteStoreError, OutputError
 
 X = np.arange(12.0).reshape(4, 3)
@@ -99,7 +99,7 @@ def test_weighted_store__a_failed_write_leaves_nothing(tmp_path, monkeypatch):
         raise OSError(28, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("largek_dask.data.weighted_store.StoreWriter.append", fail)
+        patch.setattr("largek_dask.data.store_writer.StoreWriter.append", fail)
         with pytest.raises(OSError, match="full"):
             write_weighted_rows(target, X, WEIGHTS, np.arange(len(X)), {})
     assert begun == ["few.zarr"]

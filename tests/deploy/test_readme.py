@@ -21,7 +21,7 @@ from benchmarks.sizing import (
     planned,
 )
 from largek_dask.passes.admission import differences
-from largek_dask.passes.picking import Pick, lacking
+from largek_dask.passes.worker_selection import WorkerSelection, explain_shortage
 from largek_dask.service.lines import line_of
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def told() -> tuple[str, ...]:
     found += [" ".join(line_of(event).split()) for event in events]
     # As a worker is told of that is left out, and as it is listed.
     found.append(f"has {differences({'largek_dask': '0.0.1'})}")
-    found.append(lacking(Pick(2, None, ["bigmem"]), 0, [()]))
+    found.append(explain_shortage(WorkerSelection(2, None, ["bigmem"]), 0, [()]))
     return tuple(found)
 
 

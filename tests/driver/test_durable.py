@@ -16,7 +16,7 @@ import zarr
 
 import largek_dask as lk
 from largek_dask.data import durable
-from largek_dask.data.weighted_store import write_weighted_rows
+from largek_dask.data.store_writer import write_weighted_rows
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder

@@ -20,7 +20,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.jobs import submit as submit_command
 from largek_dask.cli.options import choose_algorithm
-from largek_dask.data.dithered_rows import DitheredRows
+from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import fit

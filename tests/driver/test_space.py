@@ -17,7 +17,7 @@ from scipy.sparse import random
 
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.data.patience import trouble
+from largek_dask.data.storage_errors import trouble
 from largek_dask.driver import space
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.options import FitOptions

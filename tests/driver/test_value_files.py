@@ -123,7 +123,7 @@ def test_probabilities_that_fail_leave_nothing(
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("largek_dask.data.csr_writer.CSRWriter.append", fail)
+        patch.setattr("largek_dask.data.store_writer.CSRWriter.append", fail)
         with pytest.raises(OSError, match="full"):
             mixture.predict_proba(data, out=target)
     assert written == [f"p{suffix}" + (".partial.zarr" if suffix == ".npy" else "")]
@@ -285,7 +285,7 @@ def test_where_values_are_gathered() -> None:
 def test_what_is_written_as_zarr_only_refuses_the_name_of_a_file(
     model: Any, name: str, tmp_path: Path
 ) -> None:
-    from largek_dask.data.weighted_store import write_weighted_rows
+    from largek_dask.data.store_writer import write_weighted_rows
 
     x, out = np.ones((3, 2)), str(tmp_path / name)
     calls: list[Callable[[], Any]] = [

@@ -40,7 +40,7 @@ class ToyPasses:
         if self.cancelled is not None and self.cancelled():
             raise CancelledFit("toy")
 
-    def outlast(self, ask: Callable[[], Any]) -> Any:
+    def retry(self, ask: Callable[[], Any]) -> Any:
         return ask()
 
     def reduce(

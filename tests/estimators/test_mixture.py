@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
-from largek_dask.data.dithered_rows import dithered
+from largek_dask.data.derived_rows import dithered
 from largek_dask.driver.options import OPTIONS
 from largek_dask.errors import (
     CheckpointError,

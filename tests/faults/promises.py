@@ -25,9 +25,9 @@ import zarr
 from distributed import LocalCluster
 
 import largek_dask as lk
-from largek_dask.data import csr_writer
+from largek_dask.data import store_writer
+from largek_dask.data.store_writer import write_weighted_rows
 from largek_dask.data.stores import ATTRIBUTE
-from largek_dask.data.weighted_store import write_weighted_rows
 from largek_dask.driver import labels
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.options import FitOptions
@@ -52,13 +52,13 @@ Said = dict[tuple[str, ...], Any]
 @contextlib.contextmanager
 def small_steps() -> Iterator[None]:
     """Have checkpoints after every step, small groups and chunks, and short waits."""
-    before = queue.TICK_SECONDS, labels.GROUP_ROWS, csr_writer.CHUNK_VALUES
-    queue.TICK_SECONDS, labels.GROUP_ROWS, csr_writer.CHUNK_VALUES = 0.01, FEW_ROWS, FEW_VALUES
+    before = queue.TICK_SECONDS, labels.GROUP_ROWS, store_writer.CHUNK_VALUES
+    queue.TICK_SECONDS, labels.GROUP_ROWS, store_writer.CHUNK_VALUES = 0.01, FEW_ROWS, FEW_VALUES
     try:
         with dask.config.set(QUICK):
             yield
     finally:
-        queue.TICK_SECONDS, labels.GROUP_ROWS, csr_writer.CHUNK_VALUES = before
+        queue.TICK_SECONDS, labels.GROUP_ROWS, store_writer.CHUNK_VALUES = before
 
 
 def source(name: str) -> Any:

@@ -14,9 +14,9 @@ import pytest
 import zarr
 
 import largek_dask as lk
-from largek_dask.data import patience, stores
-from largek_dask.data.patience import trouble
+from largek_dask.data import storage_errors, stores
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import warnings_heard_by
 from largek_dask.service.lease import Contender, Keeper
@@ -237,7 +237,7 @@ def test_a_call_of_a_web_server_that_never_answers_ends(deaf, one_try, how):
     fs = Folder(url).fs
     ask = {
         "zarr": lambda: open_rows(url),
-        "bytes": lambda: patience.patiently(lambda: fs.cat_file(url)),
+        "bytes": lambda: storage_errors.retry_io(lambda: fs.cat_file(url)),
         "write": lambda: Folder(url).publish("a", b"text"),
     }
     error = within(ask[how])
@@ -271,7 +271,7 @@ def test_a_user_says_how_long_a_call_may_take():
     fs = Folder("s3://x/y", {"key": "a", "secret": "b"}).fs
     assert fs.config_kwargs.items() >= stores.S3_CALLS.items()
     longest = fs.config_kwargs["connect_timeout"] + fs.config_kwargs["read_timeout"]
-    assert longest + patience.TRYING_SECONDS <= 20
+    assert longest + storage_errors.RETRY_SECONDS <= 20
     given = {"read_timeout": 100, "retries": {"max_attempts": 7}}
     fs = Folder("s3://x/y", {"key": "a", "secret": "b", "config_kwargs": given}).fs
     assert fs.config_kwargs.items() >= {**stores.S3_CALLS, **given}.items()

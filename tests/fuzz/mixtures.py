@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from largek_dask.data.dithered_rows import dithered
+from largek_dask.data.derived_rows import dithered
 from tests.helpers.checks import dense, distinct_rows
 
 Real = NDArray[np.float64]

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
-from largek_dask.data.patience import trouble
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.data.storage_errors import trouble
 from largek_dask.errors import (
     BadRowsError,
     CancelledFit,
@@ -40,7 +40,7 @@ from largek_dask.errors import (
     ParameterError,
     VersionMismatchError,
 )
-from largek_dask.passes import admission, blame, waiting
+from largek_dask.passes import admission, poison_chunks, waiting
 from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
@@ -1135,7 +1135,7 @@ def dying(monkeypatch, n_deaths, company):
     monkeypatch.setattr(waiting, "result", killed)
     monkeypatch.setattr(Network, "deaths", deaths)
     monkeypatch.setattr(cluster_module, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(blame, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(poison_chunks, "ALONE_SECONDS", 0.0)
     return died, asked
 
 
@@ -1168,7 +1168,7 @@ def test_a_chunk_that_kills_in_whatever_company_is_blamed_in_the_end(rows, clust
         pytest.raises(ClusterError, match="killed every worker"),
     ):
         counted(passes)
-    assert len(died) == 3 + blame.FORGIVEN
+    assert len(died) == 3 + poison_chunks.FORGIVEN
 
 
 def test_the_tasks_of_a_worker_that_has_died_are_known(fresh_cluster, tmp_path):

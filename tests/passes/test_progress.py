@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from largek_dask.passes import progress as module
+from largek_dask.passes import telemetry as module
 from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.progress import ProgressTeller
+from largek_dask.passes.telemetry import ProgressTeller
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401
 from tests.passes.toys import StoredRows, combine, count_chunk, integers, rows_of, start
 

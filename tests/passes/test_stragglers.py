@@ -10,7 +10,7 @@ import pytest
 from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.stragglers import FIRST_SECONDS, Pace, Stragglers
+from largek_dask.passes.placement import FIRST_SECONDS, Pace, Stragglers
 from tests.faults import barrier_chunk
 from tests.helpers.checks import join
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401

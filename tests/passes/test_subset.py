@@ -18,7 +18,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample, RowSlice, RowState, SpacedRows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.exact.sums import ClusterSums
-from largek_dask.passes import collected, reading
+from largek_dask.passes import gather, reading
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
@@ -133,7 +133,7 @@ def test_weights_multiply_those_of_the_rows(passes):
 def test_row_state_replay_and_retained_totals(passes, x, retain, monkeypatch):
     monkeypatch.setattr("largek_dask.data.memory_rows.MIN_CHUNK_ROWS", 90)
     chosen, counted = np.random.default_rng(0).permutation(N)[:400], 0
-    monkeypatch.setattr("largek_dask.passes.held.CHUNK_BYTES", 1)
+    monkeypatch.setattr("largek_dask.passes.taken_rows.CHUNK_BYTES", 1)
     held = passes.subset(chosen)
     assert held.n_chunks == 5
     for g, answer in enumerate(path_answers(x[chosen], 4), start=1):
@@ -441,8 +441,8 @@ def test_bits_do_not_depend_on_threads_or_pieces(x, monkeypatch):
     fit = partial(lk.KMeans, 12, algorithm=algorithm, random_state=0)
     one = fit(n_threads=1).fit(blobs)
     assert {h["extra"]["gathered"] for h in one.history_} == {1.0}
-    monkeypatch.setattr(collected, "PART_BYTES", 64)
-    monkeypatch.setattr(collected, "BLOCK_BYTES", 640)
+    monkeypatch.setattr(gather, "PART_BYTES", 64)
+    monkeypatch.setattr(gather, "BLOCK_BYTES", 640)
     many = fit(n_threads=3).fit(blobs)
     assert many.model_.digest() == one.model_.digest()
     assert (many.labels_ == one.labels_).all()
@@ -716,7 +716,7 @@ def test_sparse_rows_in_one_piece(x, monkeypatch):
         seen = []
         monkeypatch.setattr(
             "largek_dask.passes.subset.collect_shares",
-            lambda chunk, *more: (seen.append(chunk.index), collected.collect_shares(chunk, *more)),
+            lambda chunk, *more: (seen.append(chunk.index), gather.collect_shares(chunk, *more)),
         )
         share = passes.subset(nested(300)).take()
         assert seen == [JOINED]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -108,20 +109,40 @@ def test_an_odd_line_hides_nothing_after_it(line, tmp_path):
     invoke("watch", tmp_path)
 
 
-def test_storage_that_is_away_is_waited_for(quick, tmp_path, monkeypatch):
-    url = write(tmp_path, started(), step(1))
-    is_away = [True]
+def unreadable_while(is_away, monkeypatch):
     listed = Folder._listed
 
     def at_times(folder):
-        if is_away and len(quick) < 2:
+        if is_away():
             raise OSError("away")
         return listed(folder)
 
     monkeypatch.setattr(Folder, "_listed", at_times)
-    quick += [lambda: None, is_away.clear, lambda: write(url, STOPPED)]
-    found = [event and event["event"] for event in follow(FitFolder(Folder(url)))]
-    assert found == ["started", "step", None, None, "stopped", None]
+
+
+def test_storage_that_is_away_is_waited_for(quick, tmp_path, monkeypatch, caplog):
+    url = write(tmp_path, started(), step(1))
+    away = []
+    unreadable_while(lambda: away, monkeypatch)
+    quick += [lambda: away.append(1), lambda: None, away.clear, lambda: write(url, STOPPED)]
+    with dask.config.set({"largek.stores.patience-seconds": 60.0, "largek.stores.tries": 1}):
+        found = [event and event["event"] for event in follow(FitFolder(Folder(url)))]
+    assert found == ["started", "step", None, "stopped", None]
+    (warning,) = caplog.messages
+    assert url in warning
+    assert "away" in warning
+
+
+def test_storage_that_stays_away_is_given_up_in_the_end(quick, tmp_path, monkeypatch):
+    url = write(tmp_path, started(), step(1))
+    away = []
+    unreadable_while(lambda: away, monkeypatch)
+    quick += [lambda: away.append(1)]
+    with (
+        dask.config.set({"largek.stores.patience-seconds": 0.0, "largek.stores.tries": 1}),
+        pytest.raises(OSError, match="away"),
+    ):
+        list(follow(FitFolder(Folder(url))))
 
 
 def test_the_command_shows_a_fit_until_it_has_ended(quick, tmp_path):

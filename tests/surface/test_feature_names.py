@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.data.columns import ColumnRows
+from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.errors import DataWarning, ModelFormatError, ParameterError
 from largek_dask.model import Model
 from tests.helpers.checks import computing_workers, watched_passes

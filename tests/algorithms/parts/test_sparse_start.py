@@ -13,8 +13,8 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.sparse_start import different_rows, rounds_start, sparse_start
-from largek_dask.data.csr_writer import CSRWriter
 from largek_dask.data.sources import open_rows
+from largek_dask.data.store_writer import CSRWriter
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.passes.local import LocalPasses
 from tests import oracles

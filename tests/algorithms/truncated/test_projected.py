@@ -16,7 +16,7 @@ from largek_dask.algorithms.truncated import projected
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.projection import Directions, project
-from largek_dask.passes import collected
+from largek_dask.passes import gather
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.helpers.covering import slow
@@ -145,7 +145,7 @@ def test_projected_rows(tmp_path, n_threads, chunk_rows, monkeypatch):
         assert np.allclose(view.statistics.mean, mean, rtol=1e-6, atol=1e-6)
         assert passes.subset(ProjectedRows(Directions.of(np.eye(3, D, dtype="f4"), x[0]))) is view
         # What is known of the first directions is not found again.
-        monkeypatch.setattr(collected, "project", seen_in)
+        monkeypatch.setattr(gather, "project", seen_in)
         five = Directions.of(np.eye(5, D, dtype="f4"), x[0])
         wider = passes.subset(ProjectedRows(five))
         assert set(looked) == {2}
@@ -332,7 +332,7 @@ def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, m
 
     real = projected.with_sample_means
     monkeypatch.setattr("largek_dask.passes.subset.project", watched)
-    monkeypatch.setattr(collected, "project", watched)
+    monkeypatch.setattr(gather, "project", watched)
     monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.with_sample_means", spied)
     km = fit(many, k, max_iter=1)
     [(x, labels, centers)] = seen

@@ -10,9 +10,9 @@ import dask
 import psutil
 
 from largek_dask.data.sources import open_rows
-from largek_dask.passes import leaving
+from largek_dask.passes import disconnect
 from largek_dask.passes.cluster import ClusterPasses
-from largek_dask.passes.leaving import ConnectionEnder, Leavers, end_connections
+from largek_dask.passes.disconnect import ConnectionEnder, Leavers, end_connections
 from tests.passes.toys import combine, count_chunk, integers, start
 
 
@@ -30,7 +30,7 @@ class Connections:
 
 
 def test_leavers__are_connected_to_no_longer_for_some_moments(monkeypatch):
-    monkeypatch.setattr(leaving, "MOMENTS", (0.0, 0.05))
+    monkeypatch.setattr(disconnect, "MOMENTS", (0.0, 0.05))
     leavers, connections = Leavers(), Connections()
 
     async def look(*there):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from largek_dask.passes import blame
-from largek_dask.passes.blame import FORGIVEN, may_be_anothers
+from largek_dask.passes import poison_chunks
+from largek_dask.passes.poison_chunks import FORGIVEN, may_be_anothers
 
 OWN = "largek_m_5"
 
@@ -35,7 +35,7 @@ def slept(monkeypatch):
     async def sleep(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr(blame, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(poison_chunks, "asyncio", SimpleNamespace(sleep=sleep))
     return slept
 
 

@@ -22,14 +22,14 @@ import zarr
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.patience import patiently, trouble
+from largek_dask.data.storage_errors import retry_io, trouble
 from largek_dask.data.stores import HTTP, fill_value, metadata_key
 from largek_dask.errors import DataError, MissingChunksWarning, ParameterError, warn
 
 __all__ = ["Missing", "check_missing", "check_stored", "missing_chunks"]
 
 Missing = Literal["warn", "raise", "fill"]
-"""What becomes of chunks that a store lacks: fill values with a warning, an error, or fill values
+"""Treatment of missing chunks: fill values with a warning, an error, or fill values
 without a word."""
 
 
@@ -50,13 +50,7 @@ class Lacking:
 
 
 def check_missing(missing: str) -> None:
-    """Refuse what does not say what becomes of missing chunks.
-
-    Raises
-    ------
-    ParameterError
-        It does not.
-    """
+    """Refuse what does not say what becomes of missing chunks."""
     choices = get_args(Missing)
     if missing not in choices:
         raise ParameterError(f"missing must be one of {', '.join(choices)}, got {missing!r}.")
@@ -69,9 +63,6 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
     ----------
     node : zarr.Array or zarr.Group
         Whose writer has not noted that all chunks are stored.
-    where : str
-        What messages call it.
-    missing : {"warn", "raise", "fill"}
 
     Raises
     ------
@@ -120,15 +111,9 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
 
 
 def missing_chunks(array: Any) -> Lacking | None:
-    """The stored chunks (shards, where there are such) that an array lacks.
+    """Count the missing chunks (shards) of an array; None if the store cannot tell.
 
     One listing, whatever the number of chunks.
-
-    Returns
-    -------
-    Lacking or None
-        None where the store cannot tell: it cannot be listed, or the listing lacks even what has
-        just been read.
     """
     listed = _listed(array)
     if listed is None or metadata_key(array) not in listed:
@@ -148,12 +133,11 @@ def missing_chunks(array: Any) -> Lacking | None:
 
 
 def _full_key(array: Any, key: str) -> str:
-    """Key of a chunk in its store."""
     return f"{array.path}/{key}" if array.path else key
 
 
 def _listed(array: Any) -> frozenset[str] | None:
-    """Keys of all that is stored of an array, None if the store does not tell."""
+    """Return the keys of all stored parts of an array; None if the store cannot be listed."""
     store, prefix = array.store, array.path
     if not store.supports_listing:
         return None
@@ -168,8 +152,8 @@ def _listed(array: Any) -> frozenset[str] | None:
     try:
         if isinstance(store, LocalStore):
             # Five times as fast as Zarr's own way.
-            return frozenset(patiently(lambda: list(_files(os.path.join(store.root, prefix)))))
-        found: list[str] = patiently(lambda: sync(_list(store, f"{prefix}/" if prefix else "")))
+            return frozenset(retry_io(lambda: list(_files(os.path.join(store.root, prefix)))))
+        found: list[str] = retry_io(lambda: sync(_list(store, f"{prefix}/" if prefix else "")))
     except Exception as error:
         # Drivers raise errors of their own kinds: reading may be allowed where listing is not.
         if trouble(error) is None:
@@ -184,7 +168,6 @@ async def _list(store: Any, prefix: str) -> list[str]:
 
 
 def _files(root: str) -> Iterator[str]:
-    """Keys of all files below a folder."""
     waiting = [""]
     while waiting:
         folder = waiting.pop()
@@ -198,7 +181,6 @@ def _files(root: str) -> Iterator[str]:
 
 
 def _rows_of(node: Any, array: Any, first: Lacking) -> tuple[int, int]:
-    """The rows, begin and end, whose numbers a missing chunk would hold."""
     if not isinstance(node, zarr.Group):
         return first.begin, first.end
     indptr: Any = node["indptr"]

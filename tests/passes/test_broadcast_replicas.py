@@ -7,8 +7,8 @@ import numpy as np
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.data.sources import open_rows
+from largek_dask.passes.broadcast import ReduceOthers, spare_copies
 from largek_dask.passes.cluster import ClusterPasses
-from largek_dask.passes.sparing import ReduceOthers, spare_copies
 from largek_dask.passes.worker import Sealed
 from tests.helpers.checks import eventually
 from tests.passes.toys import combine, integers, start

@@ -1,4 +1,4 @@
-"""Whether a chunk has killed its workers, or perhaps a task of somebody else's beside it."""
+"""Tell chunks that kill their workers from chunks whose workers other jobs may have killed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from largek_dask.passes.network import Network
 __all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_anothers"]
 
 FORGIVEN = 3
-"""How often a chunk is tried once more whose workers all died with tasks of others on them."""
+"""Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0
 """Then jobs try one after the other, so that each is without the company of the others."""
 
 
 async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Counter[int]) -> bool:
-    """Whether the workers of a chunk's last task all had tasks of others when they died.
+    """Return True if the workers of a chunk's last task all had tasks of others when they died.
 
     What these do nobody knows here. They have been lost as well, and jobs among them ask
     themselves the same: each then waits for those whose names come before its own.
@@ -27,7 +27,6 @@ async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Cou
         The job's.
     task : str
         That had the chunk, and nothing else; empty if what was lost was no task.
-    chunk : int
     forgiven : Counter
         How often this has been found of each chunk; counted here.
     """

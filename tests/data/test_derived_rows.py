@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.data.dithered_rows import DitheredRows, dithered
+from largek_dask.data.derived_rows import DitheredRows, dithered
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 

@@ -10,9 +10,9 @@ from distributed import Scheduler
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.data.sources import open_rows
-from largek_dask.passes import spreading
+from largek_dask.passes import broadcast
+from largek_dask.passes.broadcast import SPREAD, Spreader
 from largek_dask.passes.cluster import ClusterPasses
-from largek_dask.passes.spreading import SPREAD, Spreader
 from tests.helpers.checks import eventually
 from tests.passes.toys import combine, integers, start
 
@@ -57,7 +57,7 @@ def test_every_worker_has_it_and_one_of_them_from_the_driver(
 
     for worker in client.cluster.workers.values():
         spreader = worker.handlers[SPREAD].__self__
-        monkeypatch.setitem(worker.handlers, spreading.RECEIVE, noted.__get__(spreader))
+        monkeypatch.setitem(worker.handlers, broadcast.RECEIVE, noted.__get__(spreader))
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
 
     async def send():
@@ -115,7 +115,7 @@ def test_one_that_was_given_up_on_its_way_is_let_go_when_it_is_there(passes, mon
 
 def test_whoever_cannot_be_reached_is_left_out(passes, monkeypatch):
     """Nor does a worker wait for the one that it was to have the value from."""
-    monkeypatch.setattr(spreading, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(broadcast, "CONNECT_SECONDS", 0.05)
     client = passes._network.client
     one, other, third, *_ = sorted(client.scheduler_info(n_workers=-1)["workers"])
     nobody, nor_here = "tcp://127.0.0.1:9", "tcp://127.0.0.1:10"
@@ -126,7 +126,7 @@ def test_whoever_cannot_be_reached_is_left_out(passes, monkeypatch):
     async def send():
         sent = await passes._network.scatter(np.ones(N, np.int64), one)
         # As many as have it from the first one at a time: it still gives it to the next.
-        assert spreading.BRANCHES == 2
+        assert broadcast.BRANCHES == 2
         assert await spreader.spread(sent.key, [nobody, nor_here, other]) == [other]
         assert await spreader._ask(third, sent.key, nobody) == one
         return await passes._network.holders(sent)

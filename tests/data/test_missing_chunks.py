@@ -21,8 +21,8 @@ from zarr.storage import MemoryStore, ZipStore
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.data import missing as module
-from largek_dask.data.missing import missing_chunks
+from largek_dask.data import missing_chunks as module
+from largek_dask.data.missing_chunks import missing_chunks
 from largek_dask.data.sources import open_rows, read_integers
 from largek_dask.errors import DataError, MissingChunksWarning, ParameterError
 from tests.data.helpers import read_all

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.kernels.blocks import dense_rows
-from largek_dask.passes import collected
-from largek_dask.passes.collected import CollectedRows, some_rows
-from largek_dask.passes.memory import HUGE_FROM, empty_rows
+from largek_dask.passes import gather
+from largek_dask.passes.gather import CollectedRows, some_rows
+from largek_dask.passes.taken_rows import HUGE_FROM, empty_rows
 from tests.kernels.test_sparse import block_of
 
 
@@ -38,8 +38,8 @@ def test_nothing_is_lost_or_counted_twice(
     edges = np.cumsum([0, *sizes])
     all_weight = np.ones(n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collected, "BLOCK_BYTES", 8 * room)
-        patch.setattr(collected, "PART_BYTES", 8)
+        patch.setattr(gather, "BLOCK_BYTES", 8 * room)
+        patch.setattr(gather, "PART_BYTES", 8)
         for i in order:
             at = slice(edges[i], edges[i + 1])
             own = weight[at] if weighted[i] else None
@@ -86,13 +86,13 @@ def test_nothing_is_lost_or_counted_twice(
 
 
 def test_rows_of_a_block_lie_in_blocks_of_limited_size(monkeypatch):
-    monkeypatch.setattr(collected, "BLOCK_BYTES", 100 * 8)
+    monkeypatch.setattr(gather, "BLOCK_BYTES", 100 * 8)
     total = CollectedRows()
     for begin in range(0, 1000, 80):
         total.add(np.arange(begin, begin + 80), np.zeros((80, 2), np.float32), None)
     assert [block.n for block in total.blocks] == [100] * 10 + [40]
     # so that there is something for every thread
-    monkeypatch.setattr(collected, "PART_BYTES", 8)
+    monkeypatch.setattr(gather, "PART_BYTES", 8)
     assert max(len(piece.rows) for piece in total.pieces(5)) <= 1040 / 5
 
 

@@ -1,4 +1,4 @@
-"""Whoever has left is connected to no longer, wherever Dask still tries.
+"""Close connections to workers that have left; Dask keeps retrying them.
 
 Dask asks an address that refuses connections again and again, for half a minute. It ends such
 attempts when a worker leaves, but not those that begin just then: who has a value was looked up
@@ -30,16 +30,10 @@ class Leavers:
         self._seen: set[str] = set()
         """Addresses of the workers that were there last."""
         self._since: dict[str, float] = {}
-        """When who is not there any more was first missed, by the event loop's clock."""
+        """Time at which each worker that left was first missed, by the event loop's clock."""
 
     def note(self, there: Collection[str], connections: Any) -> None:
-        """Take over who is there now, and end what is being asked of those who were.
-
-        Parameters
-        ----------
-        there : collection of str
-        connections : distributed.core.ConnectionPool
-        """
+        """Take over who is there now, and end what is being asked of those who were."""
         now = asyncio.get_running_loop().time()
         self._since.update(dict.fromkeys(self._seen.difference(there), now))
         self._seen = set(there)

@@ -12,7 +12,12 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers
 from largek_dask.passes.network import Network, WorkerInfo, workers_known_to
-from largek_dask.passes.picking import Pick, lacking, picked, picking
+from largek_dask.passes.worker_selection import (
+    WorkerSelection,
+    current_selection,
+    explain_shortage,
+    use_selection,
+)
 from tests.helpers.checks import eventually
 from tests.passes.test_admission import YES, A, B
 from tests.passes.test_admission import Network as MadeUp
@@ -22,63 +27,63 @@ C = "tcp://10.0.0.3:4000"
 
 
 def test_pick__the_same_ones_while_they_can_compute():
-    pick = Pick(most=2)
-    assert pick.of({B: 1, C: 2}, [B, C]) == {B: 1, C: 2}
-    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}, "none comes in its place"
+    pick = WorkerSelection(most=2)
+    assert pick.choose({B: 1, C: 2}, [B, C]) == {B: 1, C: 2}
+    assert pick.choose({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}, "none comes in its place"
     # One that does not answer just now is kept, and nobody takes its place.
-    assert pick.of({A: 1, C: 2}, [A, B, C]) == {C: 2}
-    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}
-    assert pick.of({A: 1, C: 2}, [A, C]) == {C: 2, A: 1}, "B is gone"
-    assert pick.of({A: 1, B: 1, C: 2}, [A, B, C]) == {C: 2, A: 1}
+    assert pick.choose({A: 1, C: 2}, [A, B, C]) == {C: 2}
+    assert pick.choose({A: 1, B: 1, C: 2}, [A, B, C]) == {B: 1, C: 2}
+    assert pick.choose({A: 1, C: 2}, [A, C]) == {C: 2, A: 1}, "B is gone"
+    assert pick.choose({A: 1, B: 1, C: 2}, [A, B, C]) == {C: 2, A: 1}
     assert pick.chosen == (C, A)
-    assert Pick().of({A: 1, B: 1}, [A, B]) == {A: 1, B: 1}
+    assert WorkerSelection().choose({A: 1, B: 1}, [A, B]) == {A: 1, B: 1}
 
 
 def test_pick__takes_those_that_other_jobs_have_not():
-    one, two, three = Pick(most=1), Pick(most=1), Pick(most=1)
+    one, two, three = WorkerSelection(most=1), WorkerSelection(most=1), WorkerSelection(most=1)
     there = {A: 1, B: 1}
-    with picking(one):
-        assert picked() is one
-        assert list(one.of(there, there)) == [A]
-        with picking(two):
-            assert list(two.of(there, there)) == [B]
-            assert list(two.of(there, there)) == [B]
-        assert picked() is one
-    assert picked() is None
+    with use_selection(one):
+        assert current_selection() is one
+        assert list(one.choose(there, there)) == [A]
+        with use_selection(two):
+            assert list(two.choose(there, there)) == [B]
+            assert list(two.choose(there, there)) == [B]
+        assert current_selection() is one
+    assert current_selection() is None
     # That job is over.
-    assert list(three.of(there, there)) == [A]
+    assert list(three.choose(there, there)) == [A]
 
 
 def test_pick__tags_and_numbers():
-    pick = Pick(2, 3, ["gpu", "bigmem"])
+    pick = WorkerSelection(2, 3, ["gpu", "bigmem"])
     assert pick.allows({"gpu", "bigmem", "other"})
     assert not pick.allows({"gpu"})
     assert [pick.count(n) for n in (1, 3, 9)] == [1, 3, 3]
-    assert [Pick().count(n) for n in (0, 9)] == [0, 9]
+    assert [WorkerSelection().count(n) for n in (0, 9)] == [0, 9]
 
 
 @pytest.mark.parametrize(
     ("pick", "n", "tags", "told"),
     [
-        (Pick(2), 1, [{"x"}], "it wants 2 workers, and of the 1 there 1 can be used"),
+        (WorkerSelection(2), 1, [{"x"}], "it wants 2 workers, and of the 1 there 1 can be used"),
         (
-            Pick(1, None, ["a", "b"]), 0, [{"a"}, ()],
+            WorkerSelection(1, None, ["a", "b"]), 0, [{"a"}, ()],
             "it wants 1 worker with a, b, and of the 2 there 0 can be used; no worker has b "
             "(dask worker --resources b=1)",
         ),
         (
-            Pick(3, None, ["a"]), 1, [{"a"}, {"a"}],
+            WorkerSelection(3, None, ["a"]), 1, [{"a"}, {"a"}],
             "it wants 3 workers with a, and of the 2 there 1 can be used",
         ),
         (
-            Pick(1, None, ["a"]), 0, [],
+            WorkerSelection(1, None, ["a"]), 0, [],
             "it wants 1 worker with a, and of the 0 there 0 can be used; no worker has a "
             "(dask worker --resources a=1)",
         ),
     ],
 )  # fmt: skip
 def test_lacking__a_sentence(pick, n, tags, told):
-    assert lacking(pick, n, tags) == told
+    assert explain_shortage(pick, n, tags) == told
 
 
 @pytest.fixture
@@ -105,7 +110,7 @@ def workers(network):
 
 def test_enough__waits_for_the_least_and_uses_no_more_than_the_most(network, workers):
     make, said = workers
-    of = make(Pick(2, 2, ["bigmem"]))
+    of = make(WorkerSelection(2, 2, ["bigmem"]))
     moments = iter(range(10))
 
     def change():
@@ -141,7 +146,7 @@ def test_enough__waits_for_the_least_and_uses_no_more_than_the_most(network, wor
 
 def test_ready__nobody_with_the_tags(network, workers):
     make, said = workers
-    of = make(Pick(1, None, ["gpu"]))
+    of = make(WorkerSelection(1, None, ["gpu"]))
     network.has(A)
 
     def come():
@@ -167,8 +172,8 @@ def test_ready__nobody_with_the_tags(network, workers):
 def test_tasks_go_to_no_other_workers():
     asked = []
     client = SimpleNamespace(submit=lambda *args, **options: asked.append(options))
-    pick = Pick()
-    pick.of({A: 1, B: 1}, [A, B])
+    pick = WorkerSelection()
+    pick.choose({A: 1, B: 1}, [A, B])
     for network in (Network(client, "m_1", pick), Network(client, "m_1")):
         network.submit(abs, 1, worker=B)
         network.submit(abs, 1)
@@ -180,12 +185,12 @@ def test_tasks_go_to_nobody_where_all_picked_workers_have_left(worker_clients):
     """As a sum of totals may, just when they leave: others have neither the job nor its tags."""
     client = worker_clients(1)
     [there] = client.scheduler_info(n_workers=-1)["workers"]
-    pick = Pick()
+    pick = WorkerSelection()
     network = Network(client, "m_1", pick)
     task = network.submit(abs, -1)
     states = client.cluster.scheduler.tasks
     eventually(lambda: task.key in states and states[task.key].state == "no-worker", "a refusal")
-    pick.of({there: 1}, [there])
+    pick.choose({there: 1}, [there])
     other = network.submit(abs, -2)
     assert other.result(60) == 2, "there is one that could"
     assert not task.done()
@@ -209,7 +214,7 @@ def test_the_scheduler_s_workers_are_those_that_may_be_used():
         rpc=None,  # nobody has left
     )
     assert set(workers_known_to(client)) == {A, B}
-    with picking(Pick(tags=["gpu"])):
+    with use_selection(WorkerSelection(tags=["gpu"])):
         assert set(workers_known_to(client)) == {A}
     found = asyncio.run(Network(client, "m_1").workers())
     assert found[A] == WorkerInfo(1, "running", 0, 9, 1.0, frozenset({"gpu"}))

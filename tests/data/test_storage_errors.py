@@ -1,7 +1,6 @@
-"""Stores that are out of order for a moment are asked again."""
+"""Errors of storage are classified, and single reads and writes retried."""
 
 import errno
-import itertools
 import pickle
 import time
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import dask
 import pytest
 
-from largek_dask.data.patience import outlast, patiently, trouble, unanswered
+from largek_dask.data.storage_errors import retry_io, trouble, unanswered
 from largek_dask.errors import DataError, LostJobError, OutputError
 
 
@@ -31,16 +30,16 @@ class Failing:
         return "answer"
 
 
-def test_patiently__asks_again():
+def test_retry_io__asks_again():
     ask = Failing(OSError("once"), TimeoutError("twice"))
-    assert patiently(ask) == "answer"
+    assert retry_io(ask) == "answer"
     assert ask.calls == 3
 
 
-def test_patiently__gives_up_with_the_last_error():
+def test_retry_io__gives_up_with_the_last_error():
     ask = Failing(*(OSError(str(n)) for n in range(9)))
     with pytest.raises(OSError, match="2"):
-        patiently(ask)
+        retry_io(ask)
     assert ask.calls == 3
 
 
@@ -54,19 +53,19 @@ def test_patiently__gives_up_with_the_last_error():
         ValueError("no"),
     ],
 )
-def test_patiently__what_will_not_change_is_raised_at_once(error):
+def test_retry_io__what_will_not_change_is_raised_at_once(error):
     ask = Failing(error)
     with pytest.raises(type(error)):
-        patiently(ask)
+        retry_io(ask)
     assert ask.calls == 1
 
 
-def test_patiently__pauses_double(monkeypatch):
+def test_retry_io__pauses_double(monkeypatch):
     pauses = []
     clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
-    monkeypatch.setattr("largek_dask.data.patience.time", clock)
+    monkeypatch.setattr("largek_dask.retry.time", clock)
     with dask.config.set({"largek.stores.pause-seconds": 0.5, "largek.stores.tries": 4}):
-        assert patiently(Failing(*(OSError() for _ in range(3)))) == "answer"
+        assert retry_io(Failing(*(OSError() for _ in range(3)))) == "answer"
     assert pauses == [0.5, 1.0, 2.0]
 
 
@@ -166,107 +165,30 @@ def test_unanswered(error, expected):
 @pytest.mark.parametrize(
     ("status", "kind"), [(None, OSError), (404, FileNotFoundError), (403, PermissionError)]
 )
-def test_patiently__gives_errors_that_every_process_can_unpack(status, kind):
+def test_retry_io__gives_errors_that_every_process_can_unpack(status, kind):
     ask = Failing(*(ConnectionClosed(status) for _ in range(9)))
     with pytest.raises(kind, match="ConnectionClosed: it is away") as error:
-        patiently(ask)
+        retry_io(ask)
     assert ask.calls == (3 if status is None else 1)
     assert trouble(pickle.loads(pickle.dumps(error.value))) == trouble(ConnectionClosed(status))
 
 
-# --- outlasting it ------------------------------------------------------------------------------
+def test_retry_io__asks_no_more_after_a_while(monkeypatch):
+    """A call may take long to fail, and meanwhile no cancel is noticed."""
+    now = [0.0]
 
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr("largek_dask.data.patience.time", clock)
-    with dask.config.set(
-        {"largek.stores.pause-seconds": 0.5, "largek.stores.patience-seconds": 60.0}
-    ):
-        yield clock
-
-
-def test_patiently__asks_no_more_after_a_while(clock):
-    """A call may take long to fail: whoever asks for the sixth second listens to nobody."""
-    asked = []
+    def sleep(seconds):
+        now[0] += seconds
 
     def ask():
-        asked.append(clock.now)
-        clock.sleep(3.0)
+        asked.append(now[0])
+        sleep(3.0)
         raise OSError(errno.EIO, "no answer")
 
-    with dask.config.set({"largek.stores.tries": 9}), pytest.raises(OSError, match="no answer"):
-        patiently(ask)
+    asked = []
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("largek_dask.retry.time", clock)
+    settings = {"largek.stores.pause-seconds": 0.5, "largek.stores.tries": 9}
+    with dask.config.set(settings), pytest.raises(OSError, match="no answer"):
+        retry_io(ask)
     assert asked == [0.0, 3.5]
-
-
-def outlasted(ask, told=None, **changes):
-    options = {
-        "also_lacking": lambda: False,
-        "stop": lambda: None,
-        "is_given_up": lambda: False,
-        "say": lambda *said: told.append(said) if told is not None else None,
-    }
-    return outlast(ask, **{**options, **changes})
-
-
-def test_outlast__waits_with_growing_pauses_and_says_so_once(clock):
-    told, tried = [], []
-
-    def ask():
-        tried.append(clock.now)
-        if clock.now < 30:
-            raise OSError(errno.EIO, "a cable is loose")
-        return "answer"
-
-    assert outlasted(ask, told) == "answer"
-    pauses = [round(b - a, 6) for a, b in itertools.pairwise(tried)]
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert [kind for kind, _ in told] == ["storage", "back"]
-    assert "a cable is loose; it is tried again for 60 s" in told[0][1]
-
-
-def test_outlast__gives_up_when_its_time_is_over(clock):
-    def ask():
-        raise OSError(errno.EIO, f"at {clock.now:.0f}")
-
-    told = []
-    with pytest.raises(OSError, match="at 60"):
-        outlasted(ask, told)
-    assert [kind for kind, _ in told] == ["storage"]
-
-
-def test_outlast__what_is_lacking_only_where_it_was_there(clock):
-    with pytest.raises(FileNotFoundError):
-        outlasted(Failing(FileNotFoundError()))
-    assert clock.now == 0
-    assert outlasted(Failing(FileNotFoundError()), also_lacking=lambda: True) == "answer"
-    assert clock.now > 0
-    with pytest.raises(ValueError, match="damaged"):
-        outlasted(Failing(ValueError("damaged")), also_lacking=lambda: True)
-
-
-def test_outlast__ends_at_once_when_it_is_to(clock):
-    def stop():
-        if clock.now > 3:
-            raise KeyboardInterrupt
-
-    away = [OSError(errno.EIO, str(n)) for n in range(99)]
-    with pytest.raises(KeyboardInterrupt):
-        outlasted(Failing(*away), stop=stop)
-    assert clock.now < 3.2
-    with pytest.raises(OSError, match="away now"):
-        outlasted(Failing(OSError("away now"), *away), is_given_up=lambda: True)
-    assert clock.now < 3.2

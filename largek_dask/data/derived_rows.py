@@ -1,0 +1,169 @@
+"""Rows computed from other rows: some of their columns, or integers with noise."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.data.csr_blocks import block_of
+from largek_dask.data.rows import Rows
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.rows import compute_dtype
+
+__all__ = ["ColumnRows", "DitheredRows", "dithered"]
+
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+MOST_BITS = 32
+"""Bits of an integer that a float64 keeps beside the noise; of wider types larger values may be
+rounded."""
+BLOCK_VALUES = 1 << 15
+
+
+class DerivedRows(Rows):
+    """Rows computed from other rows, chunk by chunk."""
+
+    def __init__(self, rows: Rows, n_features: int, dtype: np.dtype[Any]) -> None:
+        self._rows = rows
+        super().__init__(
+            n_features=n_features,
+            dtype=dtype,
+            chunk_table=rows.chunk_table,
+            location=rows.location,
+            weight=rows.weight,
+        )
+        self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
+        self.shuffled = rows.shuffled
+        self.missing_note = rows.missing_note
+
+    @abstractmethod
+    def _derive(self, x: Any, first: int) -> Any:
+        """Compute these rows from those that begin at index ``first``."""
+
+    def _find_names(self) -> tuple[str, ...] | None:
+        return self._rows.feature_names
+
+    def _load(self, i: int, start: int, stop: int) -> Any:
+        return self._derive(self._rows.read(i), start)
+
+    def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
+        """See ``Rows.stretch``."""
+        return self._rows.stretch(i, begin, end)
+
+    def read_part(self, i: int, begin: int, end: int) -> Any:
+        """See ``Rows.read_part``."""
+        part = self._rows.read_part(i, begin, end)
+        return self._checked(i, self._derive(part, int(self.chunk_table[i]) + begin), end - begin)
+
+    def _stamps(self) -> list[str] | None:
+        return self._rows._stamps()
+
+    def describe_source(self, location: str | None) -> str:
+        """See ``Rows.describe_source``."""
+        return self._rows.describe_source(location)
+
+
+class ColumnRows(DerivedRows):
+    """Some columns of other rows, or all of them in another order.
+
+    Parameters
+    ----------
+    rows : Rows
+        Dense or sparse.
+    columns : sequence of int
+        Positions of columns in ``rows``, each at most once.
+    """
+
+    def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
+        self._columns = np.asarray(columns, np.intp)
+        super().__init__(rows, len(self._columns), rows.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows together; of sparse ones at most."""
+        return self._rows.nbytes if self.is_sparse else super().nbytes
+
+    def _find_names(self) -> tuple[str, ...] | None:
+        names = self._rows.feature_names
+        return None if names is None else tuple(names[place] for place in self._columns)
+
+    def _derive(self, x: Any, first: int) -> Any:
+        if not isinstance(x, SparseBlock):
+            return x[:, self._columns]
+        place = np.full(self._rows.n_features, -1, np.int32)
+        place[self._columns] = np.arange(len(self._columns), dtype=np.int32)
+        indices = place[x.indices[x.stored]]
+        kept = indices >= 0
+        indptr = np.concatenate([[0], np.cumsum(kept)])[x.indptr - x.indptr[0]]
+        return block_of(x.data[x.stored][kept], indices[kept], indptr, self.n_features)
+
+
+class DitheredRows(DerivedRows):
+    """Rows of integers, each with noise in [0, 1) added that depends on a key and its place.
+
+    Integers lie on a lattice: the likelihood of a mixture of Gaussians has no bound there, since
+    variances may shrink onto single values. Uniform noise in [0, 1) makes a density of them
+    (L. Theis, A. van den Oord, M. Bethge, A note on the evaluation of generative models, 2016).
+
+    Parameters
+    ----------
+    rows : Rows
+        Dense rows of integers.
+    key : int
+        Below 2^64; another one is other noise.
+
+    Raises
+    ------
+    ParameterError
+        The rows are sparse, or no integers.
+    """
+
+    def __init__(self, rows: Rows, key: int) -> None:
+        if rows.is_sparse or rows.dtype.kind not in "iu":
+            what = "sparse" if rows.is_sparse else rows.dtype
+            raise ParameterError(f"dither is for dense rows of integers, and these are {what}.")
+        self._key = key
+        super().__init__(rows, rows.n_features, compute_dtype(rows.dtype))
+
+    def _derive(self, x: Any, first: int) -> Any:
+        return dithered(x, first, self._key)
+
+
+def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
+    """Rows of integers with noise in [0, 1) added.
+
+    The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea,
+    C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014), with as many bits as
+    leave the sum without rounding.
+
+    Parameters
+    ----------
+    first : int
+        Index of its first row in the table.
+    key : int
+        Below 2^64.
+    """
+    (n, d), dtype = x.shape, compute_dtype(x.dtype)
+    bits = np.finfo(dtype).nmant + 1 - min(8 * x.dtype.itemsize, MOST_BITS)
+    out = np.empty(x.shape, dtype)
+    start = _mixed(np.array([key], np.uint64))
+    step = max(1, BLOCK_VALUES // d)
+    for begin in range(0, n, step):
+        block = x[begin : begin + step]
+        places = np.arange(block.size, dtype=np.uint64) + np.uint64((first + begin) * d)
+        noise = _mixed(start + places * np.uint64(GOLDEN)) >> np.uint64(64 - bits)
+        own = noise.astype(dtype).reshape(block.shape) * dtype.type(2.0**-bits)
+        out[begin : begin + step] = block.astype(dtype) + own
+    return out
+
+
+def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64 of many counters."""
+    z = z + np.uint64(GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
+    return z ^ (z >> np.uint64(31))

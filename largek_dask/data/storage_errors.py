@@ -1,0 +1,148 @@
+"""Classify errors of storage, and retry single reads and writes.
+
+Retries have three layers. :func:`retry_io` repeats a single read or write at once, for some
+seconds. ``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and
+reports it. What stays away for longer is for the service, which puts the job aside
+(``service/running.py``).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar
+
+from largek_dask import config
+from largek_dask.errors import DataError, OutputError
+from largek_dask.retry import retry
+
+__all__ = ["Trouble", "reading", "retry_io", "trouble", "unanswered", "writing"]
+
+T = TypeVar("T")
+
+Trouble = Literal["away", "lacking"]
+"""Storage does not answer ("away"), or something is missing, forbidden or full ("lacking"), which
+passes only where a person acts."""
+
+NO_TROUBLE = (FileExistsError, IsADirectoryError)
+LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
+LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
+"""Status codes of HTTP, and the error numbers of a file system that mean the same."""
+DRIVERS = (
+    "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3",
+)  # fmt: skip
+"""Packages that raise errors of their own classes."""
+RETRY_SECONDS = 5.0
+"""No retry of a single call after so long; longer waits belong where a cancel is noticed."""
+
+
+def trouble(error: BaseException) -> Trouble | None:
+    """Return what an error, or a cause of it, says of storage; None if nothing."""
+    for found in _causes(error):
+        kind = _kind(found)
+        if kind is not None:
+            return kind
+    return None
+
+
+def unanswered(error: BaseException) -> bool:
+    """Return True if a failed read says nothing of what is stored.
+
+    Storage is away, or refuses access (an expired key): the stored data may be whole. Missing or
+    damaged data are another matter.
+    """
+    return trouble(error) == "away" or any(
+        isinstance(found, PermissionError) for found in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its causes and the errors grouped in it."""
+    seen = set()
+    waiting = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        waiting.append(
+            found.__cause__
+            if found.__cause__ is not None or found.__suppress_context__
+            else found.__context__
+        )
+        if isinstance(found, BaseExceptionGroup):
+            waiting.extend(found.exceptions)
+
+
+def _kind(error: BaseException) -> Trouble | None:
+    package = type(error).__module__.partition(".")[0]
+    if package in DRIVERS:
+        lacking = getattr(error, "status", None) in LACKING_ANSWERS or isinstance(error, LACKING)
+        return "lacking" if lacking else "away"
+    # Errors of this package say by their cause what they are; Dask's are about its workers.
+    if not isinstance(error, OSError) or package in ("largek_dask", "distributed"):
+        return None
+    if isinstance(error, LACKING) or error.errno in LACKING_NUMBERS:
+        return "lacking"
+    return None if isinstance(error, NO_TROUBLE) or error.errno == errno.ENAMETOOLONG else "away"
+
+
+def retry_io(call: Callable[[], T]) -> T:
+    """Return the result of a read or write, retrying it while storage is away.
+
+    ``call`` must be safe to repeat. The last error is raised: as it is, or as an ``OSError`` where
+    it is of a driver's own class, which other processes may fail to unpickle. Errors about the
+    files (missing, forbidden, disk full) are raised at once.
+    """
+    pause = float(config.get("stores.pause-seconds"))
+    try:
+        return retry(
+            call,
+            lambda error: RETRY_SECONDS if trouble(error) == "away" else None,
+            pause=pause,
+            longest_pause=RETRY_SECONDS,
+            tries=max(1, int(config.get("stores.tries"))),
+        )
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in DRIVERS:
+            raise
+        plain = _plain(error)
+    # Out here, so that the driver's own is no context of it.
+    raise plain
+
+
+def _plain(error: Exception) -> OSError:
+    """Convert a driver's error to an ``OSError``."""
+    number = LACKING_ANSWERS.get(getattr(error, "status", None) or 0)
+    if number is None and isinstance(error, OSError):
+        number = error.errno
+    # The timeout error of fsspec has no message.
+    return OSError(number or errno.EIO, f"{type(error).__name__}: {str(error) or error.__cause__}")
+
+
+@contextmanager
+def reading(what: str, advice: str = "check that it is whole and may be read.") -> Iterator[None]:
+    """Raise a ``DataError`` that names ``what`` for errors of codecs and drivers, of any class."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{what} cannot be read: {reason}; {advice}") from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise an ``OutputError`` that names ``what`` for errors of drivers, of any class."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"{what} cannot be written: {error}; check space and permissions there."
+        ) from error

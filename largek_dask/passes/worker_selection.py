@@ -1,0 +1,132 @@
+"""Select the workers of a cluster that a job uses: by tags, with a minimum and a maximum number.
+
+A tag is one of Dask's worker resources: ``dask worker --resources bigmem=1`` has the tag bigmem.
+Results do not depend on the selection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = [
+    "WorkerSelection",
+    "current_selection",
+    "declared_row_state",
+    "explain_shortage",
+    "use_selection",
+]
+
+
+class WorkerSelection:
+    """The workers of one run of a job, which keeps each of them for as long as it can compute.
+
+    Parameters
+    ----------
+    least : int
+        Minimum number of workers; with fewer the job waits.
+    most : int or None
+        Maximum number; None: no limit.
+    tags : collection of str
+        Tags that each of its workers has.
+    """
+
+    def __init__(self, least: int = 1, most: int | None = None, tags: Collection[str] = ()) -> None:
+        self.least = least
+        self.most = most
+        self.tags = frozenset(tags)
+        self.chosen: tuple[str, ...] = ()
+        """Addresses, oldest first."""
+
+    def __str__(self) -> str:
+        tags = f" with {', '.join(sorted(self.tags))}" if self.tags else ""
+        return f"at least {self.least:,}{tags}"
+
+    def allows(self, tags: Iterable[str]) -> bool:
+        """Return True if a worker with these tags may be used."""
+        return self.tags.issubset(tags)
+
+    def count(self, n_allowed: int) -> int:
+        """Return how many of ``n_allowed`` workers are used."""
+        return n_allowed if self.most is None else min(n_allowed, self.most)
+
+    def choose(self, ready: Mapping[str, int], able: Collection[str]) -> dict[str, int]:
+        """Return the workers to use, out of those that are ready.
+
+        Parameters
+        ----------
+        ready : mapping of str to int
+            Threads by address of allowed workers that know the job.
+        able : collection of str
+            Allowed workers that could compute; those that do not answer just now are kept.
+        """
+        kept = [address for address in self.chosen if address in able]
+        others = [other for other in tuple(_SELECTIONS) if other is not self]
+        uses = Counter(address for other in others for address in other.chosen)
+        # Workers used by the fewest other jobs come first.
+        new = sorted(set(ready).difference(kept), key=lambda address: (uses[address], address))
+        free = len(new) if self.most is None else max(0, self.most - len(kept))
+        self.chosen = (*kept, *new[:free])
+        return {address: ready[address] for address in self.chosen if address in ready}
+
+
+_SELECTIONS: list[WorkerSelection] = []
+"""Those of all jobs that run in this process."""
+_selection: ContextVar[WorkerSelection | None] = ContextVar("largek_selection", default=None)
+_row_state: ContextVar[int] = ContextVar("largek_declared_row_state", default=0)
+
+
+def declared_row_state() -> int:
+    """Return the bytes of row state that each worker reserves for passes opened here."""
+    return _row_state.get()
+
+
+def current_selection() -> WorkerSelection | None:
+    """Return the selection for passes opened here; None: all workers are used."""
+    return _selection.get()
+
+
+@contextmanager
+def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iterator[None]:
+    """Have passes opened inside this block use these workers.
+
+    Parameters
+    ----------
+    selection : WorkerSelection or None
+        None: all workers.
+    row_state : int
+        Bytes of row state that each of them reserves, even if other jobs want them.
+    """
+    token, before = _selection.set(selection), _row_state.set(row_state)
+    if selection is not None:
+        _SELECTIONS.append(selection)
+    try:
+        yield
+    finally:
+        _selection.reset(token)
+        _row_state.reset(before)
+        if selection is not None:
+            _SELECTIONS[:] = [other for other in _SELECTIONS if other is not selection]
+
+
+def explain_shortage(
+    selection: WorkerSelection, n_able: int, tags: Iterable[Collection[str]]
+) -> str:
+    """Return a sentence on what a cluster with too few workers lacks.
+
+    Parameters
+    ----------
+    n_able : int
+        Number of workers that the job may use.
+    tags : iterable of collection of str
+        Tags of each worker in the cluster.
+    """
+    there = [frozenset(of) for of in tags]
+    wanted = "1 worker" if selection.least == 1 else f"{selection.least:,} workers"
+    wanted += f" with {', '.join(sorted(selection.tags))}" if selection.tags else ""
+    text = f"it wants {wanted}, and of the {len(there):,} there {n_able:,} can be used"
+    if missing := sorted(selection.tags.difference(*there)):
+        text += f"; no worker has {', '.join(missing)} (dask worker --resources {missing[0]}=1)"
+    return text
