@@ -72,7 +72,7 @@ class MadeUp:
     """Source of the page: jobs whose made-up events go through real feeds."""
 
     def __init__(self, folder: str) -> None:
-        from largek_dask.service.feed import Feed
+        from largek_dask.service.job_state import Feed
 
         self._folder = folder
         now = datetime.now(UTC)

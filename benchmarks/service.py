@@ -106,7 +106,7 @@ def through_client(address: str, store: str, folder: Path, k: int, passes: int) 
 
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fitting import fit_into
+    from largek_dask.service.runner import fit_into
 
     with Client(address, set_as_default=False) as client:
         began = time.perf_counter()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sphinx.util.nodes import make_refnode
 
-from largek_dask.observe import metrics
+from largek_dask.service import metrics
 from largek_dask.version import __version__
 
 project = "largek_dask"

@@ -337,8 +337,7 @@ def connected(
     if scheduler is None:
         yield None
         return
-    from largek_dask.service.connection import connect_to
-    from largek_dask.service.scheduler_file import Finder
+    from largek_dask.service.scheduler_file import Finder, connect_to
 
     with connect_to(Finder(scheduler, storage_options)) as client:
         yield client

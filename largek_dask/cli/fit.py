@@ -73,7 +73,8 @@ def fit(
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.saved import keep_last_checkpoints
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fitting import JOB_FILES, fit_into
+    from largek_dask.service.runner import fit_into
+    from largek_dask.service.store import JOB_FILES
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
@@ -125,7 +126,7 @@ def what_came_out(
     folder: Folder, rows: Rows, options: FitOptions, model: Model, result: FitResult
 ) -> dict[str, Any]:
     """What is told of a fit, by name."""
-    from largek_dask.service.fitting import LABELS, MODEL
+    from largek_dask.service.store import LABELS, MODEL
 
     return {
         "out": folder.url,

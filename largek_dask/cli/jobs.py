@@ -466,7 +466,7 @@ def _job_that_goes_on(ctx: click.Context, job_id: str, scheduler: str) -> Iterat
 
 def _exit_like(ctx: click.Context, status: Mapping[str, Any]) -> None:
     """End this command as the job has ended."""
-    from largek_dask.service.wire import error_of
+    from largek_dask.service.serialization import error_of
 
     failed = status["result"] if status["state"] == "failed" else status.get("failure")
     if failed:
@@ -609,7 +609,7 @@ def _summary(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.cli.fit import what_of
     from largek_dask.driver.words import human_seconds
     from largek_dask.observe.job_text import figure, figures_in, precise
-    from largek_dask.service.fitting import LABELS, MODEL
+    from largek_dask.service.store import LABELS, MODEL
 
     objective, value = value_in(status["result"])
     ended, out = status["result"], str(status["output"]).rstrip("/")

@@ -152,7 +152,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.model import load_model
     from largek_dask.service.fit_folder import FitFolder
-    from largek_dask.service.fitting import model_so_far
+    from largek_dask.service.runner import model_so_far
 
     url = model_in(place)
     model = None if url is None else load_model(url, storage_options=place.storage_options)

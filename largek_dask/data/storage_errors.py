@@ -3,7 +3,7 @@
 Retries have three layers. :func:`retry_io` repeats a single read or write at once, for some
 seconds. ``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and
 reports it. What stays away for longer is for the service, which puts the job aside
-(``service/running.py``).
+(``service/runner.py``).
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class JobView:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return the known figures, by the names of ``observe.metrics``."""
+        """Return the known figures, by the names of ``service.metrics``."""
         last = self._last
         known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
         return {

@@ -1,4 +1,4 @@
-"""The user's side: submit a job, close the laptop, come back to a model."""
+"""Submit jobs to a scheduler and find them again."""
 
 from __future__ import annotations
 
@@ -46,16 +46,14 @@ from largek_dask.errors import (
 from largek_dask.observe.cards import card_of_jobs
 from largek_dask.passes.network import require_open
 from largek_dask.retry import retry
-from largek_dask.service.connection import connect_to, new_client
-from largek_dask.service.credentials import check_secrets
 from largek_dask.service.job import Job
 from largek_dask.service.job_state import ACTIVE
-from largek_dask.service.listing import moment_of
+from largek_dask.service.job_table import moment_of
 from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
-from largek_dask.service.scheduler_file import Finder
-from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
+from largek_dask.service.scheduler_file import Finder, connect_to, new_client
+from largek_dask.service.serialization import error_of
+from largek_dask.service.spec import AlgorithmSpec, JobSpec, check_secrets, hide
 from largek_dask.service.store import checked_id
-from largek_dask.service.wire import error_of
 from largek_dask.version import __version__
 
 __all__ = ["JobList", "Service", "connect", "this_user"]

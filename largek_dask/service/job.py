@@ -1,4 +1,4 @@
-"""One job, as its user sees it."""
+"""A job as its user sees it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from largek_dask.errors import (
 from largek_dask.model import Model
 from largek_dask.observe.album import Plot, plot_of
 from largek_dask.observe.cards import Card, card, in_notebook, notebook
-from largek_dask.service.credentials import check_secrets
-from largek_dask.service.lines import line_of, origin_of
-from largek_dask.service.terminal import terminal
-from largek_dask.service.wire import error_of, model_of
+from largek_dask.service.serialization import error_of, model_of
+from largek_dask.service.spec import check_secrets
+from largek_dask.service.terminal import line_of, origin_of, terminal
 
 if TYPE_CHECKING:
     from largek_dask.service.client import Service

@@ -1,18 +1,28 @@
-"""The jobs of a store as the scheduler that has it knows them: read, found, kept."""
+"""The jobs of a store, as its scheduler keeps them: read, listed, deleted."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
+import math
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from fnmatch import translate
 from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask import config
 from largek_dask.driver.events import Event
 from largek_dask.driver.space import room_of
-from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.stopping import ENDS, parse_duration
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     ClusterError,
     JobNotFoundError,
@@ -20,14 +30,20 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.feed import Shelf
-from largek_dask.service.job_state import JobState
-from largek_dask.service.lanes import Lanes
-from largek_dask.service.places import Places
-from largek_dask.service.store import Record, Records, checked_id
-from largek_dask.service.tenure import Tenure
+from largek_dask.service.job_state import STATES, JobState, Shelf
+from largek_dask.service.lease import Tenure, claimed_for
+from largek_dask.service.spec import Places, options_of, output_folder
+from largek_dask.service.store import (
+    JOB_FILES,
+    LABELS,
+    MODEL,
+    UNFINISHED_LABELS,
+    Record,
+    Records,
+    checked_id,
+)
 
-__all__ = ["JobTable", "Tender"]
+__all__ = ["Deletions", "JobTable", "Lanes", "Query", "Tender", "listing", "moment_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -340,7 +356,7 @@ class Tender(threading.Thread):
         self._tenure = tenure
         self._also = also
         self.room: dict[str, float] = {}
-        """Figures of the disk of the store, by the names of ``observe.metrics``."""
+        """Figures of the disk of the store, by the names of ``service.metrics``."""
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -367,3 +383,321 @@ class Tender(threading.Thread):
     def stop(self) -> None:
         """End after what is just being done."""
         self._over.set()
+
+
+WAIT_SECONDS, WAIT_AGAIN_SECONDS = 2.0, 0.1
+"""How long work is waited for, and how long while other work hangs."""
+MOST_LANES = 64
+"""Threads of which none may have ended."""
+
+
+class Lanes:
+    """Threads by job: at most one each.
+
+    Parameters
+    ----------
+    name : str
+        Begins the names of the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._busy: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def run(self, job_id: str, work: Callable[[], object]) -> bool:
+        """Do the work of a job and wait for its end, for a while.
+
+        Parameters
+        ----------
+        job_id : str
+        work : callable
+            Handles its own errors.
+
+        Returns
+        -------
+        bool
+            False if it has not ended: it goes on, or has not begun as earlier work still hangs, of
+            this job or of very many others.
+        """
+        with self._lock:
+            hanging = {name: one for name, one in self._busy.items() if one.is_alive()}
+            self._busy = hanging
+            if job_id in hanging or len(hanging) >= MOST_LANES:
+                return False
+            thread = threading.Thread(target=work, name=f"{self._name}-{job_id}", daemon=True)
+            hanging[job_id] = thread
+            thread.start()
+            seconds = WAIT_SECONDS if len(hanging) == 1 else WAIT_AGAIN_SECONDS
+        thread.join(seconds)
+        return not thread.is_alive()
+
+
+RETRY_SECONDS = 60.0
+"""Interval between retries of an interrupted deletion."""
+
+
+class Deletions:
+    """Deletes jobs that have ended, and finishes interrupted deletions.
+
+    Parameters
+    ----------
+    table : JobTable
+    tenure : Tenure
+    """
+
+    def __init__(self, table: JobTable, tenure: Tenure) -> None:
+        self._table = table
+        self._tenure = tenure
+        self._lanes = Lanes("largek-deletions")
+        self._next_try = 0.0
+
+    def delete(self, job_id: str, outputs: bool = True) -> int:
+        """Delete a job that has ended: its record, checkpoints and events.
+
+        Parameters
+        ----------
+        job_id : str
+        outputs : bool
+            Whether its model and labels are deleted as well.
+
+        Returns
+        -------
+        int
+            Bytes of its files.
+
+        Raises
+        ------
+        ParameterError
+            It has not ended (a job that waits for credentials may be cancelled), or the values of
+            storage options are needed to delete its files.
+        JobNotFoundError
+            There is no such job.
+        """
+        job = self._table.find(job_id)
+        with self._table.alone(job, "deleted", "cancel it first"):
+            size = self._delete(job, outputs)
+        job.feed({"event": "deleted", "run": job.record.run})
+        return size
+
+    def finish(self) -> None:
+        """Finish interrupted deletions, if it is time to retry; called again and again."""
+        if (now := time.monotonic()) < self._next_try:
+            return
+        self._next_try = now + RETRY_SECONDS
+        for job in self._table.jobs():
+            if job.record.deleting is not None:
+                self._lanes.run(job.record.id, partial(self._finish, job))
+
+    def _finish(self, job: JobState) -> None:
+        job_id = job.record.id
+        try:
+            self.delete(job_id, job.record.deleting == "outputs")
+        except JobNotFoundError:
+            # A client has deleted it meanwhile.
+            return
+        except Exception as error:  # drivers raise errors of their own kinds
+            kind = "" if isinstance(error, LargekError) else f"{type(error).__name__}: "
+            logger.info("Job %s is not deleted yet: %s", job_id, job.redact(f"{kind}{error}"))
+            return
+        logger.info("Job %s is deleted, as was asked for before", job_id)
+
+    def _delete(self, job: JobState, outputs: bool) -> int:
+        """Delete a job that the caller has for itself; bytes of its files."""
+        records, spec = self._tenure.records, job.record.spec
+        # As long as the store is this scheduler's.
+        folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
+        outputs = outputs or job.record.deleting == "outputs"
+        deleting = "outputs" if outputs else "files"
+        if job.record.deleting != deleting:
+            job.change(records.update, deleting=deleting)
+        names = _files(job, folder, outputs)
+        size = sum(map(folder.size_of, names))
+        for name in names:
+            folder.remove(name)
+        job.forget(lambda: records.remove(job.record.id))
+        self._table.remove(job.record.id)
+        return size
+
+
+def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
+    """Files of a job in its folder, in the order in which they are deleted."""
+    if claimed_for(folder) not in (None, job.record.id):
+        # A job that failed because its folder belongs to another one leaves that folder alone.
+        return []
+    found = set(folder.names())
+    if not outputs:
+        # Incomplete labels are useless.
+        is_whole = UNFINISHED_LABELS not in found
+        found -= {MODEL, LABELS} if is_whole else {MODEL}
+    return [name for name in JOB_FILES if name in found]
+
+
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Query(BaseModel):
+    """Filters of a listing; None: no filter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    state: Annotated[list[Text], Field(max_length=20)] | None = None
+    """Any of these states."""
+    owner: Text | None = None
+    name: Text | None = None
+    """A pattern such as ``"night*"``; case-sensitive."""
+    since: float | None = None
+    """Submitted at or after this time, in seconds since 1970."""
+    ended_before: float | None = None
+    """Ended at or before this time, in seconds since 1970."""
+    limit: Annotated[int, Field(ge=1)] | None = 100
+    """Maximum number of jobs, the newest ones."""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, Any]) -> Query:
+        """The query in a client's message.
+
+        Raises
+        ------
+        ParameterError
+            A filter is unknown or not valid.
+        """
+        try:
+            query = cls.model_validate(dict(asked))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = first["loc"][0] if first["loc"] else "the question"
+            raise ParameterError(
+                f"{where} of a listing of jobs: {first['msg']}; give it as jobs() says."
+            ) from None
+        for state in query.state or ():
+            if state not in STATES:
+                raise ParameterError(
+                    f"state of a listing must be of {', '.join(STATES)}, got {state[:80]!r}."
+                )
+        return query
+
+
+class _Listed(NamedTuple):
+    """A job as it is at one moment; those whose records cannot be read count as the newest."""
+
+    created: float
+    id: str
+    state: str
+    job: JobState | None
+
+
+def moment_of(value: object, name: str, now: float | None = None) -> float:
+    """Seconds since 1970 of a date, or of a time before now.
+
+    Parameters
+    ----------
+    value : datetime or str
+        ``"2026-11-25"``, ``"2026-11-25T08:30"`` (UTC unless it says otherwise), or how long ago,
+        such as ``"90m"`` or ``"30d"``.
+    name : str
+        Name of the parameter, for the error.
+    now : float, optional
+        Seconds since 1970.
+
+    Raises
+    ------
+    ParameterError
+        It is neither, or in the future.
+    """
+    now = time.time() if now is None else now
+    found = value
+    if isinstance(value, str) and DATE.match(value.strip()):
+        try:
+            found = datetime.fromisoformat(value.strip())
+        except ValueError:
+            found = None
+    moment = None
+    if isinstance(found, datetime):
+        moment = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    elif isinstance(found, str):
+        with contextlib.suppress(ParameterError):
+            moment = now - parse_duration(found, name)
+    if moment is None or moment > now:
+        raise ParameterError(
+            f"{name} must be a date in the past such as '2026-11-25' or '2026-11-25T08:30', or how "
+            f"long ago, such as '12h' or '30d', got {value!r}."
+        )
+    return moment
+
+
+def listing(
+    jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
+) -> dict[str, Any]:
+    """Rows of the jobs that a query selects.
+
+    Parameters
+    ----------
+    jobs : iterable of JobState
+    unreadable : mapping
+        Ids of jobs whose records cannot be read.
+    query : Query
+
+    Returns
+    -------
+    dict
+        ``jobs`` (rows, the oldest first), ``counts`` (number of jobs by state, regardless of the
+        filter by state), ``total`` (number of jobs selected, beyond the limit too).
+    """
+    found = _found(jobs, unreadable, query)
+    counts = Counter(listed.state for listed in found)
+    if query.state is not None:
+        wanted = frozenset(query.state)
+        found = [listed for listed in found if listed.state in wanted]
+    limit = len(found) if query.limit is None else query.limit
+    newest = heapq.nlargest(limit, found, key=lambda listed: (listed.created, listed.id))
+    return {
+        "jobs": [_row(listed) for listed in reversed(newest)],
+        "counts": {state: counts[state] for state in STATES if counts[state]},
+        "total": len(found),
+    }
+
+
+def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query) -> list[_Listed]:
+    """Jobs of all states that pass the other filters."""
+    named = None if query.name is None else re.compile(translate(query.name)).match
+    since = -math.inf if query.since is None else query.since
+    found = []
+    for job in jobs:
+        record, state = job.record, job.state
+        if (
+            since <= record.created
+            and query.owner in (None, record.owner)
+            and (named is None or named(record.spec.name or ""))
+            and (query.ended_before is None or (state in ENDS and job.ended <= query.ended_before))
+        ):
+            found.append(_Listed(record.created, record.id, state, job))
+    filters = (query.owner, query.name, query.since, query.ended_before)
+    if all(wanted is None for wanted in filters):
+        found += [_Listed(math.inf, name, "unreadable", None) for name in unreadable]
+    return found
+
+
+def _row(listed: _Listed) -> dict[str, Any]:
+    if listed.job is None:
+        return {"id": listed.id, "name": None, "state": listed.state}
+    record = listed.job.record
+    spec = record.spec
+    return {
+        "id": record.id,
+        "name": spec.name,
+        "state": listed.state,
+        "reason": listed.job.reason,
+        "owner": record.owner,
+        "created": _written(record.created),
+        "ended": _written(listed.job.ended) if listed.state in ENDS else None,
+        "algorithm": spec.algorithm.name,
+        "n_clusters": spec.n_clusters,
+        "output": spec.output,
+    }
+
+
+def _written(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -37,21 +37,20 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OutputError, ParameterError
-from largek_dask.observe import process_log
 from largek_dask.observe.hosts import Hosts
-from largek_dask.observe.metrics import forget, watch_jobs
-from largek_dask.observe.on_workers import WatchPlugin
 from largek_dask.passes.admission import check_workers
-from largek_dask.service.credentials import check_secrets
-from largek_dask.service.crew import RETIRE_SECONDS, Crew
-from largek_dask.service.idle import IdleWorkers
+from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
+from largek_dask.service.metrics import forget, watch_jobs
+from largek_dask.service.process_log import WatchPlugin
+from largek_dask.service.queue import Standing
 from largek_dask.service.ready import answer_on, prefix_of
 from largek_dask.service.scheduler_file import SchedulerFile, TlsFiles
-from largek_dask.service.sizing import Standing
+from largek_dask.service.serialization import message_of_error, message_of_model
+from largek_dask.service.spec import check_secrets
 from largek_dask.service.store import Records
 from largek_dask.service.watching import JobsSource, memory_of
-from largek_dask.service.wire import message_of_error, message_of_model
+from largek_dask.service.worker_admin import RETIRE_SECONDS, Crew, IdleWorkers
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:

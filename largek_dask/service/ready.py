@@ -1,4 +1,4 @@
-"""``/largek/ready`` on a scheduler's HTTP port: whether it has its jobs, for probes.
+"""``/largek/ready`` on a scheduler's HTTP port, for probes: whether it serves its jobs.
 
 It is there without a dashboard too, and from before the store is opened until the end.
 """

@@ -1,4 +1,4 @@
-"""Where a scheduler is: at an address, or where the file in its store says.
+"""Find a scheduler by its address or by the file in its store, and connect to it.
 
 ``STORE/scheduler.json`` says which scheduler has the store and its jobs. It is replaced as a whole
 each time that one takes them up, and nobody removes it: a scheduler that ends late would remove
@@ -8,13 +8,20 @@ at whatever address it names then. ``dask worker --scheduler-file`` reads the sa
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import socket
+import ssl
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import distributed
+from dask.utils import parse_timedelta
+from distributed.comm.addressing import parse_host_port
 from distributed.security import Security
 from fsspec import available_protocols
 from fsspec.core import split_protocol
@@ -30,11 +37,20 @@ from largek_dask.errors import (
     ParameterError,
     SchedulerAwayError,
 )
-from largek_dask.service.tenure import Tenure
-from largek_dask.service.tls import why_no_answer
+from largek_dask.retry import retry
+from largek_dask.service.lease import Tenure
 from largek_dask.version import __version__
 
-__all__ = ["NAME", "Finder", "SchedulerFile", "Sign"]
+__all__ = [
+    "NAME",
+    "Client",
+    "Finder",
+    "SchedulerFile",
+    "Sign",
+    "connect_to",
+    "new_client",
+    "why_no_answer",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -340,3 +356,167 @@ class Sign:
             return folder.read(NAME, MOST_BYTES)
         except (FileNotFoundError, DamagedError):
             return b""
+
+
+TRY_SECONDS = 5.0
+"""Timeout of one attempt at an address from a file, which may name another one by then."""
+PAUSE_SECONDS = 0.1
+
+
+class Client(distributed.Client):  # type: ignore[misc]
+    """Dask's client, with a timeout also for a server that accepts a connection and is silent."""
+
+    async def _ensure_connected(self, timeout: float | None = None) -> None:
+        await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
+
+
+def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
+    """Return a client of the scheduler at this address, separate from other work of the process.
+
+    Parameters
+    ----------
+    address : str
+    seconds : float
+        Timeout of this connection, and of each one after it is lost. A frozen scheduler takes
+        longer.
+    security : Security, optional
+        Certificates; those of Dask's settings by default.
+
+    Raises
+    ------
+    OSError
+        Nothing answers there.
+    ValueError
+        Such as a protocol that Dask does not know.
+    """
+    return Client(address, timeout=seconds, set_as_default=False, security=security)
+
+
+def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
+    """Return a new client of the scheduler that is found.
+
+    Parameters
+    ----------
+    finder : Finder
+    timeout : float or str
+        Of the connection: seconds, or such as "10s".
+
+    Raises
+    ------
+    SchedulerAwayError
+        Nothing answers there.
+    ClusterError, ParameterError
+        The file is missing, or not that of a scheduler; or there are no certificates for it.
+    """
+    seconds = float(parse_timedelta(timeout))
+    until = time.monotonic() + seconds
+
+    def connect() -> Client:
+        address = finder.find()
+        security = finder.security()
+        left = min(max(until - time.monotonic(), PAUSE_SECONDS), TRY_SECONDS)
+        try:
+            return new_client(address, left if finder.is_file else seconds, security)
+        except (TypeError, ValueError) as error:
+            # A TypeError without certificates.
+            raise finder.nobody(error) from None
+
+    def limit(error: Exception) -> float | None:
+        return seconds if finder.is_file and isinstance(error, OSError) else None
+
+    try:
+        return retry(connect, limit, pause=PAUSE_SECONDS)
+    except OSError as error:
+        raise finder.nobody(error) from None
+
+
+CHECK = "check the address and that `dask scheduler` runs there"
+CONNECT_SECONDS = 3.0
+"""Timeout of the connection and of its handshake."""
+
+
+def why_no_answer(address: str, security: Security | None = None) -> str:
+    """Return why a connection to an address fails, and what to do.
+
+    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS,
+    and which certificate was refused.
+
+    Parameters
+    ----------
+    address : str
+    security : Security, optional
+        Certificates of this process; those of Dask's settings by default.
+    """
+    scheme, _, place = address.rpartition("://")
+    if scheme not in ("tcp", "tls"):
+        return CHECK
+    try:
+        context = _context(scheme, security or Security())
+        host, port = parse_host_port(place)
+        reached = (host, int(port))
+        with (
+            socket.create_connection(reached, timeout=CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as connection,
+        ):
+            if scheme == "tls":
+                # The other side refuses a certificate only after the handshake.
+                connection.recv(1)
+    except ssl.SSLError as error:
+        is_tls = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or "")
+        if scheme == "tls" and is_tls:
+            return (
+                f"{address} speaks TLS, and a certificate is refused ({error}): use certificates "
+                "of one authority on all machines (`largek cluster certificates` makes and renews "
+                "them), and look at them with `openssl s_client`"
+            )
+        if scheme == "tls":
+            return (
+                f"{address} answers without TLS ({error}): use tcp://{place}, or start the "
+                "scheduler with --protocol tls and certificates"
+            )
+        if not is_tls:
+            return CHECK
+    except OSError:
+        return CHECK
+    except ValueError as error:
+        return str(error)
+    if scheme == "tls":
+        return "TLS works there: look at the log of the scheduler"
+    return (
+        f"{address} speaks TLS: use tls://{place}, and set DASK_CONFIG to the folder of a tls.yaml "
+        "that names certificates"
+    )
+
+
+def _context(scheme: str, security: Security) -> ssl.SSLContext:
+    """Return Dask's context of a client, or for a plain address one that accepts anything.
+
+    Raises
+    ------
+    ValueError
+        Dask's settings name no certificates, or files that cannot be read.
+    """
+    if scheme == "tls":
+        names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
+        if lacking := [
+            f"distributed.comm.tls.{name}" for name, value in names.items() if not value
+        ]:
+            raise ValueError(
+                f"this process has no certificates ({lacking[0]} is not set): set DASK_CONFIG to "
+                "the folder of a tls.yaml that names them"
+            )
+        files = security.get_tls_config_for_role("client")
+        try:
+            context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
+        except OSError as error:
+            # A file's content may be given instead of its path.
+            paths = [path for path in files.values() if path and "\n" not in path]
+            raise ValueError(
+                f"the certificates of this process cannot be read ({', '.join(paths)}): {error}; "
+                "correct the paths in tls.yaml, and let this user read those files"
+            ) from error
+        return context
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,4 +1,4 @@
-"""What a job is: one strict, versioned document, checked by whoever sends it and who takes it.
+"""The description of a job: one strict, versioned document, checked by client and scheduler.
 
 Nothing in it is code: algorithms are found by name in this package, their parameters are plain
 numbers and words. Nothing in it is secret either: of storage options only the names of the
@@ -9,12 +9,14 @@ a mark that says so, and have to be supplied again where the document is all tha
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
+from fsspec import get_filesystem_class
 from fsspec.core import split_protocol
 from pydantic import (
     AfterValidator,
@@ -41,9 +43,10 @@ from largek_dask.algorithms.choices import (
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.stores import check_no_secret
+from largek_dask.data.stores import check_no_secret, is_local, normalize
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.errors import ParameterError
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import MissingOptionError, ParameterError
 from largek_dask.passes.worker_selection import WorkerSelection
 
 __all__ = [
@@ -51,10 +54,18 @@ __all__ = [
     "MOST_BYTES",
     "AlgorithmSpec",
     "JobSpec",
+    "Place",
+    "Places",
     "StorageOption",
     "WorkersSpec",
     "check_asked",
+    "check_secrets",
     "hide",
+    "known_values",
+    "missing",
+    "options_of",
+    "output_folder",
+    "place_of",
     "unique_keys",
 ]
 
@@ -401,3 +412,158 @@ def _shown(part: int | str) -> str:
     """A field's name on one line, whatever somebody has put into it."""
     text = str(part)
     return (text if text.isprintable() else ascii(text))[:100]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder or file of a file system."""
+
+    protocol: str
+    """Which file system it is, by a driver's first name for it; nothing for this machine's."""
+    parts: tuple[str, ...]
+
+    def is_within(self, other: Place) -> bool:
+        """Whether it is the other one, or lies in it."""
+        begin = self.parts[: len(other.parts)]
+        return self.protocol == other.protocol and begin == other.parts
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether one of both lies in the other."""
+        return self.is_within(other) or other.is_within(self)
+
+
+def place_of(url: str, *, links: bool = True) -> Place:
+    """The place of an absolute path or URL.
+
+    Parameters
+    ----------
+    url : str
+    links : bool
+        Whether links are followed, for which the file system is asked.
+    """
+    # Of a chain such as simplecache::s3://… the last link says where the files are.
+    location = normalize(url.rpartition("::")[2])
+    if is_local(location):
+        return Place("", _parts((os.path.realpath if links else os.path.normpath)(location)))
+    protocol, path = split_protocol(location)
+    assert protocol is not None
+    try:
+        driver = get_filesystem_class(protocol)
+    except (ImportError, ValueError):
+        # Nothing can be written there from here; its own name has to do.
+        return Place(f"{protocol}://", _parts(path))
+    known = driver.protocol
+    first = known if isinstance(known, str) else known[0]
+    # Some drivers have the machine's name in the path, others beside it.
+    beside = driver._get_kwargs_from_urls(location)
+    machine = ":".join(str(beside[name]) for name in ("host", "port") if beside.get(name))
+    return Place(f"{first}://{machine}", _parts(str(driver._strip_protocol(location))))
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part not in ("", "."))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a job reads and writes."""
+
+    url: str
+    """The output, as its user calls it."""
+    output: Place
+    data: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, spec: JobSpec, *, links: bool = True) -> Places:
+        """The places of a job, as its file systems name them at the moment.
+
+        Without ``links`` by their names alone: no file system is asked, which may hang.
+        """
+        urls = (spec.data, spec.sample_weight)
+        data = tuple(place_of(url, links=links) for url in urls if url is not None)
+        return cls(spec.output, place_of(spec.output, links=links), data)
+
+
+VALUE_BYTES, JOB_BYTES = 16 << 10, 64 << 10
+"""Size of one value of a storage option, and of all of a job: each is looked for in every text."""
+
+
+def check_secrets(secrets: Mapping[str, Any]) -> None:
+    """Refuse values of storage options that are too large.
+
+    Raises
+    ------
+    ParameterError
+        It says which one, and how large it is; no value is repeated.
+    """
+    total = 0
+    for name, value in secrets.items():
+        total += (size := _size(value))
+        if size > VALUE_BYTES:
+            raise ParameterError(
+                f"storage_options[{name[:200]!r}] has {size:,} bytes, and a value may have at most "
+                f"{VALUE_BYTES:,}: give the name of a file or of an environment variable that the "
+                "driver of the storage reads by itself."
+            )
+    if total > JOB_BYTES:
+        raise ParameterError(
+            f"the values of storage_options have {total:,} bytes, and together they may have at "
+            f"most {JOB_BYTES:,}."
+        )
+
+
+def _size(value: Any) -> int:
+    """Bytes of a value as text."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        raise ParameterError(
+            "a value of storage_options is nested too deeply: give it in fewer levels."
+        ) from None
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
+    """Storage options whose values a client has to supply (again)."""
+    return [name for name in spec.in_memory if name not in secrets]
+
+
+def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
+    """The storage options of a job with their values.
+
+    Raises
+    ------
+    MissingOptionError
+        A value is not in this process's environment, or has not been supplied.
+    ParameterError
+        A value in this process's environment is too large.
+    """
+    options = {}
+    for name, option in spec.storage_options.items():
+        if option.env is not None:
+            if option.env not in os.environ:
+                raise MissingOptionError(
+                    f"storage_options[{name!r}]: the environment of the scheduler has no "
+                    f"variable {option.env}: start it with that one."
+                )
+            options[name] = os.environ[option.env]
+            check_secrets({name: options[name]})
+        elif name in secrets:
+            options[name] = secrets[name]
+        else:
+            raise MissingOptionError(
+                f"storage_options[{name!r}] has not been supplied: call supply() of the job."
+            )
+    return options
+
+
+def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
+    """The output's folder; it has the data's storage options if both lie alike."""
+    alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
+    return Folder(spec.output, options if alike else None)
+
+
+def known_values(spec: JobSpec, secrets: Mapping[str, Any]) -> list[Any]:
+    """The values of a job's storage options as far as they are known."""
+    names = [option.env for option in spec.storage_options.values() if option.env is not None]
+    return [*secrets.values(), *(os.environ[name] for name in names if name in os.environ)]

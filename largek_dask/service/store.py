@@ -1,4 +1,4 @@
-"""What outlives the scheduler: one small record a job, and one result a run.
+"""Jobs in storage, which outlive the scheduler: one small record per job, one result per run.
 
 Under the scheduler's own address (``largek.store``) lies a record of every job, so that a restarted
 scheduler finds jobs whose outputs are anywhere; they are written by whoever holds the newest claim
@@ -38,6 +38,7 @@ from pydantic import (
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
+from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
@@ -46,16 +47,51 @@ from largek_dask.errors import (
     JobNotFoundError,
     LargekError,
     LostJobError,
+    ModelFormatError,
     ParameterError,
     RecoveryWarning,
     warn,
 )
+from largek_dask.model.base import check_model
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
 from largek_dask.version import __version__
 
-__all__ = ["Deleting", "Record", "Records", "Result", "read_result", "write_result"]
+__all__ = [
+    "JOB_FILES",
+    "LABELS",
+    "MODEL",
+    "UNFINISHED_LABELS",
+    "Deleting",
+    "Record",
+    "Records",
+    "Result",
+    "labels_in",
+    "loss_in",
+    "read_result",
+    "write_result",
+]
+
+MODEL = "model.zarr"
+LABELS = "labels.zarr"
+UNFINISHED_LABELS = "labels.zarr.progress.json"
+JOB_FILES = (
+    "job.json",
+    "counted.json",
+    "events",
+    "events.jsonl",
+    "logs.jsonl",  # of earlier versions
+    "checkpoints",
+    "starts",
+    MODEL,
+    LABELS,
+    UNFINISHED_LABELS,
+    "results",
+    "claims",
+)
+"""All that a job writes into its folder, in the order in which it is removed: as long as anything
+is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
 LATER = ("ended", "deleting", "versions")
@@ -648,3 +684,37 @@ def write_result(folder: Folder, result: Result) -> Result:
         folder.publish(f"results/{result.run:06d}.json", document)
         return result
     return standing
+
+
+def labels_in(folder: Folder) -> bool:
+    """Whether labels of all rows are there."""
+    return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
+
+
+def loss_in(folder: Folder, *, labels: bool) -> str:
+    """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
+
+    What is not there at all has been moved, or is out of reach. Object stores tear nothing.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    labels : bool
+        Whether it has labels too.
+
+    Raises
+    ------
+    OSError
+        It cannot be read now.
+    """
+    if not folder.is_local:
+        return ""
+    try:
+        if folder.exists(MODEL):
+            check_model(folder.sub(MODEL))
+    except ModelFormatError as error:
+        return f"its model cannot be read: {error}"
+    if labels and folder.exists(LABELS) and not labels_in(folder):
+        return f"its labels cannot be read: {folder.url}/{LABELS} is not whole."
+    return ""

@@ -1,4 +1,4 @@
-"""A scheduler's jobs for its page, which asks from threads that nobody else waits for."""
+"""Jobs of a scheduler for its page, asked from threads of the web server."""
 
 from __future__ import annotations
 

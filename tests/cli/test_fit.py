@@ -15,7 +15,7 @@ from largek_dask.cli import plot as plot_module
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_bytes
-from largek_dask.service.fitting import JOB_FILES
+from largek_dask.service.store import JOB_FILES
 from tests.helpers.checks import shown
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")

@@ -20,7 +20,7 @@ from largek_dask.cli import crew, main
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
-from largek_dask.service.lines import Lines
+from largek_dask.service.terminal import Lines
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 

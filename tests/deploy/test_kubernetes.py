@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from largek_dask import config
-from largek_dask.service.places import place_of
+from largek_dask.service.spec import place_of
 from tests.deploy.running import DEPLOY, certificate_folder
 from tests.helpers import needs
 from tests.helpers.needs import program

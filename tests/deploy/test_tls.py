@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.kernels.code_cache import cache_folder
-from largek_dask.service.scheduler_file import Finder
-from largek_dask.service.tls import why_no_answer
+from largek_dask.service.scheduler_file import Finder, why_no_answer
 from tests.deploy.running import end, free_port, make_certificates, process, quick_environment
 from tests.helpers.checks import eventually
 from tests.helpers.needs import program

@@ -17,7 +17,7 @@ import pytest
 import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
-from largek_dask.observe.metrics import JOB_METRICS, WORKER_METRICS
+from largek_dask.service.metrics import JOB_METRICS, WORKER_METRICS
 from tests.helpers import browser, needs
 
 needs.module("sphinx")

@@ -30,7 +30,7 @@ from largek_dask.driver.saved import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.model import KINDS, Model, load_model
-from largek_dask.service.fitting import model_of_checkpoint
+from largek_dask.service.runner import model_of_checkpoint
 from largek_dask.service.spec import JobSpec
 from tests.helpers.bumps import CLOSENESS, BumpArrays, Bumps, BumpsModel
 from tests.helpers.checks import fit_asked

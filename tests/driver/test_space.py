@@ -26,7 +26,7 @@ from largek_dask.driver.plan import space_needed as space_of
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, OutputError
-from largek_dask.service.fitting import fit_into
+from largek_dask.service.runner import fit_into
 from tests.helpers.checks import fit_asked
 from tests.helpers.covering import slow
 

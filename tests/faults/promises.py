@@ -34,8 +34,8 @@ from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ModelFormatError, OutputError, RecoveryWarning
 from largek_dask.service import queue
-from largek_dask.service.fitting import fit_into
 from largek_dask.service.lease import Contender
+from largek_dask.service.runner import fit_into
 from tests.faults.inprocess import MAX_ITER, QUICK, Small, ended, scheduler
 
 SAID = "said"

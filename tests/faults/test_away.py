@@ -21,7 +21,7 @@ from largek_dask import points
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
-from largek_dask.service.fitting import model_in
+from largek_dask.service.runner import model_in
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from tests.faults.inprocess import OUTPUT, ended, quick, scheduler
 from tests.faults.stores import Away, FailsEvery, FaultyFileSystem, Plan
@@ -249,7 +249,7 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
     from largek_dask.service.job_state import JobState
-    from largek_dask.service.places import Places
+    from largek_dask.service.spec import Places
     from largek_dask.service.store import Record
 
     spec = JobSpec.parse(document(str(tmp_path)))

@@ -17,7 +17,7 @@ from largek_dask import points
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
 from largek_dask.model import load_model
-from largek_dask.service.running import Runner
+from largek_dask.service.runner import Runner
 from tests.faults.inprocess import (
     ALGORITHMS,
     MAX_ITER,

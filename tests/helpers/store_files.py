@@ -21,7 +21,7 @@ import numpy as np
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.running import Runner
+from largek_dask.service.runner import Runner
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Records
 from largek_dask.version import __version__

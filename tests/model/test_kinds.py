@@ -27,7 +27,7 @@ from largek_dask.driver.labels import LabelStore
 from largek_dask.errors import ModelFormatError, OutputError
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import KINDS, CentersModel, Model, load_model
-from largek_dask.service.wire import message_of_model, model_of
+from largek_dask.service.serialization import message_of_model, model_of
 from tests.driver.toy import Toy, toy_rows
 from tests.helpers.checks import fit_asked
 

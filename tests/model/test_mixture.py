@@ -27,7 +27,7 @@ from largek_dask.errors import (
 )
 from largek_dask.model import KINDS, CentersModel, MixtureModel, Model, load_model
 from largek_dask.model import mixture as module
-from largek_dask.service.wire import message_of_model, model_of
+from largek_dask.service.serialization import message_of_model, model_of
 from tests.oracles import mixtures as oracles
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")

@@ -18,7 +18,7 @@ from largek_dask.errors import ModelFormatError, ParameterError
 from largek_dask.model import KINDS, CentersModel, Model, PathModel, load_model
 from largek_dask.model.path import MOST_SHOWN, Stationarity
 from largek_dask.model.suggest_k import suggest_k
-from largek_dask.service.wire import message_of_model, model_of
+from largek_dask.service.serialization import message_of_model, model_of
 from tests.helpers.paths import centers_of, path_arrays, path_model, squares
 
 K = 6

@@ -18,9 +18,9 @@ from distributed import Client
 import largek_dask as lk
 from largek_dask.context import carried, current_job, working_for
 from largek_dask.kernels.threads import on_threads
-from largek_dask.observe.process_log import JobFilter, last_warnings, take, unwatch, watch
 from largek_dask.passes.local import LocalPasses
 from largek_dask.redaction import Redactor, hide_in_logs
+from largek_dask.service.process_log import JobFilter, last_warnings, take, unwatch, watch
 from tests.observe.shouting import SECRET, SHOUT
 
 JOB = "lk-7f3a"

@@ -14,7 +14,7 @@ from largek_dask.driver import events
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OtherSchedulerError
 from largek_dask.model import load_model
-from largek_dask.service import job_state, listing, running, submissions
+from largek_dask.service import job_state, job_table, runner
 from largek_dask.service import jobs as jobs_module
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import expected
@@ -70,9 +70,9 @@ def ahead(monkeypatch):
             return datetime.now(tz) + timedelta(seconds=seconds[0])
 
     told = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds[0]})
-    for module in (jobs_module, job_state, listing, running, submissions):
+    for module in (jobs_module, job_state, job_table, runner):
         monkeypatch.setattr(module, "time", told)
-    for module in (events, running, job_state):
+    for module in (events, runner, job_state):
         monkeypatch.setattr(module, "datetime", Wall)
     return seconds
 

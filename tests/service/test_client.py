@@ -27,12 +27,12 @@ from largek_dask.errors import (
     VersionMismatchWarning,
 )
 from largek_dask.service import client as module
-from largek_dask.service import connection, plugin
+from largek_dask.service import plugin, scheduler_file
 from largek_dask.service.job import Job
 from largek_dask.service.job_state import JobState
 from largek_dask.service.plugin import JobsPlugin
+from largek_dask.service.serialization import error_of, message_of_error
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.wire import error_of, message_of_error
 from tests.helpers.checks import eventually
 
 
@@ -313,7 +313,7 @@ def test_connect__leaves_no_client_behind_where_there_is_no_service(monkeypatch)
             super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr(connection, "Client", Noted)
+    monkeypatch.setattr(scheduler_file, "Client", Noted)
     with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster:
         with pytest.raises(ClusterError, match="no largek service"):
             lk.connect(cluster.scheduler_address)

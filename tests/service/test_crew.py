@@ -15,7 +15,7 @@ from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes import admission
 from largek_dask.passes.admission import Workers, told_of
 from largek_dask.passes.worker import versions
-from largek_dask.service.crew import Crew
+from largek_dask.service.worker_admin import Crew
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 

@@ -9,8 +9,8 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
-from largek_dask.service.fitting import model_of_checkpoint
-from largek_dask.service.wire import message_of_model, model_of
+from largek_dask.service.runner import model_of_checkpoint
+from largek_dask.service.serialization import message_of_model, model_of
 from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 

@@ -14,8 +14,8 @@ import pytest
 from largek_dask import service
 from largek_dask.driver.job_view import OF_A_STEP, SUMMED
 from largek_dask.driver.stopping import ENDS
-from largek_dask.service import feed as module
-from largek_dask.service.feed import Feed, Shelf
+from largek_dask.service import job_state as module
+from largek_dask.service.job_state import Feed, Shelf
 
 FIGURES = dict.fromkeys((*OF_A_STEP, *SUMMED), 0)
 

@@ -12,14 +12,8 @@ from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.model import load_model
-from largek_dask.service.fitting import (
-    LABELS,
-    MODEL,
-    UNFINISHED_LABELS,
-    fit_into,
-    labels_in,
-    model_in,
-)
+from largek_dask.service.runner import fit_into, model_in
+from largek_dask.service.store import LABELS, MODEL, UNFINISHED_LABELS, labels_in
 
 X = np.random.default_rng(0).standard_normal((200, 3))
 

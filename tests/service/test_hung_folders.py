@@ -12,8 +12,8 @@ import fsspec
 import pytest
 
 from largek_dask.driver.storage import Folder
-from largek_dask.service import lanes, places, plugin
-from largek_dask.service.lanes import Lanes
+from largek_dask.service import job_table, plugin, spec
+from largek_dask.service.job_table import Lanes
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
 from tests.service.conftest import wait_until
@@ -60,8 +60,8 @@ def storage(monkeypatch):
     HangingFileSystem.clear_instance_cache()
     HangingFileSystem.opened.set()
     HangingFileSystem.hung.clear()
-    monkeypatch.setattr(lanes, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(lanes, "WAIT_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(job_table, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(job_table, "WAIT_AGAIN_SECONDS", 0.05)
     yield HangingFileSystem
     HangingFileSystem.opened.set()
 
@@ -120,7 +120,7 @@ def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, 
             go_on.wait()
         return real(path, **options)
 
-    monkeypatch.setattr(places.os.path, "realpath", realpath)
+    monkeypatch.setattr(spec.os.path, "realpath", realpath)
     try:
         later = open_jobs()
         later.wait_until_ready()

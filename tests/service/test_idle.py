@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster, Worker
 
 import largek_dask as lk
 from largek_dask.errors import ClusterWarning, ParameterError
-from largek_dask.service.idle import AGAIN_SECONDS, IdleWorkers
+from largek_dask.service.worker_admin import AGAIN_SECONDS, IdleWorkers
 from tests.helpers.checks import eventually
 from tests.service.test_jobs import expected
 

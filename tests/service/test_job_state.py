@@ -12,8 +12,7 @@ import pytest
 from largek_dask.errors import OutputError
 from largek_dask.service import job_state
 from largek_dask.service.job_state import JobState
-from largek_dask.service.places import Places
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.spec import JobSpec, Places
 from largek_dask.service.store import Record, Result
 
 

@@ -32,8 +32,7 @@ from largek_dask.service import job as job_module
 from largek_dask.service import terminal as terminal_module
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
-from largek_dask.service.lines import Lines, line_of
-from largek_dask.service.terminal import job_panel, terminal
+from largek_dask.service.terminal import Lines, job_panel, line_of, terminal
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
 WORKER = {"rows": 7_680_000, "compute": 5.3, "read": 0.02, "wait": 0.03,

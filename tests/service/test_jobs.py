@@ -33,7 +33,7 @@ from largek_dask.service.job_table import JobTable
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
-from largek_dask.service.running import Runner
+from largek_dask.service.runner import Runner
 from largek_dask.service.store import Records, read_result
 from largek_dask.service.terminal import job_panel
 from tests.helpers.checks import eventually, fit_asked
@@ -713,7 +713,7 @@ def test_result__that_cannot_be_published(
         refused.append(result)
         raise error
 
-    monkeypatch.setattr("largek_dask.service.running.write_result", refuse)
+    monkeypatch.setattr("largek_dask.service.runner.write_result", refuse)
     if ended == "failed":
         broken_steps(ZeroDivisionError("by nothing"))
     jobs = open_jobs()

@@ -12,7 +12,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask import points
-from largek_dask.observe.process_log import last_warnings
+from largek_dask.service.process_log import last_warnings
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 

@@ -12,9 +12,8 @@ from largek_dask.errors import ParameterError
 from largek_dask.service import client
 from largek_dask.service.client import Service
 from largek_dask.service.job_state import JobState
-from largek_dask.service.listing import Query, listing, moment_of
-from largek_dask.service.places import Places
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.job_table import Query, listing, moment_of
+from largek_dask.service.spec import JobSpec, Places
 from largek_dask.service.store import Record, Result
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()

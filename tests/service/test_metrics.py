@@ -23,10 +23,8 @@ import largek_dask as lk
 from largek_dask import config
 from largek_dask.driver.space import room_of
 from largek_dask.driver.storage import Folder
-from largek_dask.observe import metrics
-from largek_dask.observe.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRICS
-from largek_dask.service import running
-from largek_dask.service.metering import metered
+from largek_dask.service import metrics, runner
+from largek_dask.service.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRICS, metered
 from largek_dask.service.plugin import JobsPlugin
 from tests.helpers.checks import eventually
 from tests.helpers.needs import program
@@ -225,13 +223,13 @@ def test_every_alert_fires_and_does_not_fire_too_early():
 def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, monkeypatch):
     """What the alerts of a job that hangs, and of one that has failed, are made of."""
     go_on = threading.Event()
-    opened = running.open_rows
+    opened = runner.open_rows
 
     def slow(*given, **options):
         assert go_on.wait(60)
         return opened(*given, **options)
 
-    monkeypatch.setattr(running, "open_rows", slow)
+    monkeypatch.setattr(runner, "open_rows", slow)
     jobs = open_jobs()
     metrics.watch_jobs(jobs.metrics)
     job_id = jobs.submit(document("a", max_iter=2), {}, "me")
@@ -245,7 +243,7 @@ def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, mo
     found = scraped()[1]
     assert figure not in found
     assert of_job(job_id, "largek_job_failed") not in found
-    monkeypatch.setattr(running, "open_rows", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(runner, "open_rows", lambda *_, **__: 1 / 0)
     failed = jobs.submit(document("b"), {}, "me")
     wait_until(jobs, failed, "failed")
     assert scraped()[1][of_job(failed, "largek_job_failed")] == 1

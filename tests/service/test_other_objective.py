@@ -16,9 +16,8 @@ from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
 from largek_dask.observe.cards import card, card_of_jobs
 from largek_dask.observe.job_text import JOB_COLUMNS, facts, job_row, precise
-from largek_dask.service.lines import Lines, line_of
 from largek_dask.service.store import Result
-from largek_dask.service.terminal import job_panel
+from largek_dask.service.terminal import Lines, job_panel, line_of
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
 from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
@@ -29,7 +28,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "bumps", Bumps)
     monkeypatch.setitem(KINDS, "bumps", BumpsModel)
     # However fast steps are, each is told.
-    monkeypatch.setattr("largek_dask.service.feed.STEP_SECONDS", 0.0)
+    monkeypatch.setattr("largek_dask.service.job_state.STEP_SECONDS", 0.0)
 
 
 def ended_job(jobs: Any, document: Any, **asked: Any) -> tuple[dict[str, Any], list[Any]]:

@@ -13,7 +13,7 @@ import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LostJobError, NoModelError, OutputError, ParameterError
 from largek_dask.service.lease import Contender, claimed_for
-from largek_dask.service.places import place_of
+from largek_dask.service.spec import place_of
 from largek_dask.service.store import Result, read_result, write_result
 from tests.service.conftest import wait_until
 

@@ -29,7 +29,7 @@ from largek_dask.errors import (
     SchedulerAwayError,
 )
 from largek_dask.service import client as client_module
-from largek_dask.service import connection
+from largek_dask.service import scheduler_file
 from largek_dask.service.lease import STORE, Contender
 from largek_dask.service.plugin import dashboard_of
 from largek_dask.service.scheduler_file import (
@@ -325,7 +325,7 @@ def test_nobody__in_the_words_of_who_asks(tmp_path):
 
 def test_connect__looks_again_until_its_time_is_over(tmp_path, monkeypatch, cluster):
     path, tried = written(tmp_path), []
-    connected = connection.Client
+    connected = scheduler_file.Client
 
     def attempt(address, **options):
         tried.append(address)
@@ -335,7 +335,7 @@ def test_connect__looks_again_until_its_time_is_over(tmp_path, monkeypatch, clus
             raise OSError("refused")
         return connected(address, **options)
 
-    monkeypatch.setattr(connection, "Client", attempt)
+    monkeypatch.setattr(scheduler_file, "Client", attempt)
     with lk.connect(path, timeout="60s") as service:
         assert service.client.scheduler.address == cluster.scheduler_address
     assert tried == [NOBODY, NOBODY, cluster.scheduler_address]
@@ -464,7 +464,7 @@ def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_pat
 @pytest.fixture
 def nobody_at_first(cluster, tmp_path, monkeypatch):
     """A file that names nobody for three attempts, and then the cluster; and those attempts."""
-    path, tried, connected = written(tmp_path), [], connection.Client
+    path, tried, connected = written(tmp_path), [], scheduler_file.Client
 
     def attempt(address, **options):
         tried.append(address)
@@ -474,7 +474,7 @@ def nobody_at_first(cluster, tmp_path, monkeypatch):
             raise OSError("refused")
         return connected(address, **{**options, "timeout": 60.0})
 
-    monkeypatch.setattr(connection, "Client", attempt)
+    monkeypatch.setattr(scheduler_file, "Client", attempt)
     # Each connection is one attempt.
     monkeypatch.setattr(jobs_module, "CONNECT_SECONDS", 0.0)
     monkeypatch.setattr(jobs_module, "PAUSE_SECONDS", 0.0)

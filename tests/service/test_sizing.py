@@ -20,16 +20,15 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.places import Places
-from largek_dask.service.queue import Queue
-from largek_dask.service.sizing import (
+from largek_dask.service.queue import (
     Cluster,
+    Queue,
     Standing,
     cannot_fit,
     does_not_fit,
     worker_memory,
 )
-from largek_dask.service.spec import AlgorithmSpec, JobSpec
+from largek_dask.service.spec import AlgorithmSpec, JobSpec, Places
 from largek_dask.service.store import Record, Records, Result
 from tests.service.conftest import wait_until
 

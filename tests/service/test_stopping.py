@@ -13,7 +13,7 @@ import zarr
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.model import load_model
-from largek_dask.service.running import Runner
+from largek_dask.service.runner import Runner
 from tests.helpers.checks import eventually, join
 from tests.service.conftest import wait_until
 

@@ -19,10 +19,9 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.service.job_table import JobTable
-from largek_dask.service.lease import Contender, Keeper
+from largek_dask.service.lease import Contender, Keeper, Tenure
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
-from largek_dask.service.tenure import Tenure
 from tests.helpers.checks import eventually
 from tests.service.conftest import begun, wait_until
 

@@ -11,7 +11,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver import provenance
 from largek_dask.errors import ParameterError
-from largek_dask.service import job_state, running
+from largek_dask.service import job_state, runner
 from largek_dask.service import jobs as jobs_module
 from tests.helpers import store_files
 from tests.helpers.checks import eventually
@@ -25,7 +25,7 @@ def be(monkeypatch):
     """``be("7.0.0")``: this process is of that version."""
 
     def be(version):
-        for module in (job_state, running, jobs_module, provenance):
+        for module in (job_state, runner, jobs_module, provenance):
             assert isinstance(module.__version__, str)
             monkeypatch.setattr(module, "__version__", version)
 

@@ -16,7 +16,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
 from largek_dask.passes import admission
 from largek_dask.passes.worker import versions
-from largek_dask.service import running
+from largek_dask.service import runner
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually, fit_asked
@@ -152,7 +152,7 @@ def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
 def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
     """Workers are exchanged for newer ones, and later the scheduler's are back."""
     calls = []
-    fit_into = running.fit_into
+    fit_into = runner.fit_into
 
     def exchanged(*args, **options):
         calls.append(args)
@@ -163,7 +163,7 @@ def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
             raise VersionMismatchError("workers run other versions than this process")
         return fit_into(*args, **options)
 
-    monkeypatch.setattr(running, "fit_into", exchanged)
+    monkeypatch.setattr(runner, "fit_into", exchanged)
     told = []
     jobs = open_jobs(tell=told.append)
     job_id = jobs.submit(document(), {}, "me")
@@ -204,7 +204,7 @@ def test_credentials__of_an_environment_that_is_gone(
 def test_waiting__holds_nothing_of_the_run_that_is_over(open_jobs, document, monkeypatch):
     """The last step's state, of any size, would lie on the scheduler for as long as it waits."""
     held = []
-    fit_into = running.fit_into
+    fit_into = runner.fit_into
 
     class State:
         def __call__(self):
@@ -223,7 +223,7 @@ def test_waiting__holds_nothing_of_the_run_that_is_over(open_jobs, document, mon
         gc.collect()
         return held[0]() is None
 
-    monkeypatch.setattr(running, "fit_into", cut)
+    monkeypatch.setattr(runner, "fit_into", cut)
     jobs = open_jobs()
     with dask.config.set({"largek.service.beat-seconds": 1e6, "largek.service.retry-seconds": 1e6}):
         job_id = jobs.submit(document(), {}, "me")
@@ -239,7 +239,7 @@ def test_waiting__is_counted_from_its_beginning(open_jobs, document, monkeypatch
     def away(*args, **options):
         raise ConnectionError("storage is away")
 
-    monkeypatch.setattr(running, "fit_into", away)
+    monkeypatch.setattr(runner, "fit_into", away)
     clock = SimpleNamespace(monotonic=lambda: 1e9, time=time.time)
     monkeypatch.setattr("largek_dask.service.job_state.time", clock)
     jobs = open_jobs()

@@ -12,9 +12,8 @@ from largek_dask.driver.job_view import JobView
 from largek_dask.observe.job_text import facts, queue_words
 from largek_dask.observe.panels import shown
 from largek_dask.service.job_state import JobState, Waiting
-from largek_dask.service.places import Places
 from largek_dask.service.queue import Queue
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.spec import JobSpec, Places
 from largek_dask.service.store import Record
 from tests.service.conftest import begun, wait_until
 

@@ -14,10 +14,8 @@ from largek_dask.errors import ParameterError
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.job_state import JobState, Waiting
 from largek_dask.service.jobs import Jobs, _worth
-from largek_dask.service.places import Places
-from largek_dask.service.queue import Queue
-from largek_dask.service.sizing import Standing
-from largek_dask.service.spec import JobSpec
+from largek_dask.service.queue import Queue, Standing
+from largek_dask.service.spec import JobSpec, Places
 from largek_dask.service.store import Record
 from tests.helpers.checks import eventually
 from tests.service.test_jobs import ENDED, expected

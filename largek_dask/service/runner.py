@@ -1,7 +1,8 @@
-"""One run of one job, in a thread of its own on the scheduler."""
+"""One run of one job, in its own thread on the scheduler, and what it leaves in its folder."""
 
 from __future__ import annotations
 
+import json
 import logging
 import textwrap
 import threading
@@ -17,44 +18,62 @@ from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.sources import open_rows
 from largek_dask.data.storage_errors import trouble
+from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
+from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.run import Snapshot
-from largek_dask.driver.saved import keep_last_checkpoints
+from largek_dask.driver.saved import Saved, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
-from largek_dask.driver.storage import Folder
+from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (
     LargekError,
     LostJobError,
     MissingOptionError,
+    ModelFormatError,
     NoModelError,
     RecoveryWarning,
     VersionMismatchError,
+    warn,
     warnings_heard_by,
     worker_of,
 )
-from largek_dask.observe.process_log import last_warnings
+from largek_dask.model import Model, load_model
+from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.points import at
 from largek_dask.redaction import hide_in_logs
-from largek_dask.service.credentials import options_of, output_folder
-from largek_dask.service.fitting import (
-    LABELS,
-    fit_into,
-    labels_in,
-    loss_in,
-    model_in,
-    model_of_checkpoint,
-)
 from largek_dask.service.job_state import JobState, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
-from largek_dask.service.store import Records, Result, Value, read_result, write_result
+from largek_dask.service.process_log import last_warnings
+from largek_dask.service.spec import options_of, output_folder
+from largek_dask.service.store import (
+    LABELS,
+    MODEL,
+    UNFINISHED_LABELS,
+    Records,
+    Result,
+    Value,
+    labels_in,
+    loss_in,
+    read_result,
+    write_result,
+)
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Runner"]
+    from largek_dask.data.rows import Rows
+    from largek_dask.driver.options import FitOptions
+
+__all__ = [
+    "Runner",
+    "fit_into",
+    "model_in",
+    "model_of_checkpoint",
+    "model_so_far",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -477,3 +496,181 @@ def _value(objective: Objective, value: float | None) -> dict[str, Any]:
     """The fields of a result that say how far a fit has come."""
     told = objective.told(value=plain(value))
     return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
+
+
+def model_in(folder: Folder) -> Model | None:
+    """The model of a job's folder; None while there is no whole one."""
+    try:
+        return load_model(folder.sub(MODEL))
+    except ModelFormatError:
+        return None
+
+
+def _forget_useless_labels(folder: Folder) -> None:
+    """Remove labels that no fit goes on with: torn ones, and those that a model was writing."""
+    torn = of_model = False
+    try:
+        record = folder.read(UNFINISHED_LABELS)
+        torn = is_torn(record)
+        of_model = not torn and _is_of_model(record)
+    except FileNotFoundError:
+        torn = folder.exists(LABELS)
+    except DamagedError:
+        torn = True
+    if torn:
+        warn(
+            f"{folder.url}/{LABELS} is not whole, as after a power failure: the labels are "
+            "written again.",
+            RecoveryWarning,
+        )
+    if torn or of_model:
+        for name in (LABELS, UNFINISHED_LABELS):
+            folder.remove(name)
+
+
+def _is_of_model(record: bytes) -> bool:
+    """Whether unfinished labels were begun by a model, in the place of earlier ones."""
+    try:
+        return "model" in json.loads(record)["owner"]
+    except (RecursionError, KeyError, TypeError):
+        # Whoever goes on with them says what is wrong.
+        return False
+
+
+def fit_into(
+    folder: Folder,
+    rows: Rows,
+    options: FitOptions,
+    *,
+    labels: bool,
+    client: Client | None = None,
+    n_threads: int | None = None,
+    **told: Any,
+) -> tuple[Model, FitResult]:
+    """Fit, and write model and labels; what an earlier run has left there is gone on with.
+
+    Labels of an earlier run stay until it is known that they are out of date.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    rows : Rows
+    options : FitOptions
+        What is asked of the fit.
+    labels : bool
+        Whether labels are written. None are after a cancel.
+    client, n_threads
+        Where to compute.
+    told
+        ``events``, ``log``, ``callbacks``, ``cancelled``, ``held``: see
+        :func:`largek_dask.driver.fit.fit`, whose errors are raised.
+    """
+    before = model_in(folder)
+    labelled = labels_in(folder)
+    if not labelled:
+        _forget_useless_labels(folder)
+    out = folder.sub(LABELS)
+    result = fit(
+        rows,
+        options,
+        client=client,
+        n_threads=n_threads,
+        checkpoint=folder,
+        labels=out if labels and not labelled else False,
+        **told,
+    )
+    model = Model.of(result)
+    changed = before is None or before.digest() != model.digest()
+    if labelled and changed:
+        # Never labels of another model than the one beside them, not even for a moment.
+        folder.remove(LABELS)
+        if labels and result.stop_reason != "cancelled":
+            model.predict(rows, out=out, client=client, n_threads=n_threads)
+    if changed or (before is not None and before.provenance.get("n_iter") != result.n_iter):
+        _save(model, folder, before)
+    return model, result
+
+
+def model_of_checkpoint(
+    folder: Folder, stop_reason: str, beyond: int = -1
+) -> tuple[Model, Saved] | None:
+    """Write the model of the last checkpoint, for a fit that is not gone on with.
+
+    Neither rows nor workers are needed.
+
+    Parameters
+    ----------
+    folder : Folder
+        The job's.
+    stop_reason : str
+        Why it is not gone on with, for the model's provenance.
+    beyond : int
+        None of a checkpoint after so many steps or fewer.
+
+    Returns
+    -------
+    The model and what it is of; None where there is no such checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be understood.
+    OSError
+        It cannot be read, or the model not be written.
+    """
+    found = model_so_far(folder, stop_reason)
+    if found is None or found[1].n_iter <= beyond:
+        return None
+    model, saved = found
+    before = model_in(folder)
+    changed = before is None or before.digest() != model.digest()
+    if changed and labels_in(folder):
+        folder.remove(LABELS)
+    if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):
+        _save(model, folder, before)
+    return model, saved
+
+
+def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, Saved] | None:
+    """Return the model of the last checkpoint, and the checkpoint; None without one.
+
+    Nothing is written. Parameters and errors as for :func:`model_of_checkpoint`.
+    """
+    about = description_in(folder)
+    saved = best_saved(folder)
+    if about is None or saved is None:
+        return None
+    provenance = {
+        "parameters": about["job"],
+        "data": {
+            key: value
+            for key, value in about["data"].items()
+            if key not in ("stamps", "feature_names")
+        },
+        "versions": about["versions"],
+        "n_iter": saved.n_iter,
+        **({} if stop_reason is None else {"stop_reason": stop_reason}),
+        saved.objective.name: saved.value,
+        "start": saved.stream,
+        "seconds": saved.seconds,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    asked = about["job"]
+    model = kind_holding(saved.arrays)(
+        saved.arrays,
+        asked["normalize"],
+        asked["on_bad_rows"],
+        saved.history,
+        provenance,
+        None if (names := about["data"].get("feature_names")) is None else tuple(names),
+    )
+    return model, saved
+
+
+def _save(model: Model, folder: Folder, before: Model | None) -> None:
+    """Write a model in the place of the one before."""
+    if before is None:
+        # Half of one may be there, which nobody but an earlier run of this job has written.
+        folder.remove(MODEL)
+    model.save(folder.sub(MODEL), overwrite=True)

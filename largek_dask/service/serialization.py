@@ -1,4 +1,4 @@
-"""What travels between a scheduler and its clients: plain values and arrays, never pickles.
+"""Messages between a scheduler and its clients: plain values and arrays, never pickles.
 
 Errors travel by name and text; only classes of this package, and Python's own, are made of them.
 """

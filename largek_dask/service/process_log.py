@@ -10,13 +10,27 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from largek_dask.context import current_job
-from largek_dask.redaction import redacted_line
+from distributed.diagnostics.plugin import WorkerPlugin
 
-__all__ = ["OPERATION", "JobFilter", "last_warnings", "sender", "take", "unwatch", "watch"]
+from largek_dask.context import current_job
+from largek_dask.passes.worker import WorkPlugin
+from largek_dask.redaction import redacted_line
+from largek_dask.service import metrics
+from largek_dask.version import __version__
+
+__all__ = [
+    "OPERATION",
+    "JobFilter",
+    "WatchPlugin",
+    "last_warnings",
+    "sender",
+    "take",
+    "unwatch",
+    "watch",
+]
 
 OPERATION = "largek-warnings"
 """Operation of the scheduler's stream by which a worker sends its last warnings."""
@@ -160,3 +174,37 @@ def take(worker: str, lines: Any) -> None:
 def last_warnings(worker: str | None = None) -> list[str]:
     """Return the last warnings of a worker, also of a dead one; without one, of this process."""
     return list(_here.lines) if worker is None else _of_workers.get(worker, [])
+
+
+NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(("rows", "bytes", "retries", "state_bytes", "cache_bytes"), 0),
+    "seconds": {},
+}
+"""Figures of a worker that has not been given any work."""
+
+
+class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
+    """Set up on every worker of a cluster that has a service, also on those that join later."""
+
+    name = f"largek-watch-{__version__}"
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Called by Dask on each worker."""
+        self.worker = worker
+        metrics.watch_worker(self.figures)
+        watch(worker, sender(worker))
+
+    def teardown(self, worker: Any) -> None:
+        """Called by Dask when the worker closes."""
+        metrics.forget(self.figures)
+        unwatch(worker)
+
+    def figures(self) -> Mapping[str, Any]:
+        """What the passes of all jobs have done on this worker; never waits."""
+        plugin: WorkPlugin | None = self.worker.plugins.get(WorkPlugin.name)
+        limit = self.worker.memory_manager.memory_limit
+        return {
+            **(NOTHING if plugin is None else plugin.figures()),
+            **({"memory_limit_bytes": limit} if limit else {}),
+        }
