@@ -1,28 +1,25 @@
-"""What `fit` and `submit` have in common: options that say what is to be computed."""
+"""Options of a fit, for ``largek fit`` and ``submit``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import reduce
 from typing import Any
 
 import click
 
-from largek_dask.cli.common import parse_settings
-from largek_dask.driver.options import OPTIONS, Option
+from largek_dask.cli.common import Decorator, option_weight, options, parse_settings
+from largek_dask.driver.options import OPTIONS
 
-__all__ = ["choose_algorithm", "fit_options", "option_clusters"]
-
-Decorated = Callable[..., Any]
-Decorator = Callable[[Decorated], Decorated]
+__all__ = ["choose_algorithm", "chosen", "fit_option", "fit_options", "option_clusters"]
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
 """What stands for a value in the help, by the kind of the option."""
 
 
-def _of(name: str, option: Option, *flags: str, **more: Any) -> Decorator:
-    """The command-line option of an option of a fit."""
+def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
+    """Return the command-line option of an option of a fit."""
+    option = OPTIONS[name]
     kind: Any = str
     if option.kind == "integer":
         kind = click.IntRange(min=option.least)
@@ -46,7 +43,7 @@ def _options() -> Iterator[Decorator]:
     for name, option in OPTIONS.items():
         if name == "n_clusters" or option.kind == "array":
             continue
-        yield _of(name, option)
+        yield fit_option(name)
         if name == "algorithm":
             yield click.option(
                 "--set",
@@ -55,26 +52,30 @@ def _options() -> Iterator[Decorator]:
                 metavar="NAME=VALUE",
                 help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
             )
-    yield click.option(
-        "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
-    )
+    yield option_weight
     yield click.option(
         "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
     )
 
 
-def fit_options(command: Decorated) -> Decorated:
-    """All options of a fit but its data, ``-k`` and its output."""
-    return reduce(lambda found, option: option(found), reversed(list(_options())), command)
+fit_options = options(*_options())
+"""All options of a fit but its data, ``-k`` and its output."""
 
 
 def option_clusters(*, required: bool) -> Decorator:
-    """``-k K``."""
-    return _of("n_clusters", OPTIONS["n_clusters"], "-k", required=required, metavar="K")
+    """Return ``-k K``."""
+    return fit_option("n_clusters", "-k", required=required, metavar="K")
+
+
+def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a fit with one algorithm object for all options that describe it."""
+    settled = {"settings", "effort"}
+    left = {name: value for name, value in given.items() if name not in settled}
+    return left | {"algorithm": choose_algorithm(given)}
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """The algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
+    """Return the algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
 
     Raises
     ------

@@ -259,8 +259,7 @@ def plan_table(plan: Plan) -> Any:
             f"reading {time['seconds_read']}), {time['seconds_last']} the last one, "
             f"{'at most' if is_sure else 'about'} {time['seconds_most']} in all",
             **({} if plan["max_time"] is None else {"max_time": _limit(plan)}),
-        },
-        title="largek fit --plan",
+        }
     )
 
 

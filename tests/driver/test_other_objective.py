@@ -21,7 +21,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.algorithms.problem import Problem
 from largek_dask.cli import main
-from largek_dask.cli.plot import draw
+from largek_dask.cli.report import draw
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.history import thinned
@@ -292,7 +292,7 @@ def test_the_command_line_takes_it(tmp_path: Path) -> None:
     told = json.loads(run(*asked, "--out", out, "--json"))
     assert told["total_closeness"] == model.provenance["total_closeness"]
     assert "inertia" not in told
-    run("plot", out, "--out", str(tmp_path / "run.png"))
+    run("report", out, "--out", str(tmp_path / "run.png"))
     run("predict", f"{out}/model.zarr", data, "--out", str(tmp_path / "labels.zarr"))
     labels = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")[...]
     np.testing.assert_array_equal(labels, by_hand(model.arrays)[0])
