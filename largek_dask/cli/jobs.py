@@ -54,7 +54,7 @@ class Scheduler(NamedTuple):
     """Options of a connection to the scheduler that has the jobs."""
 
     address: str
-    """Its address, or the path or URL of a file that says it."""
+    """Its address, or the path or URL of a file that says it; may be empty."""
     storage_options: dict[str, Any] | None
     away: str
 
@@ -117,7 +117,7 @@ class Scheduler(NamedTuple):
 def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
     """Add ``--scheduler``, ``--storage-option`` and, to follow a job, ``--away``.
 
-    They are passed as ``scheduler``; None without an address.
+    They are passed as ``scheduler``.
     """
     away = click.option(
         "--away",
@@ -142,8 +142,7 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
         def with_scheduler(
             address: str | None, storage_options: Any, away: str = "15m", **given: Any
         ) -> Any:
-            scheduler = None if address is None else Scheduler(address, storage_options, away)
-            return function(scheduler=scheduler, storage_options=storage_options, **given)
+            return function(scheduler=Scheduler(address or "", storage_options, away), **given)
 
         added = (away, address, option_storage) if follows else (address, option_storage)
         return options(*added)(with_scheduler)
@@ -200,7 +199,6 @@ def submit(
     accept_version: bool,
     wait: bool,
     scheduler: Scheduler,
-    storage_options: dict[str, Any] | None,
     **given: Any,
 ) -> None:
     """Submit a job to a cluster's scheduler.
@@ -215,12 +213,13 @@ def submit(
     elif accept_version:
         raise click.UsageError("give --resume ID with --accept-version")
     else:
-        order = _new_job(data, given) | {"data": data, "storage_options": storage_options}
+        order = _new_job(data, given)
+        order |= {"data": data, "storage_options": scheduler.storage_options}
     with scheduler.connect() as service:
         if resume is None:
             job = service.submit(**order)
         else:
-            job = _resume(service, resume, order, storage_options, accept_version)
+            job = _resume(service, resume, order, scheduler.storage_options, accept_version)
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if wants_json() else job.id)
@@ -309,7 +308,7 @@ def _resume(
 @click.option("--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The newest N of these.")
 @on_scheduler()
-def jobs(every: bool, mine: bool, scheduler: Scheduler, storage_options: Any, **asked: Any) -> None:
+def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
     """List jobs of a scheduler.
 
     Without options these are the jobs that have not ended, and the last 20. Below them is their
@@ -370,7 +369,7 @@ def jobs_table(
 )
 @click.argument("job_id", metavar="ID_OR_FOLDER")
 @on_scheduler(required=False, follows=True)
-def watch(job_id: str, scheduler: Scheduler | None, storage_options: Any) -> None:
+def watch(job_id: str, scheduler: Scheduler) -> None:
     """Show a job or a fit until it has ended.
 
     Prints its events so far, then those that follow. A folder (--out of largek fit or submit,
@@ -381,9 +380,9 @@ def watch(job_id: str, scheduler: Scheduler | None, storage_options: Any) -> Non
     cancelled; or 4: lost sight of it.
     """
     if ID.fullmatch(job_id) is None:
-        _watch_folder(job_id, storage_options)
+        _watch_folder(job_id, scheduler.storage_options)
         return
-    if scheduler is None:
+    if not scheduler.address:
         raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
     with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
         job = service.job(job_id)
@@ -418,7 +417,7 @@ def _print_events(events: Iterable[Mapping[str, Any]]) -> None:
 @command("largek cancel lk-3f9c0d21ab --scheduler tcp://host:8786")
 @argument_id
 @on_scheduler()
-def cancel(job_id: str, scheduler: Scheduler, storage_options: Any) -> None:
+def cancel(job_id: str, scheduler: Scheduler) -> None:
     """End a job; its best model so far stays.
 
     It may be gone on with by submit --resume.
@@ -443,7 +442,7 @@ def cancel(job_id: str, scheduler: Scheduler, storage_options: Any) -> None:
 )
 @argument_id
 @on_scheduler()
-def logs(job_id: str, scheduler: Scheduler, storage_options: Any) -> None:
+def logs(job_id: str, scheduler: Scheduler) -> None:
     """Print the events of a job so far.
 
     One a line: when (UTC), what kind, what it says. Below warnings and errors, indented, is where
@@ -478,7 +477,6 @@ def result(
     timeout: str | None,
     so_far: bool,
     scheduler: Scheduler,
-    storage_options: dict[str, Any] | None,
 ) -> None:
     """Wait for a job, print its result, and get its model."""
     with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
@@ -498,7 +496,7 @@ def result(
             if out is not None and payload["state"] == "finished":
                 model = job.model()
         if out is not None and model is not None:
-            model.save(out, storage_options=storage_options)
+            model.save(out, storage_options=scheduler.storage_options)
             payload["saved"] = out
     if so_far:
         emit(payload, lambda: {name: str(value) for name, value in payload.items()})
@@ -507,9 +505,9 @@ def result(
 
 
 def _end(status: Mapping[str, Any], is_model_enough: bool = False) -> None:
-    """Print how a job has ended, and end this command alike.
+    """Print how a job has ended, and exit alike.
 
-    Where a resumed job has failed, its earlier model stands, and is enough for ``result``.
+    If a resumed job has failed its earlier model stands, which is enough for ``result``.
     """
     if wants_json() or status["state"] == "finished":
         emit(status, lambda: result_words(status))
@@ -580,7 +578,6 @@ def delete(
     owner: str | None,
     outputs: bool,
     scheduler: Scheduler,
-    storage_options: Any,
 ) -> None:
     """Delete jobs that have ended.
 
@@ -642,7 +639,7 @@ def _delete(job: Job, outputs: bool) -> dict[str, Any]:
     help="Let this worker go, by address or name: others take what it holds. May be repeated.",
 )
 @on_scheduler()
-def workers(retired: tuple[str, ...], scheduler: Scheduler, storage_options: Any) -> None:
+def workers(retired: tuple[str, ...], scheduler: Scheduler) -> None:
     """List the workers, or let one go.
 
     Of each: its tags, version, chunks and memory, and why it is left out. Tags are Dask's resources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -82,44 +82,27 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
     click.BadParameter
         Unknown algorithm, a setting that it does not have, or an effort where it has none.
     """
-    from largek_dask.algorithms.names import (
-        ALGORITHMS,
-        MIXTURES,
-        OTHER_ALGORITHMS,
-        check_effort,
-        has_effort,
-    )
+    from largek_dask.algorithms.names import MIXTURES, algorithm_of
     from largek_dask.errors import ParameterError
 
-    name, settings = given["algorithm"], parse_settings(given["settings"])
-    name = OTHER_ALGORITHMS.get(name, name)
-    if name not in ALGORITHMS:
-        raise click.BadParameter(
-            f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
-            param_hint="--algorithm",
-        )
+    settings, name = parse_settings(given["settings"]), given["algorithm"]
     if name == "auto" and given["mixture"] is not None:
         name = MIXTURES
-    kind = ALGORITHMS[name]
-    known = [field.name for field in fields(kind) if field.name != "problem"]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise click.BadParameter(
-            f"{kind.__name__} has no parameter {unknown[0]!r}; "
-            f"it has {', '.join(known) if known else 'none'}",
-            param_hint="--set",
-        )
     default = OPTIONS["effort"].default
     effort = given.get("effort", default)
-    if has_effort(kind):
-        said = settings.setdefault("effort", effort)
-        if effort not in (said, default):
-            raise click.BadParameter(
-                f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
-            )
-        return kind(**settings)
+    if effort not in (default, said := settings.get("effort", effort)):
+        raise click.BadParameter(
+            f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
+        )
     try:
-        check_effort(kind, effort)
+        algorithm = algorithm_of(name, effort)
     except ParameterError as error:
-        raise click.BadParameter(str(error), param_hint="--effort") from error
-    return kind(**settings)
+        raise click.BadParameter(str(error)) from error
+    known = [field.name for field in fields(algorithm) if field.name != "problem"]
+    if unknown := sorted(set(settings) - set(known)):
+        raise click.BadParameter(
+            f"{type(algorithm).__name__} has no parameter {unknown[0]!r}; "
+            f"it has {', '.join(known) or 'none'}",
+            param_hint="--set",
+        )
+    return replace(algorithm, **settings)

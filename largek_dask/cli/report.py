@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +130,8 @@ def report(
     name = place.url.rpartition("/")[2].removesuffix(".zarr")
     path = new_file(out or name + (".html" if charts else "-report.html"), force)
     if charts:
-        drawn, payload, _ = draw(place)
-        drawn.save(path, overwrite=force)
-        payload = {"out": str(path), **payload}
-        emit(payload, lambda: {key: str(value) for key, value in payload.items()})
+        draw(place).save(path, overwrite=force)
+        emit({"out": str(path)}, lambda: {"written": str(path)})
         return
     asked["names"] = None if names is None else _read_names(names, storage_options)
     with connected(scheduler, storage_options) as client:
@@ -208,8 +206,8 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     return model, notes, is_last
 
 
-def draw(place: Folder) -> tuple[Plot, dict[str, Any], Model | None]:
-    """Return the charts of a job's folder or of a model, their figures, and the model if any.
+def draw(place: Folder) -> Plot:
+    """Return the charts of a job's folder or of a model.
 
     Events tell more than a model of its fit, so they are drawn where there are any.
 
@@ -226,39 +224,22 @@ def draw(place: Folder) -> tuple[Plot, dict[str, Any], Model | None]:
     from largek_dask.observe.album import events_of, plot_of
 
     url, title = model_in(place), place.url.rpartition("/")[2]
-    model = None if url is None else load_model(url, storage_options=place.storage_options)
-    figures: dict[str, Any] = {}
-    if model is not None:
+    events: list[dict[str, Any]] = []
+    if url is not None:
+        model = load_model(url, storage_options=place.storage_options)
         shape = model.provenance.get("data", {}).get("content", {}).get("shape")
-        n_iter = model.history[-1]["step"] if model.history else 0
-        figures = {"n_clusters": model.n_clusters, "n_iter": n_iter}
-        title = f"{model.n_clusters:,} clusters"
-        if shape is not None:
-            figures["n_rows"] = shape[0]
-            title += f" of {shape[0]:,} rows × {shape[1]:,}"
+        of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
+        title, events = f"{model.n_clusters:,} clusters{of}", events_of(model)
     if JsonLines.is_in(place):
-        noted: dict[str, Any] = {}
+        status = {} if url is None else {"state": "finished"}
         # Sizes are those of the model, if its events have none.
-        sizes = [] if model is None else events_of(model)[-1:]
-        status = {} if model is None else {"state": "finished"}
-        events = chain(sizes, _noting(JsonLines.read(place), noted))
-        return plot_of(title, status, events, title), noted | figures, model
-    if model is None:
+        return plot_of(title, status, chain(events[-1:], JsonLines.read(place)), title)
+    if url is None:
         raise DataError(
             f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
             "fit's folder"
         )
-    return plot_of(title, {}, events_of(model), title), figures, model
-
-
-def _noting(events: Any, noted: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield events; keep the number of rows and steps in ``noted``."""
-    for event in events:
-        if event.get("event") == "started":
-            noted["n_rows"] = event.get("n_rows")
-        elif event.get("event") == "step":
-            noted["n_iter"] = event.get("step")
-        yield event
+    return plot_of(title, {}, events, title)
 
 
 def _read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:

@@ -191,7 +191,7 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
         (
             ["-k", 3, "--algorithm", "magic"],
             2,
-            "'magic' is not known; choose one of auto, dcclust, dcdbundle, lloyd",
+            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd'",
         ),
         (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
         (
@@ -285,7 +285,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, 
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
     plan = make_plan(rows, asked, machines_of(2, None))
     assert plan["memory_row_state"] == 1 << 28
-    assert "found anew in every step" in shown(plan)["kept per row"]
+    assert "found again in every step" in shown(plan)["kept per row"]
 
 
 def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
@@ -467,10 +467,10 @@ def test_not_a_model(data, tmp_path):
 
 
 def test_charts__a_job(fitted, tmp_path, monkeypatch):
-    out, told = fitted
+    out, _ = fitted
     monkeypatch.chdir(tmp_path)
     shown = run_json("report", out, "--out", "run.png")
-    assert shown == {"out": "run.png", "n_clusters": 5, "n_iter": told["n_iter"], "n_rows": 600}
+    assert shown == {"out": "run.png"}
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert "run.png exists" in run("report", out, "--out", "run.png", code=1).stderr
     assert "run.png" in run("report", out, "--out", "run.png", "--force").stdout
@@ -508,11 +508,9 @@ def test_charts__a_running_job_by_its_events(tmp_path):
         {"event": "stopped"},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    drawn, told, model = draw(Folder(str(tmp_path)))
-    assert model is None
+    drawn = draw(Folder(str(tmp_path)))
     (line,) = drawn.answer["panels"][0]["series"]
     assert (line["x"], line["y"]) == ([500, None, 1500], [5, None, 4])
-    assert told == {"n_rows": 10, "n_iter": 2}
 
 
 def test_charts__of_nothing(tmp_path):
@@ -524,9 +522,7 @@ def test_charts__of_nothing(tmp_path):
 def test_charts__a_model_without_history_shows_its_sizes(tmp_path):
     km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
     km.model_.save(str(tmp_path / "m.zarr"))
-    drawn, told, _ = draw(Folder(str(tmp_path / "m.zarr")))
-    assert drawn.kinds == ["sizes"]
-    assert told == {"n_clusters": 2, "n_iter": 0}
+    assert draw(Folder(str(tmp_path / "m.zarr"))).kinds == ["sizes"]
 
 
 def test_job_files_are_all_that_a_job_writes(data, tmp_path):

@@ -431,7 +431,7 @@ def submit_to(run, tmp_path):
             1,
             "min=2 is more than max=1",
         ),
-        (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "choose one of auto"),
+        (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "one of 'auto'"),
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
         (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),

@@ -138,10 +138,10 @@ def test_plots_call_it_by_its_name(tmp_path: Path) -> None:
     unit = "closeness (Σ w h / (1 + d²)), more is better"
     expected = [("Closeness against time", unit), ("Closeness against passes", unit)]
     result = cluster(checkpoint=str(tmp_path / "run"))
-    running, _, _ = draw(Folder(str(tmp_path / "run")))
+    running = draw(Folder(str(tmp_path / "run")))
     assert axes_of(running.figure()) == expected
     Model.of(result).save(str(tmp_path / "m.zarr"))
-    ended, _, _ = draw(Folder(str(tmp_path / "m.zarr")))
+    ended = draw(Folder(str(tmp_path / "m.zarr")))
     assert axes_of(ended.figure()) == expected
 
 
@@ -149,7 +149,7 @@ def test_plots_of_k_means_are_as_before(tmp_path: Path) -> None:
     unit = "cost (Σ w d²)"
     expected = [("Cost against time", unit), ("Cost against passes", unit)]
     cluster(algorithm="lloyd", checkpoint=str(tmp_path / "run"))
-    found, _, _ = draw(Folder(str(tmp_path / "run")))
+    found = draw(Folder(str(tmp_path / "run")))
     assert axes_of(found.figure()) == expected
 
 
