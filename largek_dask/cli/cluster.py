@@ -137,7 +137,7 @@ layout = options(
             'A line of shell before Python is started, such as "module load python"; for more '
             "there is HOME/site.env."),
     click.option("--insecure", is_flag=True,
-                 help="Without TLS: whoever has an account on the network of the nodes can run "
+                 help="Without TLS: everybody with an account on the network of the nodes can run "
                  "code as you."),
     click.option("--sbatch", type=SBATCH, multiple=True, metavar="OPTION",
                  help="One more option of sbatch, such as --constraint=icelake; may be repeated."),
@@ -263,8 +263,8 @@ def _secure(files: dict[str, Any]) -> None:
     from largek_dask.cli.certificates import provide
 
     message: str | None = (
-        "Warning: --insecure: no TLS, and Dask asks for no password. Whoever has an account on the "
-        "network of the nodes can run code as you"
+        "Warning: --insecure: no TLS, and Dask asks for no password. Everybody with an account on "
+        "the network of the nodes can run code as you"
     )
     if not files["insecure"]:
         message = provide(files["home"])

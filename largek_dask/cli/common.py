@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce, wraps
 from pathlib import Path
@@ -186,7 +186,9 @@ def emit(payload: Mapping[str, Any], table: Callable[[], Any]) -> None:
     from rich.console import Console
 
     shown = table()
-    Console(highlight=False).print(key_values(shown) if isinstance(shown, Mapping) else shown)
+    Console(highlight=False).print(
+        key_values(shown.items()) if isinstance(shown, Mapping) else shown
+    )
 
 
 def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
@@ -199,7 +201,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def key_values(pairs: Mapping[str, Any]) -> Any:
+def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
     """Return a rich table of two columns; a string is shown as it is."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -209,7 +211,7 @@ def key_values(pairs: Mapping[str, Any]) -> Any:
     table = Table(box=SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in pairs.items():
+    for name, value in pairs:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 

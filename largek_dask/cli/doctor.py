@@ -17,6 +17,7 @@ from largek_dask.cli.common import (
     command,
     connected,
     emit,
+    key_values,
     one_line,
     option_scheduler,
     option_storage,
@@ -45,7 +46,7 @@ SMALL_CHUNK, LARGE_CHUNK = 1 << 20, 256 << 20
 BUSY = 0.7
 """Fraction of its memory limit that a worker uses before any job."""
 DROP = "remove them, or skip them: KMeans(on_bad_rows='skip'), largek fit --on-bad-rows skip"
-MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "broken": "[bold red]broken[/]"}
+STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
 
 
 Level = Literal["ok", "note", "broken"]
@@ -59,7 +60,7 @@ class Finding(NamedTuple):
     level: Level
     text: str
     advice: str = ""
-    """What to do; empty if nothing is to be done."""
+    """Empty if nothing is to be done."""
 
 
 @command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
@@ -92,19 +93,15 @@ def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, A
 
 
 def _table(findings: list[Finding]) -> Any:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(box=SIMPLE_HEAD)
-    shown.add_column("", no_wrap=True)
-    shown.add_column("what", style="cyan", no_wrap=True)
-    shown.add_column("finding, and what to do", overflow="fold")
-    previous = None
+    rows, previous = [], ""
     for area, level, text, advice in findings:
-        text = escape(text) + (f"\n[dim]→ {escape(advice)}[/]" if advice else "")
-        shown.add_row(MARKS[level], "" if area == previous else area, text)
+        cell = Text.assemble((f"{level:8}", STYLES[level]), text)
+        if advice:
+            cell.append(f"\n→ {advice}", "dim")
+        rows.append(("" if area == previous else area, cell))
         previous = area
     levels = [finding.level for finding in findings]
     n_broken, n_notes = levels.count("broken"), levels.count("note")
@@ -113,7 +110,7 @@ def _table(findings: list[Finding]) -> Any:
         verdict = f"[bold red]{n_broken} broken[/], {n_notes} to improve."
     elif n_notes:
         verdict = f"[green]Nothing is broken[/]; {n_notes} to improve."
-    return Group(shown, verdict)
+    return Group(key_values(rows), "", verdict)
 
 
 # --- this machine ---------------------------------------------------------------------------------
@@ -247,13 +244,13 @@ def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
         if len(by_version) == 1 and not (package == "largek_dask" and "None" in by_version):
             continue
         is_same = False
-        told = "; ".join(
-            f"{'missing' if version == 'None' else version} at {', '.join(where)}"
-            for version, where in sorted(by_version.items())
+        where = "; ".join(
+            f"{'missing' if version == 'None' else version} at {', '.join(at)}"
+            for version, at in sorted(by_version.items())
         )
         level: Level = "broken" if package in MUST_AGREE else "note"
         advice = f"install one version of {package} everywhere and restart those processes"
-        yield Finding("versions", level, f"{package} is not the same everywhere: {told}", advice)
+        yield Finding("versions", level, f"{package} is not the same everywhere: {where}", advice)
     if is_same:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
 

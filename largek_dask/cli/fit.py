@@ -37,7 +37,7 @@ __all__ = ["fit", "found_words"]
 @click.option("--out", metavar="DIR", help="Folder of the job: model, labels, checkpoints, events.")
 @fit_options
 @option_threads
-@click.option("--force", is_flag=True, help="Begin anew: remove the job that DIR holds.")
+@click.option("--force", is_flag=True, help="Begin again: remove the job that DIR holds.")
 @click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
 @option_scheduler
 @option_source

@@ -81,17 +81,17 @@ class Scheduler(NamedTuple):
         waits = waits and is_file(self.address)
         until = time.monotonic() + parse_duration(self.away, "away")
         more: Any = {"away": self.away, "storage_options": self.storage_options}
-        is_told = False
+        warned = False
         while True:
             try:
                 return connect(self.address, timeout=CONNECT_SECONDS, **more)
             except SchedulerAwayError as error:
                 if not waits or time.monotonic() >= until:
                     raise
-                if not is_told:
+                if not warned:
                     why = one_line(error).rstrip(".")
                     click.echo(f"{why}. Waiting for it, at most {self.away} (--away).", err=True)
-                is_told = True
+                warned = True
                 time.sleep(PAUSE_SECONDS)
 
     @contextmanager
@@ -374,7 +374,7 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
 
     Prints its events so far, then those that follow. A folder (--out of largek fit or submit,
     checkpoint= of an estimator), at any URL that fsspec knows, is followed without a scheduler;
-    `./` before a folder's name tells it from an ID.
+    `./` before its name marks a folder.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled; or 4: lost sight of it.

@@ -14,7 +14,7 @@ from largek_dask.driver.options import OPTIONS
 __all__ = ["choose_algorithm", "chosen", "fit_option", "fit_options", "option_clusters"]
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
-"""What stands for a value in the help, by the kind of the option."""
+"""Names of values in the help, by the kind of the option."""
 
 
 def fit_option(name: str, *flags: str, **more: Any) -> Decorator:

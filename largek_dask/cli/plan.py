@@ -40,7 +40,7 @@ class Machines(NamedTuple):
     available: int
     """Bytes that the smallest process may use."""
     is_local: bool
-    """Whether the driver computes, alone."""
+    """True if the driver computes alone."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
@@ -200,7 +200,7 @@ def _totals(plan: Plan) -> dict[str, Any]:
     is_short = plan["searches"] or own is not None or is_held
     a_step = steps / max(1, most) if is_short else one_pass
     passes = plan["passes_most"] - plan["passes_before"] - plan["passes_after"]
-    beside = plan["seconds_before"] + plan["seconds_after"] + plan["seconds_last"]
+    others = plan["seconds_before"] + plan["seconds_after"] + plan["seconds_last"]
     left = plan["max_time"]
     if left is not None:
         left -= plan["seconds_before"] + plan["seconds_last"]
@@ -209,7 +209,7 @@ def _totals(plan: Plan) -> dict[str, Any]:
         "seconds_pass": one_pass,
         "seconds_steps": steps,
         "seconds_of_a_step": a_step,
-        "seconds_most": one_pass * passes + steps + beside,
+        "seconds_most": one_pass * passes + steps + others,
         "steps_a_reading": 1 / read_again if read_again > 0 and not is_held else None,
         "seconds_for_steps": left,
         "leaves_a_step": left is None or left >= a_step,

@@ -209,7 +209,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
 def draw(place: Folder) -> Plot:
     """Return the charts of a job's folder or of a model.
 
-    Events tell more than a model of its fit, so they are drawn where there are any.
+    Events hold more about a fit than its model, so they are drawn if there are any.
 
     Raises
     ------

@@ -212,11 +212,13 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
     assert "there is no openssl on PATH" in done.stderr
-    assert "--insecure: no TLS, so whoever has an account" in done.stderr
+    assert "--insecure: no TLS, so everybody with an account" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
     assert done.exit_code == 0, done.output
-    assert "Whoever has an account on the network of the nodes can run code as you" in done.stderr
+    assert (
+        "Everybody with an account on the network of the nodes can run code as you" in done.stderr
+    )
     assert not (home / "tls").exists()
     assert "tls" not in (home / "scheduler.sbatch").read_text()
 

@@ -99,8 +99,8 @@ OTHERS = {
         ["tcp://10.0.0.9:45321"],
     ),
     "watch": lambda: view(Seen(JOB)),
-    "result": lambda: key_values(result_words(ENDED)),
-    "demo": lambda: key_values(demo_summary(DEMO, "here/codebook.png")),
+    "result": lambda: key_values(result_words(ENDED).items()),
+    "demo": lambda: key_values(demo_summary(DEMO, "here/codebook.png").items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
 """Tables that take a cluster, or long, as they are made of what was told."""
