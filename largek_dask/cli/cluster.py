@@ -122,23 +122,18 @@ layout = options(
     _option("scheduler-mem", size, "SIZE", "8G",
             "Memory of the scheduler: 4 GB, and two models of each job that runs."),
     _option("scheduler-cpus", COUNT, "N", "2",
-            "Threads of the scheduler, which computes the first steps of a fit: `largek fit "
-            "--plan` says how long they take."),
+            "Threads of the scheduler, which computes the first steps of a fit."),
     _option("idle", idle, "TIME", "20m",
-            'Workers end after this time without a job, and start again with the next one; "never":'
-            " they stay."),
+            'Workers end after this time without a job until the next one; "never": they stay.'),
     _option("dashboard-address", ADDRESS, "[HOST]:PORT", "127.0.0.1:0",
-            "Address of the dashboard, which has no login; :8787 opens it to all who reach the "
-            "node."),
+            "Address of the dashboard, which has no login; :8787 opens it to everybody."),
     _option("interface", NAME, "NAME", None, "Network interface of the nodes, such as ib0."),
     _option("scratch", FOLDER, "DIR", None,
             "Folder on a node's own disk.  [default: SLURM_TMPDIR, TMPDIR or /tmp there]"),
     _option("setup", None, "LINE", None,
-            'A line of shell before Python is started, such as "module load python"; for more '
-            "there is HOME/site.env."),
+            'A line of shell before Python, such as "module load python"; see HOME/site.env.'),
     click.option("--insecure", is_flag=True,
-                 help="Without TLS: everybody with an account on the network of the nodes can run "
-                 "code as you."),
+                 help="Without TLS: everybody on the network of the nodes can run code as you."),
     click.option("--sbatch", type=SBATCH, multiple=True, metavar="OPTION",
                  help="One more option of sbatch, such as --constraint=icelake; may be repeated."),
 )  # fmt: skip
@@ -155,8 +150,7 @@ layout = options(
     type=FOLDER,
     metavar="DIR",
     callback=lambda _context, _option, value: value and (value.rstrip("/") or value),
-    help="Folder of yours that all nodes see, for jobs, logs and compiled kernels. An absolute "
-    "path.",
+    help="Folder of yours that all nodes see, for jobs, logs and kernels: an absolute path.",
 )
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
 @click.option("--out", metavar="DIR", help="Write the files there, to be changed and submitted.")
@@ -167,14 +161,12 @@ layout = options(
     is_flag=False,
     flag_value="last",
     metavar="[N]",
-    help="Submit more workers, or cancel the newest, until there are N in all; by default as many "
-    "as last, as some may have ended for lack of a job.",
+    help="Submit or cancel workers until there are N in all; by default as many as last time.",
 )
 @click.option(
     "--stop",
     is_flag=True,
-    help="Cancel the scheduler, wait for the checkpoints of its jobs, and cancel its workers. Jobs "
-    "resume after the next --submit.",
+    help="Cancel scheduler and workers once jobs have checkpoints; --submit resumes them.",
 )
 @layout
 def slurm(

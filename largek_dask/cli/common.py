@@ -281,8 +281,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 option_scheduler = click.option(
     "--scheduler",
     metavar="ADDR",
-    help="Address of a Dask scheduler (tcp://host:8786), or the scheduler.json in the store of "
-    "one with jobs (path or URL); without it, threads of this process.",
+    help="Address of a Dask scheduler, or its scheduler.json.  [threads of this process]",
 )
 option_storage = click.option(
     "--storage-option",
@@ -290,8 +289,7 @@ option_storage = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _ctx, _option, value: parse_settings(value) or None,
-    help="Passed to fsspec with URLs like the data's, or that of a scheduler.json, e.g. "
-    "anon=True; may be repeated.",
+    help="For fsspec, with URLs like the data's, e.g. anon=True; may be repeated.",
 )
 option_weight = click.option(
     "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
@@ -336,8 +334,7 @@ def option_source(function: Decorated) -> Decorated:
             type=click.Choice(["warn", "raise", "fill"]),
             default="warn",
             show_default=True,
-            help="What becomes of chunks that a Zarr store lacks: its fill value, with a warning "
-            "that says how many; an error; or its fill value, uncounted.",
+            help="With chunks that a Zarr store lacks: fill and warn, raise an error, or fill.",
         ),
         option_storage,
     )

@@ -87,15 +87,13 @@ def elbow(
 ) -> None:
     """Suggest how many clusters there are, from the whole curve.
 
-    Of each number of clusters: the inertia (of a sample with its standard error); how far two
-    halves of the rows agree, as adjusted Rand index; and the inertia over the least that one
-    Gaussian of the same spectrum could have. Up to 50,000 rows and 100 clusters every number is
-    looked at, else up to 16, then 24, 32, 48, ..., and closely where the curve bends.
+    Lists for each number of clusters: the inertia; how far two halves of the rows agree, as
+    adjusted Rand index; and the inertia over the least that one Gaussian of the same spectrum could
+    have. Up to 50,000 rows and 100 clusters every number is tried, else fewer.
 
-    Of a model with every partition, or the folder of such a fit (--algorithm dcdbundle): also a
-    lower bound of the inertia and the gap, how much better another partition could be at most; rows
-    that tie between two centres; rows that would do better elsewhere; and the best swap of a centre
-    that was looked at.
+    For a model with every partition, or the folder of such a fit (--algorithm dcdbundle): also a
+    lower bound of the inertia; the gap to it; rows that tie between two centres; rows that would do
+    better elsewhere; and the best swap of a centre that was tried.
     """
     from largek_dask.errors import OutputError
     from largek_dask.estimators.elbow import suggest_k

@@ -44,8 +44,7 @@ def _shown(names: Sequence[str] | None, most: int = 8) -> str:
     "--columns",
     metavar="NAME,...",
     callback=_names,
-    help="Take these columns, in this order. Columns without names are called by their numbers, "
-    "from 0 on.",
+    help="Take these columns, in this order; columns without names have numbers, from 0 on.",
 )
 @click.option("--drop", metavar="NAME,...", callback=_names, help="Leave these columns out.")
 @click.option(

@@ -124,7 +124,7 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
         metavar="TIME",
         default="15m",
         show_default=True,
-        help="How long the scheduler may be away, such as 90s or 2h; then the exit code is 4.",
+        help="How long the scheduler may be away, such as 90s; then the exit code is 4.",
     )
     address = click.option(
         "--scheduler",
@@ -133,8 +133,7 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
         required=required,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
-        help="Address of the scheduler that has the jobs (tcp://host:8786), or the scheduler.json "
-        "in its store (path or URL), which says where it is now.",
+        help="Address of the scheduler that has the jobs, or the scheduler.json in its store.",
     )
 
     def add(function: Decorated) -> Decorated:
@@ -182,14 +181,13 @@ argument_id = click.argument("job_id", metavar="ID")
 @click.option(
     "--resume",
     metavar="ID",
-    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers if "
-    "given; or one that waits for its storage options or its version since the scheduler was "
-    "started again.",
+    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers, or one "
+    "that waits for its storage options or its version.",
 )
 @click.option(
     "--accept-version",
     is_flag=True,
-    help="With --resume: also if another version of largek has computed it; bits may differ then.",
+    help="With --resume: also if another version has computed it; bits may differ then.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @on_scheduler(follows=True)
@@ -445,9 +443,8 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 def logs(job_id: str, scheduler: Scheduler) -> None:
     """Print the events of a job so far.
 
-    One a line: when (UTC), what kind, what it says. Below warnings and errors, indented, is where
-    they come from: the traceback, and the last warnings in the log of the process, also of a worker
-    that has died.
+    One per line: time (UTC), kind, message. Below warnings and errors are the traceback and the
+    last warnings in the log of the process, also of a worker that has died.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)

@@ -57,19 +57,18 @@ def _load(model_url: str, data: str, source: Source) -> Model:
     "--out",
     required=True,
     metavar="OUT",
-    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .csv, .parquet).",
+    help="A Zarr array, or by its suffix a .npy, .csv or .parquet file.",
 )
 @click.option(
     "--density",
     is_flag=True,
-    help="Of a mixture: write the logarithm of the density at every row, not labels. The strangest "
-    "rows have the lowest.",
+    help="Of a mixture: write the log density at every row; outliers have the lowest.",
 )
 @click.option(
     "--proba",
     is_flag=True,
-    help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
-    "a sparse (CSR) group in AnnData's layout, not labels; or to .npy (dense).",
+    help="Of a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
+    "AnnData's layout, or to .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @model_and_data
@@ -162,15 +161,13 @@ def _kind_of(store: Folder) -> str | None:
     "--labels",
     "truth",
     metavar="TRUTH",
-    help="The class of every row: a Zarr array or .npy file of one integer per row. Scores how far "
-    "clusters agree with classes, too.",
+    help="The class of every row: a Zarr array or .npy file of one integer per row.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(min=2),
     metavar="ROWS",
-    help="Find silhouette, Davies-Bouldin and Calinski-Harabasz of that many rows, with their "
-    "standard errors.  [all rows]",
+    help="Rows for silhouette, Davies-Bouldin and Calinski-Harabasz.  [all rows]",
 )
 @click.option("--seed", default=0, show_default=True, help="Draws the sample.")
 @model_and_data
@@ -186,15 +183,14 @@ def score(
     """Score how well a model fits other data.
 
     MODEL is a model's store, or the folder of a fit. More is better: of a model of centres the
-    score is minus the sum of squared distances; also the mean squared distance of a row.
+    score is minus the sum of squared distances.
 
-    Also how far clusters lie apart: silhouette (simplified: to centres, not between rows; up to
-    1), Davies-Bouldin (less is better) and Calinski-Harabasz (more is better). They take two passes
-    over DATA, or a sample.
+    Also how far clusters lie apart: silhouette (to centres, not between rows; up to 1),
+    Davies-Bouldin (less is better) and Calinski-Harabasz (more is better).
 
-    With --labels also how far clusters agree with classes: accuracy (with the best matching of
-    clusters and classes), nmi (normalised mutual information), ari (adjusted Rand index) and
-    purity. They leave out rows of class -1 and those that the model skips, and take another pass.
+    With --labels also how far clusters agree with classes: accuracy (with the best matching), nmi
+    (normalised mutual information), ari (adjusted Rand index) and purity. They leave out rows of
+    class -1 and those that the model skips.
     """
     from largek_dask.data.sources import read_integers
     from largek_dask.estimators.scores import check_integers

@@ -49,20 +49,18 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
 @click.option(
     "--out",
     metavar="FILE",
-    help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN's name with "
-    "-report.html]",
+    help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
 )
 @click.option(
     "--charts",
     is_flag=True,
-    help="Only charts that can be zoomed: objective, gain, rows a second, memory, work, sizes.  "
-    "[RUN's name with .html]",
+    help="Only the charts, which can be zoomed.  [RUN.html]",
 )
 @click.option(
     "--data",
     "rows",
     metavar="DATA",
-    help="The rows to show.  [those of the fit, if they can still be read where they were]",
+    help="The rows to show.  [those of the fit]",
 )
 @option_weight
 @click.option(
@@ -76,24 +74,22 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     "--clusters",
     callback=_clusters,
     metavar="J,J,…",
-    help="Clusters whose nearest and farthest rows are shown.  [six, from the largest to the "
-    "smallest]",
+    help="Clusters whose nearest and farthest rows are shown.  [six of all sizes]",
 )
 @click.option(
     "--image",
     metavar="HxW[x3]",
-    help="Rows are pictures of this height and width, x3 with colours: show them so.",
+    help="Show rows as pictures of this height and width, x3 with colours.",
 )
 @click.option(
     "--names",
     metavar="NAMES",
-    help="What rows are called: a text file with one name a line, or a .npy file of texts.",
+    help="Names of rows: a text file with one per line, or a .npy file of texts.",
 )
 @click.option(
     "--every",
     metavar="TIME",
-    help="Write the page again after each TIME, such as 30s, until the fit has ended; a browser "
-    "that shows it reloads it.",
+    help="Write the page again after each TIME, such as 30s, until the fit has ended.",
 )
 @option_force
 @option_scheduler
@@ -112,12 +108,11 @@ def report(
     """Write a page about a fit: cost, sizes, centres, rows, scores.
 
     RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
-    and loads nothing: what was fitted, cost against time, cluster sizes, a picture of the centres,
-    the rows nearest to some centres and farthest from them, scores, warnings. Without rows it shows
-    what the model knows. Of a fit that still runs it shows the last checkpoint.
+    and loads nothing. Without rows it shows what the model knows; of a fit that still runs, the
+    last checkpoint. A browser that shows it reloads it with --every.
 
-    With --charts, or --out FILE.png, it draws what the page of a job shows, also of a job that has
-    no checkpoint yet.
+    With --charts, or --out FILE.png, it draws the objective, gain, rows a second, memory, work and
+    cluster sizes, also of a fit that has no checkpoint yet.
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder

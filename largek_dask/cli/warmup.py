@@ -27,7 +27,7 @@ __all__ = ["warmup"]
     "n_clusters",
     type=click.IntRange(min=1),
     metavar="K",
-    help="The most clusters that fits are going to have: from 1,536 on, some more kernels.",
+    help="The most clusters that fits will have: more kernels from 1,536 on.",
 )
 @click.option(
     "--processes",
