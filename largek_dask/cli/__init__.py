@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import click
 
-from largek_dask.cli.cluster import cluster as cluster_command
+from largek_dask.cli import (
+    cluster,
+    demo,
+    doctor,
+    elbow,
+    fit,
+    ingest,
+    jobs,
+    predict,
+    report,
+    warmup,
+)
 from largek_dask.cli.common import Group
-from largek_dask.cli.coreset import coreset as coreset_command
-from largek_dask.cli.crew import workers as workers_command
-from largek_dask.cli.delete import delete as delete_command
-from largek_dask.cli.demo import demo as demo_command
-from largek_dask.cli.doctor import doctor as doctor_command
-from largek_dask.cli.elbow import elbow as elbow_command
-from largek_dask.cli.fit import fit as fit_command
-from largek_dask.cli.ingest import ingest as ingest_command
-from largek_dask.cli.jobs import cancel as cancel_command
-from largek_dask.cli.jobs import jobs as jobs_command
-from largek_dask.cli.jobs import logs as logs_command
-from largek_dask.cli.jobs import result as result_command
-from largek_dask.cli.jobs import submit as submit_command
-from largek_dask.cli.jobs import watch as watch_command
-from largek_dask.cli.path import path as path_command
-from largek_dask.cli.plot import plot as plot_command
-from largek_dask.cli.predict import predict as predict_command
-from largek_dask.cli.predict import score as score_command
-from largek_dask.cli.report import report as report_command
-from largek_dask.cli.warmup import warmup as warmup_command
 from largek_dask.version import __version__
 
 __all__ = ["main"]
@@ -51,26 +42,18 @@ def main() -> None:
 
 main.add_sections(
     {
-        "Begin": (demo_command, doctor_command, warmup_command),
-        "Data": (ingest_command, coreset_command),
-        "Fits": (
-            fit_command,
-            predict_command,
-            score_command,
-            plot_command,
-            report_command,
-            path_command,
-            elbow_command,
-        ),
+        "Begin": (demo.demo, doctor.doctor, warmup.warmup),
+        "Data": (ingest.ingest, ingest.coreset),
+        "Fits": (fit.fit, predict.predict, predict.score, report.report, elbow.elbow),
         "Jobs": (
-            submit_command,
-            jobs_command,
-            watch_command,
-            cancel_command,
-            logs_command,
-            result_command,
-            delete_command,
+            jobs.submit,
+            jobs.jobs,
+            jobs.watch,
+            jobs.cancel,
+            jobs.logs,
+            jobs.result,
+            jobs.delete,
         ),
-        "Cluster": (workers_command, cluster_command),
+        "Cluster": (jobs.workers, cluster.cluster),
     }
 )

@@ -23,7 +23,7 @@ DAYS = 3650
 LEAST = timedelta(days=30)
 """A submit replaces certificates that expire sooner."""
 INSECURE = (
-    "or give --insecure: no TLS, so whoever has an account on the network of the nodes can run "
+    "or give --insecure: no TLS, so everybody with an account on the network of the nodes can run "
     "code as you"
 )
 # Not the machine's openssl.cnf, which may add extensions.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from largek_dask.cli.common import Command, CommandGroup, Group, emit
+from largek_dask.cli.common import Command, Group, echo, emit, options, typed, wants_json
 
 if TYPE_CHECKING:
-    from largek_dask.cli.slurm import Layout, QueuedJob
+    from largek_dask.cli.slurm import QueuedJob
 
 __all__ = ["cluster"]
 
@@ -72,6 +70,12 @@ def idle(value: str) -> int | None:
     return None if value == "never" else seconds(value, least=1)
 
 
+def last_or_number(value: str) -> int:
+    """Return a number of workers, or 0 for "last"."""
+    return 0 if value == "last" else int(COUNT(value))
+
+
+COUNT = click.IntRange(min=1)
 NAME = matching(r"[\w./+@%:,=-]+", "use letters, digits and . _ / + @ : , = - only")
 FOLDER = matching(
     r"/[\w./+@%:=-]*", "give an absolute path of letters, digits and . _ / + @ : = - only"
@@ -93,194 +97,175 @@ HOST = matching(
 )
 
 
-@click.group(cls=Group, short_help="Run a scheduler and its workers at a SLURM site.")
+@click.group(cls=Group)
 def cluster() -> None:
-    """Run a scheduler with jobs, and its workers, on machines of a site."""
+    """Run a scheduler and its workers at a site."""
 
 
-def _home(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(name: str, kind: Any, metavar: str, default: str | None, help: str) -> Any:
     return click.option(
-        "--home",
-        type=FOLDER,
-        metavar="DIR",
-        required=required,
-        callback=lambda _context, _option, value: value and (value.rstrip("/") or value),
-        help="Folder of yours that all nodes see, for jobs, logs and compiled kernels. An absolute "
-        "path.",
+        f"--{name}", type=kind, metavar=metavar, default=default, show_default=True, help=help
     )
 
 
-def _layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``Layout``."""
-    count = click.IntRange(min=1)
-    options: list[tuple[str, Any, str, str | None, str]] = [
-        ("workers", count, "N", "16", "Workers in all."),
-        ("cpus", count, "N", "8", "Threads of a worker."),
-        ("mem", size, "SIZE", "64G", "Memory of a worker."),
-        ("time", seconds, "TIME", "12h",
-         "Limit of each job of SLURM, such as 12h; all are queued again after it."),
-        ("partition", NAME, "P", None, "Partition; by default that of the site."),
-        ("scheduler-partition", NAME, "P", None, "Another partition for the scheduler."),
-        ("account", NAME, "A", None, "Account that is charged."),
-        ("qos", NAME, "Q", None, "Quality of service."),
-        ("workers-per-node", count, "N", "1", "Workers in one job."),
-        ("scheduler-mem", size, "SIZE", "8G",
-         "Memory of the scheduler: 4 GB, and two models of each job that runs."),
-        ("scheduler-cpus", count, "N", "2",
-         "Threads of the scheduler, which computes the first steps of a fit: `largek fit --plan` "
-         "says how long they take."),
-        ("idle", idle, "TIME", "20m",
-         'Workers end after this time without a job, and start again with the next one; "never": '
-         "they stay."),
-        ("dashboard-address", ADDRESS, "[HOST]:PORT", "127.0.0.1:0",
-         "Address of the dashboard, which has no login; :8787 opens it to all who reach the node."),
-        ("interface", NAME, "NAME", None, "Network interface of the nodes, such as ib0."),
-        ("scratch", FOLDER, "DIR", None,
-         "Folder on a node's own disk.  [default: SLURM_TMPDIR, TMPDIR or /tmp there]"),
-        ("setup", None, "LINE", None,
-         'A line of shell before Python is started, such as "module load python"; for more there '
-         "is HOME/site.env."),
-    ]  # fmt: skip
-    added = [
-        click.option(
-            f"--{name}", type=kind, metavar=metavar, default=default, show_default=True, help=text
-        )
-        for name, kind, metavar, default, text in options
-    ]
-    added += [
-        click.option(
-            "--insecure",
-            is_flag=True,
-            help="Without TLS: whoever has an account on the network of the nodes can run code as "
-            "you.",
-        ),
-        click.option(
-            "--sbatch",
-            type=SBATCH,
-            multiple=True,
-            metavar="OPTION",
-            help="One more option of sbatch, such as --constraint=icelake; may be repeated.",
-        ),
-    ]
-    for option in reversed(added):
-        command = option(command)
-    return command
+layout = options(
+    _option("workers", COUNT, "N", "16", "Workers in all."),
+    _option("cpus", COUNT, "N", "8", "Threads of a worker."),
+    _option("mem", size, "SIZE", "64G", "Memory of a worker."),
+    _option("time", seconds, "TIME", "12h",
+            "Limit of each job of SLURM, such as 12h; all are queued again after it."),
+    _option("partition", NAME, "P", None, "Partition; by default that of the site."),
+    _option("scheduler-partition", NAME, "P", None, "Another partition for the scheduler."),
+    _option("account", NAME, "A", None, "Account that is charged."),
+    _option("qos", NAME, "Q", None, "Quality of service."),
+    _option("workers-per-node", COUNT, "N", "1", "Workers in one job."),
+    _option("scheduler-mem", size, "SIZE", "8G",
+            "Memory of the scheduler: 4 GB, and two models of each job that runs."),
+    _option("scheduler-cpus", COUNT, "N", "2",
+            "Threads of the scheduler, which computes the first steps of a fit."),
+    _option("idle", idle, "TIME", "20m",
+            'Workers end after this time without a job until the next one; "never": they stay.'),
+    _option("dashboard-address", ADDRESS, "[HOST]:PORT", "127.0.0.1:0",
+            "Address of the dashboard, which has no login; :8787 opens it to everybody."),
+    _option("interface", NAME, "NAME", None, "Network interface of the nodes, such as ib0."),
+    _option("scratch", FOLDER, "DIR", None,
+            "Folder on a node's own disk.  [default: SLURM_TMPDIR, TMPDIR or /tmp there]"),
+    _option("setup", None, "LINE", None,
+            'A line of shell before Python, such as "module load python"; see HOME/site.env.'),
+    click.option("--insecure", is_flag=True,
+                 help="Without TLS: everybody on the network of the nodes can run code as you."),
+    click.option("--sbatch", type=SBATCH, multiple=True, metavar="OPTION",
+                 help="One more option of sbatch, such as --constraint=icelake; may be repeated."),
+)  # fmt: skip
+"""Options of the files."""
 
 
-@cluster.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    short_help="Jobs of SLURM: write them, submit them.",
+@cluster.command(
+    cls=Command,
     example="largek cluster slurm --home /shared/me/largek --workers 16 --cpus 8 --mem 64G "
     "--time 12h --submit",
 )
-@_home(required=False)
-@_layout_options
-@click.option("--out", metavar="DIR", help="Write the files there, to be changed and submitted.")
+@click.option(
+    "--home",
+    type=FOLDER,
+    metavar="DIR",
+    callback=lambda _context, _option, value: value and (value.rstrip("/") or value),
+    help="Folder of yours that all nodes see, for jobs, logs and kernels: an absolute path.",
+)
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
+@click.option("--out", metavar="DIR", help="Write the files there, to be changed and submitted.")
 @click.option("--print", "only_print", is_flag=True, help="Print the files.")
-@click.pass_context
+@click.option(
+    "--scale",
+    type=last_or_number,
+    is_flag=False,
+    flag_value="last",
+    metavar="[N]",
+    help="Submit or cancel workers until there are N in all; by default as many as last time.",
+)
+@click.option(
+    "--stop",
+    is_flag=True,
+    help="Cancel scheduler and workers once jobs have checkpoints; --submit resumes them.",
+)
+@layout
 def slurm(
-    context: click.Context,
-    /,
     home: str | None,
-    out: str | None,
     submit: bool,
+    out: str | None,
     only_print: bool,
-    as_json: bool,
+    scale: int | None,
+    stop: bool,
     **given: Any,
 ) -> None:
-    """Have SLURM run a scheduler with jobs and its workers, for days, whatever is preempted.
+    """Have SLURM run a scheduler with jobs and its workers.
 
-    Both are queued again by SLURM when they are preempted or reach their time limit; jobs go on
-    from their last checkpoints, with the same bits.
+    They run for days, whatever is preempted: SLURM queues both again when they are preempted or
+    reach their time limit, and jobs go on from their last checkpoints, with the same bits.
+
+    Given only --home, it lists the jobs of that folder in SLURM, and shows where its scheduler is.
     """
-    from largek_dask.cli.slurm import Layout
+    from largek_dask.cli.slurm import Slurm, check_home, render, write
 
-    if context.invoked_subcommand is not None:
-        defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        if any(context.get_parameter_source(name) not in defaults for name in context.params):
-            raise click.UsageError(f"write options behind {context.invoked_subcommand}")
-        return
-    if (out is not None) + submit + only_print != 1:
-        raise click.UsageError("give one of --submit, --out DIR and --print")
+    actions = {"submit", "out", "only_print", "scale", "stop"} & set(typed())
+    if len(actions) > 1:
+        raise click.UsageError("give one of --submit, --out DIR, --print, --scale [N] and --stop")
     if home is None and not only_print:
         raise click.UsageError("give --home DIR, a folder that all nodes see")
+    if not actions & {"submit", "out", "only_print"} and (wrong := set(typed()) & set(given)):
+        name = min(wrong).replace("_", "-")
+        raise click.UsageError(f"--{name} is for --submit, --out DIR or --print")
     if given["workers"] % given["workers_per_node"]:
         raise click.UsageError("--workers has to be a multiple of --workers-per-node")
-    layout = Layout(home=home or PLACEHOLDER, **given)
+    files = {"home": home or PLACEHOLDER, **given}
     if only_print:
-        files = layout.render()
-        lines = [f"### {name}\n{text}" for name, text in files.items()]
-        _echo({"files": files}, lines, as_json)
-    elif out is not None:
-        _write(layout, out, as_json)
+        texts = render(files)
+        echo({"files": texts}, [f"### {name}\n{text}" for name, text in texts.items()])
+        return
+    assert home is not None
+    if out is not None:
+        check_home(home)
+        folder = NAME(str(Path(out).absolute()))
+        _secure(files)
+        written = write(files, folder)
+        sbatch = f"sbatch {folder}/scheduler.sbatch && sbatch {folder}/workers.sbatch"
+        submission = f"Submit: mkdir -p {home}/logs && {sbatch}"
+        echo({"files": written}, [*(f"Wrote {path}" for path in written), submission])
+    elif submit:
+        _submit(files)
+    elif scale is not None:
+        queue = Slurm(home)
+        before, changed = queue.scale(scale)
+        after = sum(not job.is_scheduler for job in queue.jobs())
+        line = f"Jobs of workers: {before} before, {after} now."
+        echo({"before": before, "after": after, "changed": changed}, [line])
+    elif stop:
+        stopped = Slurm(home).stop()
+        line = (
+            f"Cancelled: {', '.join(stopped)}." if stopped else "SLURM has no jobs of this folder."
+        )
+        echo({"cancelled": stopped}, [line])
     else:
-        _submit(layout, as_json)
+        _show(home)
 
 
-def _write(layout: Layout, out: str, as_json: bool) -> None:
-    from largek_dask.cli.slurm import check_home
-
-    check_home(layout.home)
-    folder = NAME(str(Path(out).absolute()))
-    _secure(layout)
-    written = layout.write(folder)
-    lines = [
-        *(f"Wrote {path}" for path in written),
-        f"Submit: mkdir -p {layout.home}/logs && sbatch {folder}/scheduler.sbatch && "
-        f"sbatch {folder}/workers.sbatch",
-    ]
-    _echo({"files": written}, lines, as_json)
-
-
-def _submit(layout: Layout, as_json: bool) -> None:
+def _submit(files: dict[str, Any]) -> None:
     from largek_dask.cli.slurm import Slurm, check_home, preemption_warning
 
-    check_home(layout.home)
-    slurm = Slurm(layout.home)
+    home = files["home"]
+    check_home(home)
+    slurm = Slurm(home)
     slurm.check_empty()
-    _secure(layout)
-    if not layout.scheduler_partition and (warning := preemption_warning(layout.partition)):
+    _secure(files)
+    if not files["scheduler_partition"] and (warning := preemption_warning(files["partition"])):
         click.echo(f"Warning: {warning}.", err=True)
-    scheduler, workers = slurm.submit(layout)
-    connect = f"{layout.home}/jobs/scheduler.json"
+    scheduler, workers = slurm.submit(files)
+    connect = f"{home}/jobs/scheduler.json"
+    n_jobs = files["workers"] // files["workers_per_node"]
     lines = [
-        f"Scheduler: job {scheduler}. Workers: job {workers}, an array of {layout.tasks}.",
+        f"Scheduler: job {scheduler}. Workers: job {workers}, an array of {n_jobs}.",
         f'In Python: lk.connect("{connect}")',
         f"In a shell: export DASK_SCHEDULER_ADDRESS={connect}",
     ]
-    _echo({"scheduler": scheduler, "workers": workers, "connect": connect}, lines, as_json)
+    echo({"scheduler": scheduler, "workers": workers, "connect": connect}, lines)
 
 
-def _secure(layout: Layout) -> None:
+def _secure(files: dict[str, Any]) -> None:
     """Provide certificates, or warn that there are none."""
     from largek_dask.cli.certificates import provide
 
-    if layout.insecure:
-        message: str | None = (
-            "Warning: --insecure: no TLS, and Dask asks for no password. Whoever has an account "
-            "on the network of the nodes can run code as you"
-        )
-    else:
-        message = provide(layout.home)
+    message: str | None = (
+        "Warning: --insecure: no TLS, and Dask asks for no password. Everybody with an account on "
+        "the network of the nodes can run code as you"
+    )
+    if not files["insecure"]:
+        message = provide(files["home"])
     if message:
         click.echo(f"{message}.", err=True)
 
 
-def _echo(payload: dict[str, Any], lines: list[str], as_json: bool) -> None:
-    """Print JSON, or lines to be copied, which no terminal may wrap."""
-    click.echo(json.dumps(payload) if as_json else "\n".join(lines))
-
-
-@slurm.command(
-    cls=Command,
-    short_help="List the jobs in SLURM, and show where the scheduler is.",
-    example="largek cluster slurm status --home /shared/me/largek",
-)
-@_home(required=True)
-def status(home: str, as_json: bool) -> None:
-    """List the jobs of a folder in SLURM, and show where its scheduler is."""
+def _show(home: str) -> None:
+    """List the jobs of a folder, and show where its scheduler is."""
     from largek_dask.cli.slurm import Slurm, table
 
     jobs = Slurm(home).jobs()
@@ -289,8 +274,8 @@ def status(home: str, as_json: bool) -> None:
     address = where["scheduler"]
     notes = [f"Scheduler: {address} since {where['since']}" if address else str(where["why"])]
     payload = {"jobs": [vars(job) for job in jobs], **where, "tunnel": tunnel}
-    emit(payload, as_json, lambda: table(jobs, notes))
-    if where["dashboard"] is not None and not as_json:
+    emit(payload, lambda: table(jobs, notes))
+    if where["dashboard"] is not None and not wants_json():
         # To be copied, so no terminal may wrap it.
         first = f"{tunnel}   # then open " if tunnel else ""
         click.echo(f"Dashboard: {first}{where['dashboard']}")
@@ -323,48 +308,8 @@ def _tunnel(dashboard: str | None, jobs: list[QueuedJob]) -> str | None:
     return f"ssh -N -L {page.port}:{page.hostname}:{page.port} {node}"
 
 
-@slurm.command(
-    cls=Command,
-    short_help="Cancel the scheduler and all workers.",
-    example="largek cluster slurm stop --home /shared/me/largek",
-)
-@_home(required=True)
-def stop(home: str, as_json: bool) -> None:
-    """Cancel the scheduler, wait for the checkpoints of its jobs, and cancel its workers.
-
-    Jobs resume after the next --submit.
-    """
-    from largek_dask.cli.slurm import Slurm
-
-    stopped = Slurm(home).stop()
-    line = f"Cancelled: {', '.join(stopped)}." if stopped else "SLURM has no jobs of this folder."
-    emit({"cancelled": stopped}, as_json, lambda: line)
-
-
-@slurm.command(
-    cls=Command,
-    short_help="Change the number of workers.",
-    example="largek cluster slurm scale 32 --home /shared/me/largek",
-)
-@click.argument("workers", metavar="[N]", required=False, type=click.IntRange(min=1))
-@_home(required=True)
-def scale(workers: int | None, home: str, as_json: bool) -> None:
-    """Submit more workers, or cancel the newest, until there are N in all.
-
-    Without N, restore the last number: some may have ended for lack of a job.
-    """
-    from largek_dask.cli.slurm import Slurm
-
-    slurm = Slurm(home)
-    before, changed = slurm.scale(workers)
-    after = sum(not job.is_scheduler for job in slurm.jobs())
-    line = f"Jobs of workers: {before} before, {after} now."
-    emit({"before": before, "after": after, "changed": changed}, as_json, lambda: line)
-
-
 @cluster.command(
     cls=Command,
-    short_help="Make certificates for TLS, of one authority.",
     example="largek cluster certificates scheduler,10.0.0.1 node1,10.0.0.11 alice",
 )
 @click.argument("hosts", metavar="HOST[,NAME...]...", nargs=-1, required=True, type=HOST)
@@ -381,16 +326,15 @@ def scale(workers: int | None, home: str, as_json: bool) -> None:
     "--days", type=click.IntRange(1, 99_999), default=365, show_default=True, help="Validity."
 )
 @click.option("--renew", is_flag=True, help="Replace certificates; the authority stays.")
-def certificates(
-    hosts: tuple[str, ...], out: str, at: str, days: int, renew: bool, as_json: bool
-) -> None:
-    """Make an authority, once, and a folder for each HOST with the files to copy there.
+def certificates(hosts: tuple[str, ...], out: str, at: str, days: int, renew: bool) -> None:
+    """Make certificates for TLS, of one authority.
 
-    NAMEs are further names and addresses of that host. A HOST may be a person, too. The authority,
-    ca.pem and ca.key in DIR, is valid for ten years; its key stays here.
+    Makes the authority, once, and a folder for each HOST with the files to copy there. NAMEs are
+    further names and addresses of that host. A HOST may be a person, too. The authority, ca.pem and
+    ca.key in DIR, is valid for ten years; its key stays here.
     """
     from largek_dask.cli.certificates import make
 
     lines = make(Path(out), [host.split(",") for host in hosts], at, days, renew)
     folders = [str(Path(out, host.partition(",")[0])) for host in hosts]
-    _echo({"authority": str(Path(out, "ca.pem")), "folders": folders}, lines, as_json)
+    echo({"authority": str(Path(out, "ca.pem")), "folders": folders}, lines)

@@ -1,4 +1,4 @@
-"""What all commands share: options, exit codes, output for people and for machines."""
+"""Options, output and exit codes that commands share."""
 
 from __future__ import annotations
 
@@ -7,50 +7,59 @@ import sys
 import traceback
 import warnings
 from ast import literal_eval
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import reduce, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.data.missing_chunks import Missing
+    from largek_dask.data.rows import Rows
     from largek_dask.driver.storage import Folder
 
 __all__ = [
     "CANCELLED",
     "FAILED",
-    "OUT_OF_SIGHT",
     "Command",
-    "CommandGroup",
     "Group",
+    "Source",
+    "columns_table",
+    "command",
     "connected",
+    "echo",
     "emit",
     "key_values",
     "model_in",
-    "named_after",
+    "new_file",
     "one_line",
-    "option_away",
+    "option_force",
     "option_scheduler",
-    "option_service",
     "option_source",
     "option_storage",
+    "option_threads",
+    "option_weight",
+    "options",
     "output",
     "parse_settings",
-    "service_option",
+    "typed",
+    "wants_json",
 ]
 
 FAILED = 1
 CANCELLED = 3
-OUT_OF_SIGHT = 4
-"""The job goes on or not: nobody answers who could tell."""
 
-_DEBUG = "largek.debug"
+Decorated = Callable[..., Any]
+Decorator = Callable[[Decorated], Decorated]
 
 
 class Group(click.Group):
-    """Print what a command raises as one line on stderr, and end with an exit code."""
+    """A group that prints an exception as one line on stderr and ends with an exit code."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
     """Commands by the heading they have in the help; commands of no section have "Commands"."""
@@ -74,13 +83,9 @@ class Group(click.Group):
         width = max(map(len, self.commands))
         room = formatter.width - 6 - width
         for heading, commands in self.sections.items():
+            rows = [(f"{one.name:{width}}", one.get_short_help_str(room)) for one in commands]
             with formatter.section(heading):
-                formatter.write_dl(
-                    [
-                        (f"{command.name:{width}}", command.get_short_help_str(room))
-                        for command in commands
-                    ]
-                )
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; see the module's exit codes."""
@@ -94,44 +99,17 @@ class Group(click.Group):
                 click.echo("Cancelled.", err=True)
                 ctx.exit(CANCELLED)
             except Exception as error:
-                if ctx.meta.get(_DEBUG):
+                if ctx.meta.get("debug"):
                     traceback.print_exc(file=sys.stderr)
                 click.echo(f"Error: {one_line(error)}", err=True)
                 ctx.exit(FAILED)
 
 
-class _WithExample(click.Command):
-    """``--json``, ``--debug`` and an example in the help."""
-
-    def __init__(
-        self,
-        *args: Any,
-        example: str,
-        json_help: str = "Print one JSON object and nothing else.",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.example = example
-        self.params += [
-            click.Option(["--json", "as_json"], is_flag=True, help=json_help),
-            click.Option(
-                ["--debug"],
-                is_flag=True,
-                expose_value=False,
-                is_eager=True,
-                callback=_remember_debug,
-                help="Print the traceback when something fails.",
-            ),
-        ]
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The example, as it is typed."""
-        with formatter.section("Example"):
-            for line in self.example.strip().splitlines():
-                formatter.write(f"  {line.strip()}\n")
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {message}", err=True)
 
 
-class Command(_WithExample):
+class Command(click.Command):
     """A command with ``--json``, ``--debug`` and an example in its help.
 
     Parameters
@@ -142,17 +120,56 @@ class Command(_WithExample):
         What ``--json`` prints.
     """
 
+    def __init__(
+        self,
+        *args: Any,
+        example: str,
+        json_help: str = "Print one JSON object and nothing else.",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.example = example
+        debug_help = "Print the traceback when something fails."
+        for name, text in (("json", json_help), ("debug", debug_help)):
+            flag = click.Option(
+                [f"--{name}"], is_flag=True, is_eager=True, help=text,
+                expose_value=False, callback=_remember,
+            )  # fmt: skip
+            self.params.append(flag)
 
-class CommandGroup(_WithExample, Group):
-    """A command with all that :class:`Command` has, and with commands of its own."""
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example as it is typed."""
+        with formatter.section("Example"):
+            for line in self.example.splitlines():
+                formatter.write(f"  {line}\n")
 
 
-def _remember_debug(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
-    ctx.meta[_DEBUG] = value
+def _remember(ctx: click.Context, option: click.Parameter, value: bool) -> None:
+    assert option.name is not None
+    ctx.meta[option.name] = value
+
+
+def command(example: str, **more: Any) -> Callable[[Decorated], click.Command]:
+    """Return the decorator of a :class:`Command`; the first sentence of its help is its summary."""
+    return click.command(cls=Command, example=example, **more)
+
+
+def wants_json() -> bool:
+    """Return whether the command that runs has ``--json``."""
+    return bool(click.get_current_context().meta.get("json"))
+
+
+def typed() -> dict[str, Any]:
+    """Return the parameters of the command that runs that are on its command line, by name."""
+    ctx, line = click.get_current_context(), ParameterSource.COMMANDLINE
+    return {n: value for n, value in ctx.params.items() if ctx.get_parameter_source(n) is line}
+
+
+# --- output -----------------------------------------------------------------------------------
 
 
 def one_line(error: BaseException) -> str:
-    """An error as it is printed."""
+    """Return an error as it is printed."""
     from largek_dask.errors import LargekError
 
     text = " ".join(str(error).split()) or type(error).__name__
@@ -161,51 +178,86 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"Warning: {message}", err=True)
-
-
-def emit(payload: Mapping[str, Any], as_json: bool, table: Callable[[], Any]) -> None:
-    """Print ``payload`` as JSON, or what ``table()`` makes, with rich."""
-    if as_json:
+def emit(payload: Mapping[str, Any], table: Callable[[], Any]) -> None:
+    """Print a payload as JSON, or the object of rich or mapping that ``table()`` returns."""
+    if wants_json():
         click.echo(json.dumps(payload, default=_plain, allow_nan=False))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(table())
+    shown = table()
+    Console(highlight=False).print(
+        key_values(shown.items()) if isinstance(shown, Mapping) else shown
+    )
+
+
+def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Print a payload as JSON, or lines to be copied, which no terminal may wrap."""
+    click.echo(json.dumps(payload) if wants_json() else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """What json does not know: numpy scalars and arrays, paths."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return str(value)
+    """Return numpy scalars and arrays as json knows them, and all else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def key_values(pairs: Mapping[str, Any], title: str | None = None) -> Any:
-    """A two-column rich table; a string is shown as it is, an object of rich as rich does."""
+def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
+    """Return a rich table of two columns; a string is shown as it is."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     # Without blanks at its edges, so that a digest has its line on 80 columns.
-    table = Table(
-        title=title,
-        box=SIMPLE_HEAD,
-        show_header=False,
-        title_justify="left",
-        show_edge=False,
-        pad_edge=False,
-    )
+    table = Table(box=SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in pairs.items():
+    for name, value in pairs:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
 
 
+def columns_table(
+    columns: Mapping[str, int],
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    *,
+    right: Sequence[str] = (),
+    least: Mapping[str, int] | None = None,
+    **more: Any,
+) -> Any:
+    """Return rows as a rich table that fits the terminal, with notes below.
+
+    Parameters
+    ----------
+    columns : mapping
+        Rank of each column among those left out of a narrow terminal: the highest goes first, and
+        0 stays.
+    right : sequence of str
+        Columns set flush right.
+    least : mapping, optional
+        Columns whose texts may be shortened, and to which width.
+    """
+    from rich.console import Group as Lines
+    from rich.text import Text
+
+    from largek_dask.observe.tables import Column, Fitting
+
+    found = [
+        Column(name, rank, (least or {}).get(name), name in right) for name, rank in columns.items()
+    ]
+    return Lines(Fitting(found, rows, **more), *map(Text, notes))
+
+
+# --- options ----------------------------------------------------------------------------------
+
+
+def options(*added: Decorator) -> Decorator:
+    """Return one decorator that adds options in this order."""
+    return lambda function: reduce(lambda found, option: option(found), reversed(added), function)
+
+
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """``("batch_rows=4096", "votes=all")`` as keyword arguments.
+    """Return ``("batch_rows=4096", "votes=all")`` as keyword arguments.
 
     A value is read as a Python literal where it is one (true, false and none in any case), else
     as text.
@@ -226,78 +278,76 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def option_scheduler(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--scheduler ADDR``."""
-    return click.option(
-        "--scheduler",
-        metavar="ADDR",
-        help="Address of a Dask scheduler (tcp://host:8786), or the scheduler.json in the store of "
-        "one with jobs (path or URL); without it, threads of this process.",
-    )(command)
+option_scheduler = click.option(
+    "--scheduler",
+    metavar="ADDR",
+    help="Address of a Dask scheduler, or its scheduler.json.  [threads of this process]",
+)
+option_storage = click.option(
+    "--storage-option",
+    "storage_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=lambda _ctx, _option, value: parse_settings(value) or None,
+    help="For fsspec, with URLs like the data's, e.g. anon=True; may be repeated.",
+)
+option_weight = click.option(
+    "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
+)
+option_threads = click.option(
+    "--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]"
+)
+option_force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
-def service_option(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--scheduler ADDR`` of a command that is about jobs; Dask's own variable may say it."""
-    return click.option(
-        "--scheduler",
-        metavar="ADDR",
-        required=required,
-        envvar="DASK_SCHEDULER_ADDRESS",
-        show_envvar=True,
-        help="Address of the scheduler that has the jobs (tcp://host:8786), or the scheduler.json "
-        "in its store (path or URL), which says where it is now.",
+class Source(NamedTuple):
+    """Options of reading data."""
+
+    component: str | None
+    missing: Missing
+    storage_options: dict[str, Any] | None
+
+    def open(self, data: str, sample_weight: str | None = None) -> Rows:
+        """Open a data set."""
+        from largek_dask.data.sources import open_rows
+
+        return open_rows(data, sample_weight=sample_weight, **self._asdict())
+
+
+def option_source(function: Decorated) -> Decorated:
+    """Add ``--component``, ``--missing`` and ``--storage-option``, passed as ``source``."""
+
+    @wraps(function)
+    def with_source(
+        *args: Any, component: Any, missing: Any, storage_options: Any, **kwargs: Any
+    ) -> Any:
+        return function(*args, source=Source(component, missing, storage_options), **kwargs)
+
+    add = options(
+        click.option(
+            "--component",
+            metavar="PATH",
+            help="The array inside a store of several (a Zarr or HDF5 group, AnnData, npz).",
+        ),
+        click.option(
+            "--missing",
+            type=click.Choice(["warn", "raise", "fill"]),
+            default="warn",
+            show_default=True,
+            help="With chunks that a Zarr store lacks: fill and warn, raise an error, or fill.",
+        ),
+        option_storage,
     )
+    return add(with_source)
 
 
-option_service = service_option(required=True)
-
-
-def option_away(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--away TIME`` of a command that follows a job."""
-    return click.option(
-        "--away",
-        metavar="TIME",
-        default="15m",
-        show_default=True,
-        help="How long the scheduler may be away, such as 90s or 2h; then the exit code is 4.",
-    )(command)
-
-
-def option_storage(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--storage-option name=value``, kept as a dictionary or None."""
-    return click.option(
-        "--storage-option",
-        "storage_options",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=lambda _ctx, _option, value: parse_settings(value) or None,
-        help="Passed to fsspec with URLs like the data's, or that of a scheduler.json, e.g. "
-        "anon=True; may be repeated.",
-    )(command)
-
-
-def option_source(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--component PATH`` and ``--missing warn|raise|fill``: what is read of the data, and how."""
-    component = click.option(
-        "--component",
-        metavar="PATH",
-        help="The array inside a store of several (a Zarr or HDF5 group, AnnData, npz).",
-    )
-    missing = click.option(
-        "--missing",
-        type=click.Choice(["warn", "raise", "fill"]),
-        default="warn",
-        show_default=True,
-        help="What becomes of chunks that a Zarr store lacks: its fill value, with a warning that "
-        "says how many; an error; or its fill value, uncounted.",
-    )
-    return component(missing(command))
+# --- places -----------------------------------------------------------------------------------
 
 
 def output(
     url: str, data: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """An output's absolute address, and its storage options: the data's if both lie alike.
+    """Return an output's absolute address, and the data's storage options if both lie alike.
 
     Absolute, because workers have other working directories.
     """
@@ -309,31 +359,34 @@ def output(
     return normalize(url), storage_options if same else None
 
 
+def new_file(name: str, force: bool) -> Path:
+    """Return the path of a file to write, unless it exists.
+
+    Raises
+    ------
+    OutputError
+        It exists.
+    """
+    from largek_dask.errors import OutputError
+
+    path = Path(name)
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists: choose another --out, or --force")
+    return path
+
+
 def model_in(folder: Folder) -> str | None:
-    """The address of the model of a job's folder, or of the folder if it is one; None: no model."""
+    """Return the address of the model of a job's folder, or of the folder if it is one, or None."""
     if folder.exists("model.zarr"):
         return f"{folder.url}/model.zarr"
     return folder.url if folder.exists("zarr.json") else None
-
-
-def named_after(folder: Folder, ending: str) -> str:
-    """Name of a file in the current folder that is made of a fit: its folder's, with an ending."""
-    return folder.url.rpartition("/")[2].removesuffix(".zarr") + ending
 
 
 @contextmanager
 def connected(
     scheduler: str | None, storage_options: Mapping[str, Any] | None = None
 ) -> Iterator[Client | None]:
-    """A client of the scheduler at this address, closed at the end; None without an address.
-
-    Parameters
-    ----------
-    scheduler : str, optional
-        Address, or the path or URL of a file that says it.
-    storage_options : mapping, optional
-        For that file.
-    """
+    """Connect to the scheduler at an address, or that a file names; None without an address."""
     if scheduler is None:
         yield None
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, key_values
+from largek_dask.cli.common import command, emit, wants_json
 from largek_dask.driver.words import human_seconds
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 MAX_ITER = 12
-"""Steps: more lower the cost by less than a thousandth, and the demo is to be short."""
-
+"""Steps: more lower the cost by less than a thousandth."""
 ROW = 8 * 8 * 3
 """Numbers of a patch."""
-
 FILES = {
     "data": "patches.zarr",
     "model": "model.zarr",
@@ -36,11 +34,7 @@ FILES = {
 }
 
 
-@click.command(
-    cls=Command,
-    short_help="Cluster patches of two photographs: all of it in one command.",
-    example="largek demo --out largek-demo",
-)
+@command("largek demo --out largek-demo")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -60,15 +54,16 @@ FILES = {
     help="Pixels between patches: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> None:
-    """Cluster the 8 × 8 colour patches of two photographs on a local Dask cluster.
+def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
+    """Cluster patches of two photographs: all of it in one command.
 
-    Cuts the photographs that scikit-learn ships into patches, stores them as Zarr, compiles
-    kernels, starts a cluster, learns a codebook, and rebuilds the photographs from it.
+    Cuts the photographs that scikit-learn ships into 8 × 8 colour patches, stores them as Zarr,
+    compiles kernels, starts a local Dask cluster, learns a codebook, and rebuilds the photographs
+    from it.
     """
 
     def say(text: str) -> None:
-        if not as_json:
+        if not wants_json():
             click.echo(text, err=True)
 
     begun = perf_counter()
@@ -107,7 +102,7 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
                 max_iter=MAX_ITER,
                 random_state=seed,
                 client=client,
-                verbose=0 if as_json else 1,
+                verbose=not wants_json(),
             ).fit(paths["data"])
             seconds_fit = perf_counter() - begun_fit
             model = km.model_
@@ -117,7 +112,7 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
             background.submit(client.close)
         say("5. drawing what the codewords make of the photographs")
         decibels, picture = draw(model, photographs, tables, km.labels_, stride, paths["picture"])
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "out": str(out),
         "n_rows": len(table),
         "n_features": table.shape[1],
@@ -132,13 +127,13 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int, as_json: bool) -> N
         "seconds": perf_counter() - begun,
         "files": {name: str(path) for name, path in paths.items() if path.exists()},
     }
-    emit(told, as_json, lambda: summary(told, picture))
+    emit(payload, lambda: summary(payload, picture))
     if km.stop_reason_ == "interrupted":
         raise KeyboardInterrupt
 
 
 def prepare_folder(out: Path) -> None:
-    """Make the folder; remove the files of an earlier demo and nothing else.
+    """Make the folder; remove files of an earlier demo and nothing else.
 
     Raises
     ------
@@ -151,13 +146,11 @@ def prepare_folder(out: Path) -> None:
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        there = {path.name for path in out.iterdir()}
-        if there and not there & set(FILES.values()):
-            raise OutputError(
-                f"{out} holds other things ({sorted(there)[0]!r}): choose another --out"
-            )
-        for name in there & set(FILES.values()):
-            path = out / name
+        there = sorted(out.iterdir())
+        earlier = [path for path in there if path.name in FILES.values()]
+        if there and not earlier:
+            raise OutputError(f"{out} holds other things ({there[0].name!r}): choose another --out")
+        for path in earlier:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -217,7 +210,7 @@ def draw(
     stride: int,
     path: Path,
 ) -> tuple[dict[str, float], str]:
-    """Rebuild the photographs and draw them beside the codewords.
+    """Draw the photographs as rebuilt from the codewords.
 
     Returns
     -------
@@ -249,27 +242,22 @@ def draw(
     return decibels, str(path)
 
 
-def summary(told: dict[str, Any], picture: str) -> Any:
-    """Where everything is and what to try next, as a rich table."""
-    out = told["out"]
-    quality = ", ".join(f"{name} {value:.1f} dB" for name, value in told["psnr"].items())
-    return key_values(
-        {
-            "rows": f"{told['n_rows']:,} × {told['n_features']}",
-            "clusters": f"{told['n_clusters']:,} after {told['n_iter']} steps "
-            f"({told['stop_reason']})",
-            "cost": f"{told['inertia']:.6g}",
-            "rebuilt (PSNR)": quality,
-            "time": f"{human_seconds(told['seconds'])}, of which compiling "
-            f"{human_seconds(told['seconds_compiling'])} and clustering "
-            f"{human_seconds(told['seconds_fit'])}",
-            "picture": picture,
-            "data": f"{out}/{FILES['data']}",
-            "model": f"{out}/{FILES['model']}",
-            "labels": f"{out}/{FILES['labels']}",
-            "try next": f"largek fit {out}/{FILES['data']} -k 1000 --out run",
-            "": f"largek predict {out}/{FILES['model']} {out}/{FILES['data']} --out labels.zarr",
-            " ": f"largek doctor --data {out}/{FILES['data']}",
-        },
-        title="largek demo",
-    )
+def summary(of: dict[str, Any], picture: str) -> dict[str, str]:
+    """Return the outcome, where it is, and what to try next."""
+    out, time = of["out"], {name: human_seconds(of[name]) for name in of if "seconds" in name}
+    data, model = f"{out}/{FILES['data']}", f"{out}/{FILES['model']}"
+    return {
+        "rows": f"{of['n_rows']:,} × {of['n_features']}",
+        "clusters": f"{of['n_clusters']:,} after {of['n_iter']} steps ({of['stop_reason']})",
+        "cost": f"{of['inertia']:.6g}",
+        "rebuilt (PSNR)": ", ".join(f"{name} {db:.1f} dB" for name, db in of["psnr"].items()),
+        "time": f"{time['seconds']}, of which compiling {time['seconds_compiling']} and "
+        f"clustering {time['seconds_fit']}",
+        "picture": picture,
+        "data": data,
+        "model": model,
+        "labels": f"{out}/{FILES['labels']}",
+        "try next": f"largek fit {data} -k 1000 --out run",
+        "": f"largek predict {model} {data} --out labels.zarr",
+        " ": f"largek doctor --data {data}",
+    }

@@ -8,20 +8,21 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
 from largek_dask.cli.common import (
     FAILED,
-    Command,
+    command,
     connected,
     emit,
+    key_values,
     one_line,
     option_scheduler,
     option_storage,
 )
+from largek_dask.driver.words import count_of, human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -45,40 +46,31 @@ SMALL_CHUNK, LARGE_CHUNK = 1 << 20, 256 << 20
 BUSY = 0.7
 """Fraction of its memory limit that a worker uses before any job."""
 DROP = "remove them, or skip them: KMeans(on_bad_rows='skip'), largek fit --on-bad-rows skip"
-MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "broken": "[bold red]broken[/]"}
+STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+Level = Literal["ok", "note", "broken"]
+"""``broken`` keeps something from working; ``note`` costs time or memory."""
+
+
+class Finding(NamedTuple):
     """The result of one check."""
 
     area: str
-    level: Literal["ok", "note", "broken"]
-    """``broken`` keeps something from working; ``note`` costs time or memory."""
+    level: Level
     text: str
     advice: str = ""
-    """What to do; empty if nothing is to be done."""
+    """Empty if nothing is to be done."""
 
 
-@click.command(
-    cls=Command,
-    short_help="Check this machine, a cluster or a data set, and say what to do.",
-    example="largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr",
-)
+@command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
 @option_scheduler
 @click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
-@click.pass_context
-def doctor(
-    ctx: click.Context,
-    scheduler: str | None,
-    data: str | None,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-) -> None:
-    """Check versions, threads and memory of this machine, a cluster and a data set.
+def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
+    """Check this machine, a cluster or a data set, and say what to do.
 
-    The exit code is 1 if something is broken.
+    Checks versions, threads, memory and storage. The exit code is 1 if something is broken.
     """
     from largek_dask.errors import LargekError
 
@@ -94,39 +86,31 @@ def doctor(
     if data is not None:
         found += check_data(data, storage_options)
     is_healthy = all(finding.level != "broken" for finding in found)
-    told = {"healthy": is_healthy, "findings": [asdict(finding) for finding in found]}
-    emit(told, as_json, lambda: _table(found))
+    payload = {"healthy": is_healthy, "findings": [finding._asdict() for finding in found]}
+    emit(payload, lambda: _table(found))
     if not is_healthy:
-        ctx.exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _table(findings: list[Finding]) -> Any:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    shown = Table(box=SIMPLE_HEAD)
-    shown.add_column("", no_wrap=True)
-    shown.add_column("what", style="cyan", no_wrap=True)
-    shown.add_column("finding, and what to do", overflow="fold")
-    previous = None
-    for finding in findings:
-        text = escape(finding.text)
-        if finding.advice:
-            text += f"\n[dim]→ {escape(finding.advice)}[/]"
-        area = "" if finding.area == previous else finding.area
-        shown.add_row(MARKS[finding.level], area, text)
-        previous = finding.area
+    rows, previous = [], ""
+    for area, level, text, advice in findings:
+        cell = Text.assemble((f"{level:8}", STYLES[level]), text)
+        if advice:
+            cell.append(f"\n→ {advice}", "dim")
+        rows.append(("" if area == previous else area, cell))
+        previous = area
     levels = [finding.level for finding in findings]
     n_broken, n_notes = levels.count("broken"), levels.count("note")
+    verdict = "[green]All is well.[/]"
     if n_broken:
         verdict = f"[bold red]{n_broken} broken[/], {n_notes} to improve."
     elif n_notes:
         verdict = f"[green]Nothing is broken[/]; {n_notes} to improve."
-    else:
-        verdict = "[green]All is well.[/]"
-    return Group(shown, verdict)
+    return Group(key_values(rows), "", verdict)
 
 
 # --- this machine ---------------------------------------------------------------------------------
@@ -137,9 +121,9 @@ def _versions() -> Iterator[Finding]:
 
     from largek_dask.version import __version__
 
-    told = [f"largek_dask {__version__}", f"Python {platform.python_version()}"]
-    told += [f"{name} {metadata.version(name)}" for name in PACKAGES]
-    yield Finding("versions", "ok", ", ".join(told))
+    found = [f"largek_dask {__version__}", f"Python {platform.python_version()}"]
+    found += [f"{name} {metadata.version(name)}" for name in PACKAGES]
+    yield Finding("versions", "ok", ", ".join(found))
     if absent := {e: name for e, name in EXTRAS.items() if util.find_spec(name) is None}:
         text = f"not installed: {', '.join(absent.values())}"
         advice = f"if you need them: pip install 'largek_dask[{','.join(absent)}]'"
@@ -153,11 +137,11 @@ def _threads() -> Iterator[Finding]:
     from largek_dask.kernels.code_cache import cache_folder, unsaved
     from largek_dask.kernels.jit import saves_code
     from largek_dask.kernels.tile import select_tile
+    from largek_dask.passes.local import available_cpus
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     tile = select_tile()
     text = (
-        f"{usable} of {os.cpu_count()} cores of {binding.get_host_cpu_name()} "
+        f"{available_cpus()} of {os.cpu_count()} cores of {binding.get_host_cpu_name()} "
         f"({platform.machine()}), kernels for vectors of {tile.lanes} numbers ({tile.name})"
     )
     if config.get("kernels.tile") != "auto":
@@ -175,19 +159,14 @@ def _threads() -> Iterator[Finding]:
         text = f"compiled kernels are not saved, every process compiles them again: {unsaved()}"
         yield Finding("threads", "note", text, "install a version of numba that is known")
     elif not os.access(existing, os.W_OK):
-        yield Finding(
-            "threads",
-            "note",
-            f"compiled kernels cannot be kept in {folder}: every process compiles them again",
-            "make it writable, or set DASK_LARGEK__KERNELS__CACHE_DIR to a folder that is",
-        )
+        text = f"compiled kernels cannot be kept in {folder}: every process compiles them again"
+        advice = "make it writable, or set DASK_LARGEK__KERNELS__CACHE_DIR to a folder that is"
+        yield Finding("threads", "note", text, advice)
 
 
 def _memory() -> Iterator[Finding]:
     import psutil
     from distributed.system import MEMORY_LIMIT
-
-    from largek_dask.driver.words import human_bytes
 
     available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
     text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
@@ -213,8 +192,6 @@ def _memory() -> Iterator[Finding]:
 
 def check_cluster(client: Client) -> Iterator[Finding]:
     """Check workers, their memory and scratch, and the versions of packages."""
-    from largek_dask.driver.words import human_bytes
-
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"
@@ -237,12 +214,9 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         # A worker of another version may not know the function: its version is reported.
         if not isinstance(found, Exception) and found[1] < LOW_DISK:
             folder, free = found
-            yield Finding(
-                "cluster",
-                "broken",
-                f"worker {address} has {human_bytes(free)} free for its scratch ({folder})",
-                "free some there, or start it with another --local-directory",
-            )
+            text = f"worker {address} has {human_bytes(free)} free for its scratch ({folder})"
+            advice = "free some there, or start it with another --local-directory"
+            yield Finding("cluster", "broken", text, advice)
     yield from compare_versions(client.get_versions(check=False, packages=list(COMPARED)))
 
 
@@ -274,13 +248,13 @@ def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
         if len(by_version) == 1 and not (package == "largek_dask" and "None" in by_version):
             continue
         is_same = False
-        told = "; ".join(
-            f"{'missing' if version == 'None' else version} at {', '.join(where)}"
-            for version, where in sorted(by_version.items())
+        where = "; ".join(
+            f"{'missing' if version == 'None' else version} at {', '.join(at)}"
+            for version, at in sorted(by_version.items())
         )
-        level: Literal["note", "broken"] = "broken" if package in MUST_AGREE else "note"
+        level: Level = "broken" if package in MUST_AGREE else "note"
         advice = f"install one version of {package} everywhere and restart those processes"
-        yield Finding("versions", level, f"{package} is not the same everywhere: {told}", advice)
+        yield Finding("versions", level, f"{package} is not the same everywhere: {where}", advice)
     if is_same:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
 
@@ -291,7 +265,6 @@ def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
 def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Check a data set by its metadata and its first chunk."""
     from largek_dask.data.sources import open_rows
-    from largek_dask.driver.words import human_bytes
     from largek_dask.errors import LargekError, warnings_heard_by
     from largek_dask.kernels.exact.statistics import compute_dtype
 
@@ -316,12 +289,9 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
         yield Finding("data", "broken", text, DROP)
     compute = compute_dtype(rows.dtype)
     if compute.itemsize == 8:
-        yield Finding(
-            "data",
-            "note",
-            f"{rows.dtype} is computed in {compute}: half the speed of float32",
-            "if float32 is precise enough, store that: largek ingest --dtype float32",
-        )
+        text = f"{rows.dtype} is computed in {compute}: half the speed of float32"
+        advice = "if float32 is precise enough, store that: largek ingest --dtype float32"
+        yield Finding("data", "note", text, advice)
     yield from _reading_memory(rows)
 
 
@@ -331,7 +301,6 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     from largek_dask import config
     from largek_dask.data.stores import open_node
     from largek_dask.data.zarr_rows import ZarrRows
-    from largek_dask.driver.words import count_of, human_bytes
 
     if not isinstance(rows, ZarrRows) or rows.location is None:
         yield Finding("data", "ok", f"read in {count_of(rows.n_chunks, 'chunk')}")
@@ -366,7 +335,6 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
 
     import numpy as np
 
-    from largek_dask.driver.words import human_bytes
     from largek_dask.errors import LargekError
     from largek_dask.kernels.rows import finite_rows
     from largek_dask.passes.chunks import name_bad_columns
@@ -383,18 +351,14 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
     bad = np.flatnonzero(~finite_rows(x))
     if len(bad):
         columns = name_bad_columns(rows, x[bad[0] : bad[0] + 1])
-        text = (
-            f"row {bad[0]} holds NaN or infinity ({columns}; "
-            f"{len(bad):,} such rows in the first chunk)"
-        )
+        more = f"{len(bad):,} such rows in the first chunk"
+        text = f"row {bad[0]} holds NaN or infinity ({columns}; {more})"
         yield Finding("data", "broken", text, DROP)
 
 
 def _reading_memory(rows: Rows) -> Iterator[Finding]:
     import numpy as np
     from distributed.system import MEMORY_LIMIT
-
-    from largek_dask.driver.words import human_bytes
 
     largest = int(np.diff(rows.chunk_table).max()) * rows.n_features * rows.dtype.itemsize
     need = 4 * largest

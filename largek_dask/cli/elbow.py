@@ -1,27 +1,54 @@
-"""``largek elbow``: how many clusters there are, by one run for the whole curve."""
+"""``largek elbow``: how many clusters data have, or a fit of every partition."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import Command, connected, emit, option_scheduler, option_storage
-from largek_dask.cli.path import shown
+from largek_dask.cli.common import (
+    columns_table,
+    command,
+    connected,
+    emit,
+    new_file,
+    option_force,
+    option_scheduler,
+    option_storage,
+    option_threads,
+    option_weight,
+    typed,
+    wants_json,
+)
+from largek_dask.cli.options import fit_option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from largek_dask.estimators.elbow import ElbowCurve
+    from largek_dask.model import PathModel
+    from largek_dask.model.suggest_k import SuggestedK
 
-__all__ = ["elbow"]
+__all__ = ["elbow", "path_picture"]
+
+CERTAIN = 1e-3
+"""Gap up to which a lower bound proves a partition the best one."""
+SHARED = {"data", "out", "force", "storage_options"}
+"""Parameters for data and models."""
 
 
-@click.command(
-    cls=Command,
-    short_help="How many clusters there are: the whole curve in one run.",
-    example="largek elbow rows.zarr -k 500 --out elbow.png",
-)
-@click.argument("data")
+def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str:
+    """Return ``--sample`` as `suggest_k` takes it."""
+    if value is None or value == "all":
+        return value or "auto"
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number of rows nor 'all'") from None
+
+
+@command("largek elbow rows.zarr -k 500 --out elbow.png")
+@click.argument("data", metavar="DATA_OR_MODEL")
 @click.option(
     "-k",
     "--k-max",
@@ -34,133 +61,181 @@ __all__ = ["elbow"]
 @click.option(
     "--sample",
     metavar="N|all",
-    callback=lambda _ctx, _option, value: rows_of(value),
+    callback=_sample,
     help="Rows to search, or 'all' to count all of them in the end.  [as many as K needs]",
 )
 @click.option("--out", metavar="PNG", help="Draw the curve there.")
-@click.option("--force", is_flag=True, help="Replace the picture if it exists.")
-@click.option("--sample-weight", metavar="URL", help="Weights of the rows, one number each.")
-@click.option("--normalize", type=click.Choice(["l2"]), help="Give every row unit length.")
-@click.option(
-    "--on-bad-rows",
-    type=click.Choice(["raise", "skip"]),
-    default="raise",
-    show_default=True,
-    help="What becomes of rows with NaN or infinity.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S")
-@click.option("--max-time", metavar="TIME", help="Seconds, or a time such as 90s or 30m.")
-@click.option("--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]")
+@option_force
+@option_weight
+@fit_option("normalize")
+@fit_option("on_bad_rows")
+@fit_option("seed")
+@fit_option("max_time")
+@option_threads
 @option_scheduler
 @option_storage
 def elbow(
     data: str,
     k_max: int,
-    sample: int | str,
     out: str | None,
     force: bool,
-    sample_weight: str | None,
-    normalize: Any,
-    on_bad_rows: Any,
     seed: int,
-    max_time: str | None,
     threads: int | None,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
-    as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Tell how many clusters DATA has, if that is clear, and draw the curve.
+    """Suggest how many clusters there are, from the whole curve.
 
-    Of each number of clusters the inertia (of a sample with its standard error); how far two halves
-    of the rows agree, as adjusted Rand index; and the inertia over the least that one Gaussian of
-    the same spectrum could have. Up to 50,000 rows and 100 clusters every number is looked at, else
-    up to 16, then 24, 32, 48, ..., and closely where the curve bends.
+    Lists for each number of clusters: the inertia; how far two halves of the rows agree, as
+    adjusted Rand index; and the inertia over the least that one Gaussian of the same spectrum could
+    have. Up to 50,000 rows and 100 clusters every number is tried, else fewer.
+
+    For a model with every partition, or the folder of such a fit (--algorithm dcdbundle): also a
+    lower bound of the inertia; the gap to it; rows that tie between two centres; rows that would do
+    better elsewhere; and the best swap of a centre that was tried.
     """
-    from pathlib import Path
-
     from largek_dask.errors import OutputError
     from largek_dask.estimators.elbow import suggest_k
 
-    path = None if out is None else Path(out)
-    if path is not None and path.exists() and not force:
-        raise OutputError(f"{path} exists: choose another --out, or --force")
-    with connected(scheduler, storage_options) as client:
-        found = suggest_k(
-            data,
-            k_max,
-            sample=sample,  # type: ignore[arg-type]  # (as `rows_of` gives it)
-            sample_weight=sample_weight,
-            storage_options=storage_options,
-            normalize=normalize,
-            on_bad_rows=on_bad_rows,
-            random_state=seed,
-            client=client,
-            n_threads=threads,
-            max_time=max_time,
-            verbose=not as_json,
-        )
+    path = None if out is None else new_file(out, force)
+    model = _path_model(data, storage_options)
+    if model is not None:
+        if wrong := [name.replace("_", "-") for name in typed() if name not in SHARED]:
+            raise click.UsageError(f"{data} holds a model, and --{wrong[0]} is for data")
+        payload, shown = _of_model(model)
+    else:
+        with connected(scheduler, storage_options) as client:
+            curve = suggest_k(
+                data,
+                k_max,
+                storage_options=storage_options,
+                client=client,
+                random_state=seed,
+                n_threads=threads,
+                verbose=not wants_json(),
+                **asked,
+            )
+        payload, shown = _of_curve(curve)
     if path is not None:
         try:
-            found.plot().savefig(path)
+            (curve.plot() if model is None else path_picture(model)).savefig(path)
         except (OSError, ValueError) as error:
             raise OutputError(
                 f"{path} cannot be written: {error}; choose another --out."
             ) from error
-    told = {"data": data, "out": None if path is None else str(path), **told_of(found)}
-    emit(told, as_json, lambda: tables(told))
+    emit({"data": data, "out": path and str(path), **payload}, lambda: shown)
 
 
-def rows_of(value: str | None) -> int | str:
-    """``--sample`` as `suggest_k` takes it."""
-    if value is None or value == "all":
-        return "auto" if value is None else value
+def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel | None:
+    """Return the model at a URL; None where data are.
+
+    Raises
+    ------
+    ParameterError
+        The model has one partition.
+    """
+    from largek_dask.driver.storage import Folder
+    from largek_dask.errors import ModelFormatError, ParameterError
+    from largek_dask.model import PathModel, load_model
+
     try:
-        return int(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number of rows nor 'all'") from None
+        model = load_model(url, storage_options=storage_options)
+    except (ModelFormatError, OSError):
+        if Folder(url, storage_options).exists("model.zarr"):
+            raise
+        return None
+    if not isinstance(model, PathModel):
+        raise ParameterError(
+            f"{url} holds one partition, not a path of them: fit with --algorithm dcdbundle"
+        )
+    return model
 
 
-def told_of(found: ElbowCurve) -> dict[str, Any]:
-    """A curve and what is decided by it, as JSON."""
-    return {
-        "k": found.k,
-        "range": found.range,
-        "halves": found.halves,
-        "runner_up": found.runner_up,
-        "clear": found.clear,
-        "words": found.words,
-        "votes": dict(found.votes),
+def path_picture(model: PathModel) -> Figure:
+    """Draw the inertia of every partition of a model above its lower bound."""
+    from largek_dask.observe.plots import path_figure
+
+    path, found = model.path_, model.path_.suggest_k()
+    shape = model.provenance.get("data", {}).get("content", {}).get("shape")
+    of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
+    title = f"Partitions into 1 to {len(path):,} clusters{of}"
+    curves = path.inertia, path.lower_bound, model.counts
+    return path_figure(*curves, title, suggested=found.k, clear=found.clear)
+
+
+def _of_model(model: PathModel) -> tuple[dict[str, Any], Any]:
+    """Return what is known of every partition of a model, as JSON and as a table."""
+    found, partitions = model.path_.suggest_k(), model.path_.records()
+    names = ("clusters", "inertia", "lower bound", "gap", "ties", "moves", "swap", "stability")
+    ranks = (0, 0, 1, 2, 4, 5, 6, 3)
+    rows = [
+        (
+            f"{one['n_clusters']:,}",
+            f"{one['inertia']:.7g}",
+            f"{one['lower_bound']:.5g}",
+            f"{one['gap']:.2%}",
+            _shown(one["ties"], ","),
+            _shown(one["moves"], ","),
+            _shown(one["swap"], ".3g"),
+            _shown(one["stability"], ".3f"),
+        )
+        for one in partitions
+    ]
+    notes = [found.words, f"{_votes(found)}."]
+    if certain := [str(one["n_clusters"]) for one in partitions if one["gap"] < CERTAIN]:
+        proved = f"No partition is better by {CERTAIN:.1%} or more for"
+        notes.insert(0, f"{proved}: {', '.join(certain)} clusters.")
+    # Close together: with large numbers all of them just fit 80 columns.
+    columns = dict(zip(names, ranks, strict=True))
+    table = columns_table(columns, rows, notes, right=names, gap=1)
+    return {**_decision(found), "partitions": partitions}, table
+
+
+def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], Any]:
+    """Return a curve as JSON and as a table."""
+    columns = {
+        "clusters": 0,
+        "inertia": 0,
+        "± standard error": 2,
+        "halves agree": 1,
+        "of a Gaussian's": 3,
+    }
+    rows = [
+        (
+            f"{one['n_clusters']:,}",
+            f"{one['inertia']:.7g}",
+            "exact" if one["standard_error"] == 0 else f"{one['standard_error']:.2g}",
+            _shown(one["stability"], ".3f"),
+            _shown(one["gaussian"], ".3f"),
+        )
+        for one in found.records()
+    ]
+    agree = "" if found.k is None else f" ({len(found.agreeing)} of {len(found.votes)} agree)"
+    notes = [found.words, f"{_votes(found)}{agree}."]
+    if found.n_searched < found.n_rows:
+        notes.append(f"Found on {found.n_searched:,} of {found.n_rows:,} rows.")
+    payload = {
+        **_decision(found),
         "agreeing": list(found.agreeing),
         "method": found.method,
         "n_rows": found.n_rows,
         "n_searched": found.n_searched,
         "partitions": found.records(),
     }
+    return payload, columns_table(columns, rows, notes, right=list(columns), gap=1)
 
 
-def tables(told: Mapping[str, Any]) -> Any:
-    """Partitions as a rich table, and what is decided below it."""
-    from rich.console import Group
+def _decision(found: SuggestedK) -> dict[str, Any]:
+    names = ("k", "range", "halves", "runner_up", "clear", "words")
+    return {name: getattr(found, name) for name in names} | {"votes": dict(found.votes)}
 
-    from largek_dask.observe.tables import Column, Fitting
 
-    names = ("clusters", "inertia", "± standard error", "halves agree", "of a Gaussian's")
-    ranks = (0, 0, 2, 1, 3)
-    columns = [Column(name, rank, right=True) for name, rank in zip(names, ranks, strict=True)]
-    rows = [
-        (
-            f"{record['n_clusters']:,}",
-            f"{record['inertia']:.7g}",
-            "exact" if record["standard_error"] == 0 else f"{record['standard_error']:.2g}",
-            shown(record["stability"], ".3f"),
-            shown(record["gaussian"], ".3f"),
-        )
-        for record in told["partitions"]
-    ]
-    table = Fitting(columns, rows, title="largek elbow", gap=1)
-    votes = ", ".join(f"{rule} {shown(k, ',')}" for rule, k in told["votes"].items())
-    agree = "" if told["k"] is None else f" ({len(told['agreeing'])} of {len(told['votes'])} agree)"
-    lines = [told["words"], f"By the curve alone: {votes}{agree}."]
-    if told["n_searched"] < told["n_rows"]:
-        lines.append(f"Found on {told['n_searched']:,} of {told['n_rows']:,} rows.")
-    return Group(table, *lines)
+def _votes(found: SuggestedK) -> str:
+    votes = (f"{rule} {_shown(k, ',')}" for rule, k in found.votes.items())
+    return f"By the curve alone: {', '.join(votes)}"
+
+
+def _shown(value: float | None, form: str) -> str:
+    """Return a figure, or a dash where it is not known."""
+    return "-" if value is None else format(value, form)

@@ -1,25 +1,33 @@
-"""``largek ingest``: turn what there is into a store that reads fast."""
+"""``largek ingest`` and ``coreset``: write stores that read fast."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from largek_dask.cli.common import Command, emit, key_values, option_source, option_storage
+from largek_dask.cli.common import (
+    Source,
+    command,
+    connected,
+    emit,
+    option_force,
+    option_scheduler,
+    option_source,
+    option_weight,
+    output,
+    wants_json,
+)
 from largek_dask.driver.words import count_of, human_bytes, human_seconds
 
-if TYPE_CHECKING:
-    from largek_dask.data.missing_chunks import Missing
-
-__all__ = ["ingest"]
+__all__ = ["coreset", "ingest"]
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-    """Names between commas; one with a comma stands in double quotes."""
+    """Split names at commas; one with a comma stands in double quotes."""
     return None if value is None else next(csv.reader([value])) or [""]
 
 
@@ -29,19 +37,14 @@ def _shown(names: Sequence[str] | None, most: int = 8) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-@click.command(
-    cls=Command,
-    short_help="Turn npy, npz, CSV, Parquet, HDF5, svmlight into a store that reads fast.",
-    example="largek ingest features.npy features.zarr",
-)
+@command("largek ingest features.npy features.zarr")
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
 @click.argument("out", metavar="OUT.zarr")
 @click.option(
     "--columns",
     metavar="NAME,...",
     callback=_names,
-    help="Take these columns, in this order. Where columns have no names they are called by their "
-    "numbers, from 0 on.",
+    help="Take these columns, in this order; columns without names have numbers, from 0 on.",
 )
 @click.option("--drop", metavar="NAME,...", callback=_names, help="Leave these columns out.")
 @click.option(
@@ -52,71 +55,120 @@ def _shown(names: Sequence[str] | None, most: int = 8) -> str:
 @click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows of a chunk.  [65,536]")
 @click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@option_force
 @option_source
-@option_storage
-def ingest(
-    sources: tuple[str, ...],
-    out: str,
-    columns: list[str] | None,
-    drop: list[str] | None,
-    header: bool | None,
-    chunk_rows: int | None,
-    dtype: str | None,
-    shuffle: int | None,
-    force: bool,
-    component: str | None,
-    missing: Missing,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
-) -> None:
-    """Write SRC (npy, npz, CSV, Parquet, HDF5, svmlight, Zarr) as a Zarr store that reads fast.
+def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> None:
+    """Turn CSV, Parquet, npy, HDF5 or svmlight into a fast store.
 
-    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. Names of
-    columns are kept: models know them, and take their columns by name.
+    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may be
+    npz or a Zarr array, too. Names of columns are kept: models take their columns by name.
     """
     from largek_dask.data.ingest import ingest as write
 
     begun = perf_counter()
-    rows = write(
-        sources[0] if len(sources) == 1 else list(sources),
-        out,
-        columns=columns,
-        drop=drop,
-        header=header,
-        chunk_rows=chunk_rows,
-        dtype=dtype,
-        shuffle=shuffle,
-        force=force,
-        storage_options=storage_options,
-        component=component,
-        missing=missing,
-        progress=not as_json,
-    )
+    data = sources[0] if len(sources) == 1 else list(sources)
+    rows = write(data, out, progress=not wants_json(), **asked, **source._asdict())
     seconds = perf_counter() - begun
-    statistics = rows.stored_statistics() or {}
-    told = {
+    n_bad = (rows.stored_statistics() or {}).get("n_bad", 0)
+    payload = {
         "out": out,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
         "columns": rows.feature_names,
         "dtype": str(rows.dtype),
         "n_chunks": rows.n_chunks,
-        "n_bad": statistics.get("n_bad", 0),
+        "n_bad": n_bad,
         "seconds": seconds,
     }
-    emit(
-        told,
-        as_json,
-        lambda: key_values(
-            {
-                "written": out,
-                "rows": f"{rows.n_rows:,} × {rows.n_features:,} {rows.dtype}",
-                "columns": _shown(rows.feature_names),
-                "size": f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}",
-                "bad rows": f"{told['n_bad']:,}",
-                "time": human_seconds(seconds),
-                "next": f"largek fit {out} -k 256 --out run",
-            }
-        ),
-    )
+    shown = {
+        "written": out,
+        "rows": f"{rows.n_rows:,} × {rows.n_features:,} {rows.dtype}",
+        "columns": _shown(rows.feature_names),
+        "size": f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}",
+        "bad rows": f"{n_bad:,}",
+        "time": human_seconds(seconds),
+        "next": f"largek fit {out} -k 256 --out run",
+    }
+    emit(payload, lambda: shown)
+
+
+@command("largek coreset rows.zarr coreset.zarr --rows 65536 --seed 0")
+@click.argument("data")
+@click.argument("out", metavar="OUT.zarr")
+@click.option(
+    "--rows", "n", type=click.IntRange(min=1), required=True, metavar="N", help="Rows to draw."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S")
+@click.option("--uniform", is_flag=True, help="Draw by weight alone: a plain sample.")
+@option_weight
+@option_force
+@option_scheduler
+@option_source
+def coreset(
+    data: str,
+    out: str,
+    n: int,
+    seed: int,
+    uniform: bool,
+    sample_weight: str | None,
+    force: bool,
+    scheduler: str | None,
+    source: Source,
+) -> None:
+    """Draw a few weighted rows that stand for all.
+
+    Sums over them are about those over all rows of DATA. Half are drawn by weight, half by weight
+    times squared distance to the mean (a lightweight coreset). All commands read OUT with its
+    weights.
+    """
+    from largek_dask.algorithms.base import Rng
+    from largek_dask.algorithms.parts.coresets import draw_coreset
+    from largek_dask.data.store_writer import refuse_existing, refuse_file, write_weighted_rows
+    from largek_dask.driver.fit import open_passes
+    from largek_dask.errors import DataError
+
+    begun = perf_counter()
+    rows = source.open(data, sample_weight)
+    if rows.is_sparse:
+        raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
+    url, storage_options = output(out, data, source.storage_options)
+    # Before all rows are read.
+    refuse_file(url)
+    refuse_existing(url, storage_options, force=force)
+    with (
+        connected(scheduler, source.storage_options) as client,
+        open_passes(rows, client=client) as passes,
+    ):
+        drawn = draw_coreset(passes, Rng(seed), n, uniform=uniform)
+        x, weight, _ = passes.take(drawn.rows)
+        statistics = passes.statistics
+    weights = drawn.factors if weight is None else weight * drawn.factors
+    notes = {"kind": "coreset", "n_draws": n, "seed": seed, "uniform": uniform}
+    names = rows.feature_names
+    more: Any = {"feature_names": names, "storage_options": storage_options, "force": force}
+    write_weighted_rows(url, x, weights, drawn.rows, notes, **more)
+    total, of = float(weights.sum()), statistics.total_weight
+    seconds = perf_counter() - begun
+    payload = {
+        "out": out,
+        **notes,
+        "n_rows": len(x),
+        "n_features": rows.n_features,
+        "dtype": str(x.dtype),
+        "n_rows_of_data": statistics.n_rows,
+        "weight": total,
+        "weight_of_data": of,
+        "as_good_as": float(total**2 / (weights**2).sum()),
+        "seconds": seconds,
+    }
+    how = "weight" if uniform else "weight and distance to the mean"
+    shown = {
+        "written": out,
+        "rows": f"{len(x):,} × {rows.n_features:,} {x.dtype}, {human_bytes(x.nbytes)}",
+        "drawn": f"{n:,} of {statistics.n_rows:,} by {how}, {n - len(x):,} of them again",
+        "weight": f"{total:.6g}, of all rows {of:.6g} ({100 * (total / of - 1):+.2f} %)",
+        "as good as": f"{payload['as_good_as']:,.0f} rows of equal weight",
+        "time": human_seconds(seconds),
+        "next": f"largek fit {out} -k 256 --out run",
+    }
+    emit(payload, lambda: shown)

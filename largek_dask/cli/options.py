@@ -1,28 +1,25 @@
-"""What `fit` and `submit` have in common: options that say what is to be computed."""
+"""Options of a fit, for ``largek fit`` and ``submit``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
-from functools import reduce
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import click
 
-from largek_dask.cli.common import parse_settings
-from largek_dask.driver.options import OPTIONS, Option
+from largek_dask.cli.common import Decorator, option_weight, options, parse_settings
+from largek_dask.driver.options import OPTIONS
 
-__all__ = ["choose_algorithm", "fit_options", "option_clusters"]
-
-Decorated = Callable[..., Any]
-Decorator = Callable[[Decorated], Decorated]
+__all__ = ["choose_algorithm", "chosen", "fit_option", "fit_options", "option_clusters"]
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
-"""What stands for a value in the help, by the kind of the option."""
+"""Names of values in the help, by the kind of the option."""
 
 
-def _of(name: str, option: Option, *flags: str, **more: Any) -> Decorator:
-    """The command-line option of an option of a fit."""
+def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
+    """Return the command-line option of an option of a fit."""
+    option = OPTIONS[name]
     kind: Any = str
     if option.kind == "integer":
         kind = click.IntRange(min=option.least)
@@ -46,7 +43,7 @@ def _options() -> Iterator[Decorator]:
     for name, option in OPTIONS.items():
         if name == "n_clusters" or option.kind == "array":
             continue
-        yield _of(name, option)
+        yield fit_option(name)
         if name == "algorithm":
             yield click.option(
                 "--set",
@@ -55,70 +52,57 @@ def _options() -> Iterator[Decorator]:
                 metavar="NAME=VALUE",
                 help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
             )
-    yield click.option(
-        "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
-    )
+    yield option_weight
     yield click.option(
         "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
     )
 
 
-def fit_options(command: Decorated) -> Decorated:
-    """All options of a fit but its data, ``-k`` and its output."""
-    return reduce(lambda found, option: option(found), reversed(list(_options())), command)
+fit_options = options(*_options())
+"""All options of a fit but its data, ``-k`` and its output."""
 
 
 def option_clusters(*, required: bool) -> Decorator:
-    """``-k K``."""
-    return _of("n_clusters", OPTIONS["n_clusters"], "-k", required=required, metavar="K")
+    """Return ``-k K``."""
+    return fit_option("n_clusters", "-k", required=required, metavar="K")
+
+
+def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a fit with one algorithm object for all options that describe it."""
+    settled = {"settings", "effort"}
+    left = {name: value for name, value in given.items() if name not in settled}
+    return left | {"algorithm": choose_algorithm(given)}
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """The algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
+    """Return the algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
 
     Raises
     ------
     click.BadParameter
         Unknown algorithm, a setting that it does not have, or an effort where it has none.
     """
-    from largek_dask.algorithms.names import (
-        ALGORITHMS,
-        MIXTURES,
-        OTHER_ALGORITHMS,
-        check_effort,
-        has_effort,
-    )
+    from largek_dask.algorithms.names import MIXTURES, algorithm_of
     from largek_dask.errors import ParameterError
 
-    name, settings = given["algorithm"], parse_settings(given["settings"])
-    name = OTHER_ALGORITHMS.get(name, name)
-    if name not in ALGORITHMS:
-        raise click.BadParameter(
-            f"{name!r} is not known; choose one of {', '.join(ALGORITHMS)}",
-            param_hint="--algorithm",
-        )
+    settings, name = parse_settings(given["settings"]), given["algorithm"]
     if name == "auto" and given["mixture"] is not None:
         name = MIXTURES
-    kind = ALGORITHMS[name]
-    known = [field.name for field in fields(kind) if field.name != "problem"]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise click.BadParameter(
-            f"{kind.__name__} has no parameter {unknown[0]!r}; "
-            f"it has {', '.join(known) if known else 'none'}",
-            param_hint="--set",
-        )
     default = OPTIONS["effort"].default
     effort = given.get("effort", default)
-    if has_effort(kind):
-        said = settings.setdefault("effort", effort)
-        if effort not in (said, default):
-            raise click.BadParameter(
-                f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
-            )
-        return kind(**settings)
+    if effort not in (default, said := settings.get("effort", effort)):
+        raise click.BadParameter(
+            f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
+        )
     try:
-        check_effort(kind, effort)
+        algorithm = algorithm_of(name, effort)
     except ParameterError as error:
-        raise click.BadParameter(str(error), param_hint="--effort") from error
-    return kind(**settings)
+        raise click.BadParameter(str(error)) from error
+    known = [field.name for field in fields(algorithm) if field.name != "problem"]
+    if unknown := sorted(set(settings) - set(known)):
+        raise click.BadParameter(
+            f"{type(algorithm).__name__} has no parameter {unknown[0]!r}; "
+            f"it has {', '.join(known) or 'none'}",
+            param_hint="--set",
+        )
+    return replace(algorithm, **settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,32 +14,24 @@ PATCH = 8
 GAP = 1
 """White pixels between codewords."""
 
+Image = NDArray[np.uint8]
 
-def sample_photographs() -> dict[str, NDArray[np.uint8]]:
-    """The two photographs that scikit-learn ships, by name: (height, width, 3) each."""
+
+def sample_photographs() -> dict[str, Image]:
+    """Return the two photographs that scikit-learn ships, by name: (height, width, 3) each."""
     from pathlib import Path
 
     from sklearn.datasets import load_sample_images
 
     bunch = load_sample_images()
-    return {
-        Path(name).stem: np.asarray(image)
-        for name, image in zip(bunch.filenames, bunch.images, strict=True)
-    }
+    names = (Path(name).stem for name in bunch.filenames)
+    return dict(zip(names, map(np.asarray, bunch.images), strict=True))
 
 
-def patches(image: NDArray[np.uint8], stride: int) -> NDArray[np.uint8]:
-    """All patches whose corner lies on a grid of ``stride`` pixels.
+def patches(image: Image, stride: int) -> Image:
+    """Return the patches of a (height, width, 3) image as (n, 192) rows.
 
-    Parameters
-    ----------
-    image : (height, width, 3) uint8
-    stride : int
-        Pixels between neighbouring corners; below ``PATCH`` patches overlap.
-
-    Returns
-    -------
-    (n, 192) uint8, the patches row by row of the grid.
+    Their corners lie on a grid of ``stride`` pixels, row by row; below ``PATCH`` they overlap.
     """
     windows = np.lib.stride_tricks.sliding_window_view(image, (PATCH, PATCH), axis=(0, 1))
     grid = windows[::stride, ::stride].transpose(0, 1, 3, 4, 2)
@@ -46,11 +40,11 @@ def patches(image: NDArray[np.uint8], stride: int) -> NDArray[np.uint8]:
 
 def rebuild(
     codewords: NDArray[np.float64], labels: NDArray[np.int32], shape: tuple[int, int], stride: int
-) -> NDArray[np.uint8]:
-    """A photograph from the codeword of each of its patches.
+) -> Image:
+    """Return a photograph from the codeword of each of its patches.
 
-    Every pixel is the mean of all codewords laid over it; pixels that no patch covers (fewer
-    than ``stride`` at the right and lower edge) are cut off.
+    Every pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
+    ``stride`` at the right and lower edge) are cut off.
 
     Parameters
     ----------
@@ -62,51 +56,38 @@ def rebuild(
     stride : int
         As given to :func:`patches`.
     """
-    rows = (shape[0] - PATCH) // stride + 1
-    columns = (shape[1] - PATCH) // stride + 1
+    rows, columns = ((edge - PATCH) // stride + 1 for edge in shape)
     height, width = (rows - 1) * stride + PATCH, (columns - 1) * stride + PATCH
-    total = np.zeros((height, width, 3))
-    cover = np.zeros((height, width, 1))
+    total, cover = np.zeros((height, width, 3)), np.zeros((height, width, 1))
     tiles = codewords.reshape(-1, PATCH, PATCH, 3)
     grid = labels.reshape(rows, columns)
     # One pixel of all patches at a time: within it no two patches meet, so a slice adds it.
-    for i in range(PATCH):
-        for j in range(PATCH):
-            window = (
-                slice(i, i + (rows - 1) * stride + 1, stride),
-                slice(j, j + (columns - 1) * stride + 1, stride),
-            )
-            total[window] += tiles[grid, i, j]
-            cover[window] += 1
-    # A stride above PATCH leaves gaps: they stay black.
-    return np.clip(np.rint(total / np.maximum(cover, 1)), 0, 255).astype(np.uint8)
+    for i, j in product(range(PATCH), repeat=2):
+        down, across = slice(i, height - PATCH + i + 1), slice(j, width - PATCH + j + 1)
+        total[down, across][::stride, ::stride] += tiles[grid, i, j]
+        cover[down, across][::stride, ::stride] += 1
+    return _pixels(total / np.maximum(cover, 1))
 
 
-def psnr(image: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
-    """Peak signal-to-noise ratio in dB over the area both have; infinite for equal images."""
-    height, width = (min(a, b) for a, b in zip(image.shape[:2], other.shape[:2], strict=True))
+def _pixels(values: NDArray[np.float64]) -> Image:
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+
+
+def psnr(image: Image, other: Image) -> float:
+    """Return the peak signal-to-noise ratio in dB over the area both have."""
+    height, width = map(min, image.shape[:2], other.shape[:2])
     difference = image[:height, :width].astype(np.int64) - other[:height, :width]
     error = float(np.mean(difference**2))
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
 
 
-def codeword_mosaic(
-    codewords: NDArray[np.float64], counts: NDArray[np.float64]
-) -> NDArray[np.uint8]:
-    """All codewords on one sheet, the most used first, row by row.
-
-    Parameters
-    ----------
-    codewords : (k, 192) float64
-    counts : (k,) float64
-        Weight of each codeword's rows.
-    """
+def codeword_mosaic(codewords: NDArray[np.float64], counts: NDArray[np.float64]) -> Image:
+    """Return all (k, 192) codewords on one sheet, those of the most rows first."""
     k = len(codewords)
     columns = int(np.ceil(np.sqrt(k)))
-    rows = -(-k // columns)
     cell = PATCH + GAP
-    sheet = np.full((rows * cell + GAP, columns * cell + GAP, 3), 255, np.uint8)
-    tiles = np.clip(np.rint(codewords), 0, 255).astype(np.uint8).reshape(k, PATCH, PATCH, 3)
+    sheet = np.full((-(-k // columns) * cell + GAP, columns * cell + GAP, 3), 255, np.uint8)
+    tiles = _pixels(codewords).reshape(k, PATCH, PATCH, 3)
     for place, codeword in enumerate(np.argsort(-counts, kind="stable")):
         top, left = GAP + place // columns * cell, GAP + place % columns * cell
         sheet[top : top + PATCH, left : left + PATCH] = tiles[codeword]

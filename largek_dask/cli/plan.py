@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from largek_dask.cli.common import key_values
 from largek_dask.driver.words import human_bytes, human_seconds
 
 if TYPE_CHECKING:
@@ -22,54 +21,46 @@ __all__ = ["Machines", "machines_of", "make_plan", "plan_table"]
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
-"""Size of the trial run of the kernel: its rate hardly changes beyond."""
+"""Rows and centres with which the kernel is timed: its rate hardly changes beyond."""
 TRIAL_ROWS = 2_048
-"""Rows of the trial of a last pass."""
+"""Rows with which a last pass is timed."""
 ROW_SECONDS = 1e-7
-"""Time of one thread for a row beside its distances, in a step in which it meets few centres: 60 ns
-on two threads with two features (table of ``benchmarks.auto``)."""
+"""Seconds of one thread per row besides its distances, in a step over few centres: 60 ns on two
+threads with two features (table of ``benchmarks.auto``)."""
 
 Plan = dict[str, Any]
 """Figures by name: memory in bytes, times in seconds."""
 
 
 class Machines(NamedTuple):
-    """The processes that compute."""
+    """The processes that compute, and their threads in all."""
 
     n_processes: int
     n_threads: int
-    """Threads of all of them together."""
     available: int
-    """Bytes that the smallest one may use."""
+    """Bytes that the smallest process may use."""
     is_local: bool
-    """It is one, the driver's."""
+    """True if the driver computes alone."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
-    """Where a fit computes: in its own process, or on the workers of a cluster."""
+    """Return this process, or the workers of a cluster."""
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask.passes.local import available_cpus
-
-    if client is None:
-        return Machines(1, threads or available_cpus(), int(MEMORY_LIMIT), True)
     from largek_dask.passes.network import workers_known_to
 
+    limit = int(MEMORY_LIMIT)
+    if client is None:
+        return Machines(1, threads or available_cpus(), limit, True)
     workers = workers_known_to(client).values()
-    limits = [worker["memory_limit"] or int(MEMORY_LIMIT) for worker in workers]
     n_threads = sum(worker["nthreads"] for worker in workers)
-    available = min(limits, default=int(MEMORY_LIMIT))
+    available = min((worker["memory_limit"] or limit for worker in workers), default=limit)
     return Machines(max(1, len(workers)), max(1, n_threads), available, False)
 
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
-    """Estimate a fit of ``rows``; times the kernel and one read for a moment.
-
-    Returns
-    -------
-    dict
-        The document of ``largek fit --plan --json``.
-    """
+    """Return the document of ``largek fit --plan --json``; times the kernel and one read."""
     from largek_dask.driver.fit import chosen, problem_of
     from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.exact.statistics import compute_dtype
@@ -108,7 +99,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
 def _memory(
     rows: Rows, options: FitOptions, machines: Machines, footprint: Footprint
 ) -> dict[str, Any]:
-    """Bytes of a process, and of the driver's."""
+    """Return bytes of a process and of the driver."""
     from largek_dask.driver.plan import fit_memory, state_needed
 
     n_processes, n_threads, available, is_local = machines
@@ -137,7 +128,7 @@ def _memory(
 
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
-    """Passes over all rows and steps of all starts, if no rule stops the fit earlier."""
+    """Return passes over all rows and steps of all starts, if no rule stops the fit earlier."""
     # Statistics are read once, for all starts.
     before = _scans(rows) + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
@@ -154,12 +145,12 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
 
 
 def _scans(rows: Rows) -> int:
-    """Passes for statistics."""
+    """Return the number of passes for statistics."""
     return 0 if rows.stored_statistics() is not None and rows.weight is None else 1
 
 
 def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> dict[str, Any]:
-    """Seconds of all threads; rates are measured for a moment, on this machine."""
+    """Return seconds of all threads, by rates timed on this machine."""
     from largek_dask.kernels.exact.statistics import compute_dtype
 
     (n, d), n_clusters = rows.shape, problem.n_clusters
@@ -169,7 +160,6 @@ def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> 
     reading: float = rows.nbytes / read_rate(rows) / plan["n_processes"]
 
     def short(distances: float) -> float:
-        """Of a pass in which a row costs that many distances."""
         return n * (2.0 * d * distances / rate + ROW_SECONDS / n_threads)
 
     def pass_of(distances: float | None) -> float:
@@ -190,7 +180,7 @@ def _seconds(rows: Rows, problem: Problem, footprint: Footprint, plan: Plan) -> 
 
 
 def _totals(plan: Plan) -> dict[str, Any]:
-    """Seconds of a pass, of a step and of everything, and what a time limit leaves for steps."""
+    """Return seconds of a pass, of a step, in all, and those that a time limit leaves for steps."""
     n, rows_step, most = plan["n_rows"], plan["rows_step"], plan["steps_most"]
     own, is_held = plan["seconds_step"], rows_step < n
     # Reading and computing overlap: the slower one counts.
@@ -210,7 +200,7 @@ def _totals(plan: Plan) -> dict[str, Any]:
     is_short = plan["searches"] or own is not None or is_held
     a_step = steps / max(1, most) if is_short else one_pass
     passes = plan["passes_most"] - plan["passes_before"] - plan["passes_after"]
-    beside = plan["seconds_before"] + plan["seconds_after"] + plan["seconds_last"]
+    others = plan["seconds_before"] + plan["seconds_after"] + plan["seconds_last"]
     left = plan["max_time"]
     if left is not None:
         left -= plan["seconds_before"] + plan["seconds_last"]
@@ -219,15 +209,15 @@ def _totals(plan: Plan) -> dict[str, Any]:
         "seconds_pass": one_pass,
         "seconds_steps": steps,
         "seconds_of_a_step": a_step,
-        "seconds_most": one_pass * passes + steps + beside,
+        "seconds_most": one_pass * passes + steps + others,
         "steps_a_reading": 1 / read_again if read_again > 0 and not is_held else None,
         "seconds_for_steps": left,
         "leaves_a_step": left is None or left >= a_step,
     }
 
 
-def plan_table(plan: Plan) -> Any:
-    """Return the plan as a table for a terminal."""
+def plan_table(plan: Plan) -> dict[str, Any]:
+    """Return the plan in words."""
     from rich.text import Text
 
     size = {name: human_bytes(plan[name]) for name in plan if name.startswith("memory")}
@@ -236,40 +226,33 @@ def plan_table(plan: Plan) -> Any:
         for name in plan
         if name.startswith("seconds_") and plan[name] is not None
     }
-    verdict = Text("fits") if plan["fits"] else Text("does not fit", "bold red")
-    is_sure = not plan["searches"] and not plan["seconds_step"]
-    return key_values(
-        {
-            "data": f"{plan['n_rows']:,} × {plan['n_features']:,} {plan['dtype']} in "
-            f"{plan['n_chunks']:,} chunks, computed in {plan['compute_dtype']}",
-            "where": f"{plan['n_processes']} process(es), {plan['n_threads']} thread(s) in all",
-            "memory": Text(
-                f"{size['memory']} a process of {size['memory_available']}: "
-            ).append_text(verdict),
-            "  model and sums": size["memory_model"],
-            "  reading": size["memory_reading"],
-            **({"  held": f"{size['memory_held']} by the driver"} if plan["memory_held"] else {}),
-            "  to go on from": f"{size['memory_state']} by the driver, as in checkpoints",
-            "  kept per row": _kept(plan),
-            **({} if plan["driver"] is None else {"scheduler": _driver(plan)}),
-            "passes": _passes_in_words(plan),
-            "a reading": _reading(plan),
-            **({"search over all": plan["anchors"]} if plan["anchors"] else {}),
-            "time": f"about {time['seconds_pass']} a pass (computing {time['seconds_compute']}, "
-            f"reading {time['seconds_read']}), {time['seconds_last']} the last one, "
-            f"{'at most' if is_sure else 'about'} {time['seconds_most']} in all",
-            **({} if plan["max_time"] is None else {"max_time": _limit(plan)}),
-        },
-        title="largek fit --plan",
-    )
-
-
-def _driver(plan: Plan) -> str:
+    verdict = ("fits", "") if plan["fits"] else ("does not fit", "bold red")
+    bound = "about" if plan["searches"] or plan["seconds_step"] else "at most"
     where = "on a cluster it" if plan["is_local"] else "it"
-    return (
-        f"{where} computes {plan['driver']}, while workers wait: size it by that, with the cores "
-        f"of a worker and {human_bytes(plan['memory_driver'])} a job"
-    )
+    shown = {
+        "data": f"{plan['n_rows']:,} × {plan['n_features']:,} {plan['dtype']} in "
+        f"{plan['n_chunks']:,} chunks, computed in {plan['compute_dtype']}",
+        "where": f"{plan['n_processes']} process(es), {plan['n_threads']} thread(s) in all",
+        "memory": Text.assemble(
+            f"{size['memory']} a process of {size['memory_available']}: ", verdict
+        ),
+        "  model and sums": size["memory_model"],
+        "  reading": size["memory_reading"],
+        "  held": plan["memory_held"] and f"{size['memory_held']} by the driver",
+        "  to go on from": f"{size['memory_state']} by the driver, as in checkpoints",
+        "  kept per row": _kept(plan),
+        "scheduler": plan["driver"]
+        and f"{where} computes {plan['driver']}, while workers wait: size it by that, with the "
+        f"cores of a worker and {size['memory_driver']} a job",
+        "passes": _passes_in_words(plan),
+        "a reading": _reading(plan),
+        "search over all": plan["anchors"],
+        "time": f"about {time['seconds_pass']} a pass (computing {time['seconds_compute']}, "
+        f"reading {time['seconds_read']}), {time['seconds_last']} the last one, {bound} "
+        f"{time['seconds_most']} in all",
+        "max_time": None if plan["max_time"] is None else _limit(plan),
+    }
+    return {name: words for name, words in shown.items() if words}
 
 
 def _limit(plan: Plan) -> Any:
@@ -277,14 +260,12 @@ def _limit(plan: Plan) -> Any:
     from rich.text import Text
 
     left, step, asked = plan["seconds_for_steps"], plan["seconds_of_a_step"], plan["max_time"]
-    text = Text(human_seconds(asked) + ": ")
-    if plan["leaves_a_step"]:
-        return text.append(f"{human_seconds(left)} of it for steps")
-    return text.append(
-        f"no room for a step of {human_seconds(step)} beside the last pass; "
-        f"allow more than {human_seconds(asked - left + step)}",
-        "bold red",
-    )
+    words = (f"{human_seconds(left)} of it for steps", "")
+    if not plan["leaves_a_step"]:
+        least = human_seconds(asked - left + step)
+        none = f"no room for a step of {human_seconds(step)} beside the last pass; allow more than"
+        words = (f"{none} {least}", "bold red")
+    return Text.assemble(f"{human_seconds(asked)}: ", words)
 
 
 def _kept(plan: Plan) -> str:
@@ -294,7 +275,7 @@ def _kept(plan: Plan) -> str:
     text = f"{human_bytes(own)} ({plan['row_bytes']} B a row, "
     text += f"{human_bytes(whole)} in all; twice while a pass is under way)"
     if own < whole // plan["n_processes"]:
-        text += "; of rows beyond that it is found anew in every step"
+        text += "; of rows beyond that it is found again in every step"
     return text
 
 
@@ -303,34 +284,29 @@ def _passes_in_words(plan: Plan) -> str:
     if plan["searches"]:
         return f"{before} before a search in the driver's process, then about {loop}"
     if plan["seconds_step"] is not None:
-        return (
-            f"{before} for statistics, about {plan['steps_most']} steps of "
-            f"{human_seconds(plan['seconds_step'])}, some on samples, then {loop}"
-        )
+        a_step = human_seconds(plan["seconds_step"])
+        steps = f"about {plan['steps_most']} steps of {a_step}, some on samples"
+        return f"{before} for statistics, {steps}, then {loop}"
     if plan["rows_step"] == plan["n_rows"]:
         return f"{before} for statistics and starting centres, then at most {loop}"
-    return (
-        f"{before} for statistics and a coreset, none in the steps, "
-        f"{plan['passes_after']} for labels and what the coreset lacks"
-    )
+    after = f"{plan['passes_after']} for labels and what the coreset lacks"
+    return f"{before} for statistics and a coreset, none in the steps, {after}"
 
 
 def _reading(plan: Plan) -> str:
     steps, rounds = plan["steps_a_reading"], plan["readings_step"]
     if steps is None:
         return "none in the steps: their rows stay in memory"
-    share = f"{plan['share_cached']:.0%} of the data stay in memory"
+    share = f"for {steps:.3g} steps: {plan['share_cached']:.0%} of the data stay in memory"
     if rounds == 1:
-        return f"for {steps:.3g} steps: {share}"
-    return (
-        f"for {steps:.3g} steps: {share}, and a step has {rounds} rounds; "
-        "of a store written by 'largek ingest --shuffle' each reads only its rows"
-    )
+        return share
+    shuffled = "of a store written by 'largek ingest --shuffle' each reads only its rows"
+    return f"{share}, and a step has {rounds} rounds; {shuffled}"
 
 
 @cache
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
-    """Operations a second of one thread in the assignment kernel, measured for a moment."""
+    """Time the assignment kernel; return its operations per second on one thread."""
     import numpy as np
 
     from largek_dask.kernels.distances import nearest, pack_centers
@@ -344,9 +320,9 @@ def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
 
 
 def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:
-    """Seconds of one thread for labels of all rows by a model much like one of a fit.
+    """Time labels of rows of the first chunk; return seconds of one thread for all rows.
 
-    By a trial on rows of the first chunk; None where that takes what all distances take.
+    None if the kind of problem takes what all distances take.
     """
     import numpy as np
 
@@ -375,7 +351,7 @@ def seconds_of_labels(rows: Rows, problem: Problem) -> float | None:
 
 
 def seconds_of_search(footprint: Footprint, n_clusters: int, n_features: int) -> float:
-    """Seconds of one thread for a search for all partitions, by a labelling as it makes them."""
+    """Time one labelling; return seconds of one thread for a search for all partitions."""
     import numpy as np
 
     from largek_dask.kernels.descent import Rows as SearchedRows
@@ -391,13 +367,13 @@ def seconds_of_search(footprint: Footprint, n_clusters: int, n_features: int) ->
 
 
 def read_rate(rows: Rows) -> float:
-    """Bytes a second of reading, from the first chunk."""
+    """Time a read of the first chunk; return bytes per second."""
     n_bytes: int = rows.read(0).nbytes
     return n_bytes / best_seconds(lambda: rows.read(0))
 
 
 def best_seconds(function: Callable[[], Any]) -> float:
-    """The faster of two calls after one that warms up."""
+    """Return seconds of the faster of two calls, after one that compiles."""
     from time import perf_counter
 
     function()

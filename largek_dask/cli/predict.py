@@ -2,68 +2,76 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from largek_dask.cli.common import (
-    Command,
+    Decorated,
+    Source,
+    command,
     connected,
     emit,
-    key_values,
     option_scheduler,
     option_source,
-    option_storage,
+    options,
     output,
 )
 from largek_dask.driver.words import human_seconds
 
 if TYPE_CHECKING:
-    from largek_dask.data.missing_chunks import Missing
+    from largek_dask.data.rows import Rows
     from largek_dask.driver.storage import Folder
+    from largek_dask.model import Model
 
 __all__ = ["predict", "score"]
-
 
 WRITTEN = {
     "labels": ("predict", "labels"),
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""What may be written: the method of a model that does it, and what a store calls it."""
+"""The method of a model that writes, and the kind that a store has, by what is written."""
 
-
-@click.command(
-    cls=Command,
-    short_help="Write the cluster of every row, or how likely it is.",
-    example="largek predict run/model.zarr new.zarr --out labels.zarr",
+model_and_data: Decorated = options(
+    click.argument("model_url", metavar="MODEL"),
+    click.argument("data"),
+    option_source,
+    option_scheduler,
 )
-@click.argument("model_url", metavar="MODEL")
-@click.argument("data")
+
+
+def _load(model_url: str, data: str, source: Source) -> Model:
+    from largek_dask.model import load_model
+
+    options = output(model_url, data, source.storage_options)[1]
+    return load_model(model_url, storage_options=options)
+
+
+@command("largek predict run/model.zarr new.zarr --out labels.zarr")
 @click.option(
     "--out",
     required=True,
     metavar="OUT",
-    help="Where they go: a Zarr array, or the file that the suffix says (.npy, .csv, .parquet).",
+    help="A Zarr array, or by its suffix a .npy, .csv or .parquet file.",
 )
 @click.option(
     "--density",
     is_flag=True,
-    help="Of a mixture: write the logarithm of the density at every row, not labels. The strangest "
-    "rows have the lowest.",
+    help="Of a mixture: write the log density at every row; outliers have the lowest.",
 )
 @click.option(
     "--proba",
     is_flag=True,
-    help="Of a mixture: write the probabilities that a row comes from components, above 2^-20, as "
-    "a sparse (CSR) group in AnnData's layout, not labels; or to .npy (dense).",
+    help="Of a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
+    "AnnData's layout, or to .npy (dense).",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
-@option_source
-@option_scheduler
-@option_storage
+@model_and_data
 def predict(
     model_url: str,
     data: str,
@@ -71,55 +79,45 @@ def predict(
     density: bool,
     proba: bool,
     force: bool,
-    component: str | None,
-    missing: Missing,
     scheduler: str | None,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
+    source: Source,
 ) -> None:
-    """Write the cluster of every row of DATA, chunk by chunk: the nearest, or the likeliest one.
+    """Write the cluster of every row of DATA, or its density.
 
-    MODEL is a model's store, or the folder of a fit that holds one.
-    A run that was stopped goes on where it was; that of --proba begins anew.
+    That is the nearest cluster, or the likeliest one. MODEL is a model's store, or the folder of a
+    fit. A run that was stopped goes on where it was; that of --proba begins again.
     """
-    from largek_dask.data.sources import open_rows
     from largek_dask.errors import ParameterError
-    from largek_dask.model import load_model
 
     if density and proba:
         raise click.UsageError("give --density or --proba: a run writes one of them")
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
-    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
+    model = _load(model_url, data, source)
     if not hasattr(model, method):
         raise ParameterError(
             f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
             "one with --mixture"
         )
-    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
-    out, out_options = output(out, data, storage_options)
+    rows = source.open(data)
+    out, storage_options = output(out, data, source.storage_options)
     if force:
-        remove_written(kind, out, out_options)
-    with connected(scheduler, storage_options) as client:
-        getattr(model, method)(rows, out=out, client=client, storage_options=out_options)
+        _remove(kind, out, storage_options)
+    with connected(scheduler, source.storage_options) as client:
+        getattr(model, method)(rows, out=out, client=client, storage_options=storage_options)
     seconds = perf_counter() - begun
-    told = {"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds}
-    emit(
-        told,
-        as_json,
-        lambda: key_values(
-            {
-                kind.replace("_", " "): out,
-                "rows": f"{rows.n_rows:,}",
-                "time": human_seconds(seconds),
-            }
-        ),
-    )
+    payload = {"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds}
+    shown = {
+        kind.replace("_", " "): out,
+        "rows": f"{rows.n_rows:,}",
+        "time": human_seconds(seconds),
+    }
+    emit(payload, lambda: shown)
 
 
-def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | None) -> None:
-    """Remove what an earlier run has written, labels say, and nothing else.
+def _remove(kind: str, url: str, storage_options: Mapping[str, Any] | None) -> None:
+    """Remove values of this kind that an earlier run has written, and nothing else.
 
     Raises
     ------
@@ -130,146 +128,110 @@ def remove_written(kind: str, url: str, storage_options: Mapping[str, Any] | Non
     from largek_dask.driver.value_files import holds_values, stage_of
     from largek_dask.errors import OutputError
 
-    place = Folder(url, storage_options)
+    place, words = Folder(url, storage_options), kind.replace("_", " ")
     parent, name = place.parent()
     stage = stage_of(place)
     is_file = stage.url != place.url
     if place.exists():
-        if not is_file:
-            check_kind(place, kind)
-        elif not holds_values(place, kind):
-            words = kind.replace("_", " ")
-            raise OutputError(f"{url} is not a file of {words}: remove it yourself")
+        found = (kind if holds_values(place, kind) else None) if is_file else _kind_of(place)
+        if found is None:
+            what = "a file" if is_file else "a store"
+            raise OutputError(f"{url} is not {what} of {words}: remove it yourself")
+        if found != kind:
+            raise OutputError(f"{url} holds {found}, not {words}: remove it yourself")
         parent.remove(name)
-    # What a killed run has left of a file; nobody else gives such names.
+    # What a killed run has left of a file; nothing else has such names.
     left = stage.parent()[1]
     if is_file:
         parent.remove(left)
     parent.remove(f"{left}.progress.json")
 
 
-def check_kind(store: Folder, kind: str) -> None:
-    """Refuse a Zarr store that holds something else than values of this kind.
-
-    Raises
-    ------
-    OutputError
-        It does.
-    """
-    import json
-
+def _kind_of(store: Folder) -> str | None:
+    """Return the kind of values in a Zarr store; None if it is another store."""
     from largek_dask.data.stores import ATTRIBUTE
-    from largek_dask.errors import OutputError
 
-    words = kind.replace("_", " ")
-    try:
-        found = json.loads(store.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{store.url} is not a store of {words}: remove it yourself") from error
-    if found != kind:
-        raise OutputError(f"{store.url} holds {found}, not {words}: remove it yourself")
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(store.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"])
+    return None
 
 
-@click.command(
-    cls=Command,
-    short_help="Tell how well a model fits other data.",
-    example="largek score run/model.zarr held_out.zarr",
-)
-@click.argument("model_url", metavar="MODEL")
-@click.argument("data")
+@command("largek score run/model.zarr held_out.zarr")
 @click.option(
     "--labels",
     "truth",
     metavar="TRUTH",
-    help="The class of every row, known from elsewhere: a Zarr array or .npy file of one integer a "
-    "row. Tells how far clusters agree with classes, too.",
+    help="The class of every row: a Zarr array or .npy file of one integer per row.",
 )
 @click.option(
     "--sample",
     type=click.IntRange(min=2),
     metavar="ROWS",
-    help="Find silhouette, Davies-Bouldin and Calinski-Harabasz of that many rows, with their "
-    "standard errors.  [all rows]",
+    help="Rows for silhouette, Davies-Bouldin and Calinski-Harabasz.  [all rows]",
 )
 @click.option("--seed", default=0, show_default=True, help="Draws the sample.")
-@option_source
-@option_scheduler
-@option_storage
+@model_and_data
 def score(
     model_url: str,
     data: str,
     truth: str | None,
     sample: int | None,
     seed: int,
-    component: str | None,
-    missing: Missing,
     scheduler: str | None,
-    storage_options: dict[str, Any] | None,
-    as_json: bool,
+    source: Source,
 ) -> None:
-    """Tell how well MODEL, or the one in the folder of a fit, fits DATA: more is better.
+    """Score how well a model fits other data.
 
-    Of a model of centres that is minus the sum of squared distances; also the mean squared
-    distance of a row.
+    MODEL is a model's store, or the folder of a fit. More is better: of a model of centres the
+    score is minus the sum of squared distances.
 
-    Also how far clusters lie apart: silhouette (simplified: to centres, not between rows; up to
-    1), Davies-Bouldin (less is better) and Calinski-Harabasz (more is better). They take two passes
-    over DATA, or a sample.
+    Also how far clusters lie apart: silhouette (to centres, not between rows; up to 1),
+    Davies-Bouldin (less is better) and Calinski-Harabasz (more is better).
 
-    With --labels also how far clusters agree with classes: accuracy (with the best matching of
-    clusters and classes), nmi (normalised mutual information), ari (adjusted Rand index) and
-    purity. They leave out rows of class -1 and those that the model skips, and take another pass.
+    With --labels also how far clusters agree with classes: accuracy (with the best matching), nmi
+    (normalised mutual information), ari (adjusted Rand index) and purity. They leave out rows of
+    class -1 and those that the model skips.
     """
-    from largek_dask.data.sources import open_rows, read_integers
-    from largek_dask.model import load_model
+    from largek_dask.data.sources import read_integers
+    from largek_dask.estimators.scores import check_integers
 
     begun = perf_counter()
-    model = load_model(model_url, storage_options=output(model_url, data, storage_options)[1])
-    rows = open_rows(data, component=component, storage_options=storage_options, missing=missing)
+    model, rows = _load(model_url, data, source), source.open(data)
     classes = None
     if truth is not None:
-        from largek_dask.estimators.scores import check_integers
-
-        found = read_integers(
-            truth,
-            rows.n_rows,
-            what="--labels",
-            storage_options=storage_options,
-            missing=missing,
-        )
+        more: Any = {"storage_options": source.storage_options, "missing": source.missing}
+        found = read_integers(truth, rows.n_rows, what="--labels", **more)
         classes = check_integers(found, "--labels")
-    told: dict[str, Any] = {}
-    with connected(scheduler, storage_options) as client:
-        told["score"] = model.score(rows, client=client)
-        told |= model.score_figures(told["score"], rows.n_rows)
-        told |= separation(model, rows, sample, seed, client)
+    payload: dict[str, Any] = {}
+    with connected(scheduler, source.storage_options) as client:
+        payload["score"] = model.score(rows, client=client)
+        payload |= model.score_figures(payload["score"], rows.n_rows)
+        payload |= _separation(model, rows, sample=sample, seed=seed, client=client)
         if classes is not None:
-            told |= agreement(model.predict(rows, client=client), classes)
-    n_left_out = told.pop("n_left_out", None)
+            payload |= _agreement(model.predict(rows, client=client), classes)
+    n_left_out = payload.pop("n_left_out", None)
     shown = {
-        name.replace("_", " "): shown_score(figure, told.get(f"{name}_standard_error"))
-        for name, figure in told.items()
+        name.replace("_", " "): _shown(figure, payload.get(f"{name}_standard_error"))
+        for name, figure in payload.items()
         if not name.endswith("_standard_error")
     }
     if sample is not None and sample < rows.n_rows:
-        told |= {"sample": sample, "seed": seed}
+        payload |= {"sample": sample, "seed": seed}
         shown["sample"] = f"{sample:,} rows drawn by seed {seed}, for scores with ±"
-    told |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
+    payload |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
     shown["rows"] = f"{rows.n_rows:,}"
     if n_left_out is not None:
-        told["n_left_out"] = n_left_out
+        payload["n_left_out"] = n_left_out
         shown["rows left out"] = f"{n_left_out:,}"
-    shown["time"] = human_seconds(told["seconds"])
-    emit(told, as_json, lambda: key_values(shown))
+    shown["time"] = human_seconds(payload["seconds"])
+    emit(payload, lambda: shown)
 
 
-def separation(
-    model: Any, rows: Any, sample: int | None, seed: int, client: Any
-) -> dict[str, float | None]:
-    """How far clusters lie apart, by the name of the score, with standard errors of a sample.
+def _separation(model: Model, rows: Rows, **asked: Any) -> dict[str, float | None]:
+    """Return scores of how far clusters lie apart, by name.
 
-    None, with a warning, where there is no such score, as of a single cluster: the model fits
-    these rows all the same. Nothing of a kind whose clusters have no centres.
+    None, with a warning, where there is no such score, as of a single cluster. No scores of
+    clusters that have no centres.
     """
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.model.separation import NAMES, Separation
@@ -277,25 +239,23 @@ def separation(
     if not Separation.is_told_of(model):
         return {}
     try:
-        found = Separation.of(model, rows, sample=sample, seed=seed, client=client)
+        return {**Separation.of(model, rows, **asked).figures()}
     except ParameterError as error:
         warn(f"{', '.join(NAMES)} are not computed: {error}", ParameterWarning)
         return dict.fromkeys(NAMES)
-    return {**found.figures()}
 
 
-def shown_score(figure: float | None, error: float | None) -> str:
-    """A score as people read it."""
+def _shown(figure: float | None, error: float | None) -> str:
     if figure is None:
         return "not computed"
     return f"{figure:.10g}" if error is None else f"{figure:.6g} ± {error:.2g}"
 
 
-def agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """How far the labels of rows agree with their classes, by the name of the score.
+def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
+    """Return scores of how far labels agree with classes, by name.
 
-    ``accuracy`` is None, with a warning, where its table does not fit the memory there is: the
-    others need none, and a pass over all rows is behind them.
+    ``accuracy`` is None, with a warning, if its table does not fit into memory: the others need
+    none, and a pass over all rows is done.
     """
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.estimators.scores import Contingency
@@ -306,10 +266,6 @@ def agreement(labels: Any, classes: Any) -> dict[str, Any]:
         accuracy = table.accuracy()
     except NotEnoughMemoryError as error:
         warn(f"The accuracy is not computed. {error}", ParameterWarning)
-    return {
-        "accuracy": accuracy,
-        "nmi": table.nmi(),
-        "ari": table.ari(),
-        "purity": table.purity(),
-        "n_left_out": table.n_left_out,
-    }
+    names = ("nmi", "ari", "purity")
+    scores = {"accuracy": accuracy} | {name: getattr(table, name)() for name in names}
+    return {**scores, "n_left_out": table.n_left_out}

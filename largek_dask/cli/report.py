@@ -1,61 +1,68 @@
-"""``largek report``: a page about a fit, in one file."""
+"""``largek report``: a page or charts of a fit, in one file."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from largek_dask.cli.common import (
-    Command,
+    command,
     connected,
     emit,
-    key_values,
     model_in,
-    named_after,
+    new_file,
+    option_force,
     option_scheduler,
     option_storage,
+    option_weight,
+    typed,
 )
 
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
+    from largek_dask.observe.album import Plot
 
-__all__ = ["report"]
+__all__ = ["draw", "report"]
 
 MOST_WARNINGS = 20
 """Warnings of a fit that a page repeats."""
+PICTURES = (".png", ".svg", ".pdf")
+OF_CHARTS = {"run", "out", "charts", "force", "storage_options"}
+"""Parameters for charts; the others are for the page."""
 
 
 def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
-    """``3,17`` as numbers."""
-    if value is None:
-        return None
+    """Return ``3,17`` as numbers."""
     try:
-        return [int(part) for part in value.split(",")]
+        return None if value is None else [int(part) for part in value.split(",")]
     except ValueError:
         raise click.BadParameter(f"{value!r} is no list of clusters such as 3,17,42") from None
 
 
-@click.command(
-    cls=Command,
-    short_help="Write a page about a fit: cost, sizes, centres, rows, scores.",
-    example="largek report run --image 8x8x3",
-)
+@command("largek report run --image 8x8x3")
 @click.argument("run", metavar="RUN")
-@click.option("--out", metavar="HTML", help="The page.  [RUN's name with -report.html]")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
+)
+@click.option(
+    "--charts",
+    is_flag=True,
+    help="Only the charts, which can be zoomed.  [RUN.html]",
+)
 @click.option(
     "--data",
     "rows",
     metavar="DATA",
-    help="The rows to show.  [those of the fit, if they can still be read where they were]",
+    help="The rows to show.  [those of the fit]",
 )
-@click.option(
-    "--sample-weight", metavar="WEIGHTS", help="Their weights: an array of one number a row."
-)
+@option_weight
 @click.option(
     "--sample",
     type=click.IntRange(min=2),
@@ -67,85 +74,106 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     "--clusters",
     callback=_clusters,
     metavar="J,J,…",
-    help="Clusters whose nearest and farthest rows are shown.  [six, from the largest to the "
-    "smallest]",
+    help="Clusters whose nearest and farthest rows are shown.  [six of all sizes]",
 )
 @click.option(
     "--image",
     metavar="HxW[x3]",
-    help="Rows are pictures of this height and width, x3 with colours: show them so.",
+    help="Show rows as pictures of this height and width, x3 with colours.",
 )
 @click.option(
     "--names",
     metavar="NAMES",
-    help="What rows are called: a text file with one name a line, or a .npy file of texts.",
+    help="Names of rows: a text file with one per line, or a .npy file of texts.",
 )
 @click.option(
     "--every",
     metavar="TIME",
-    help="Write the page again after each TIME, such as 30s, until the fit has ended; a browser "
-    "that shows it reloads it.",
+    help="Write the page again after each TIME, such as 30s, until the fit has ended.",
 )
-@click.option("--force", is_flag=True, help="Replace the page if it exists.")
+@option_force
 @option_scheduler
 @option_storage
 def report(
     run: str,
     out: str | None,
+    charts: bool,
     names: str | None,
     every: str | None,
     force: bool,
     scheduler: str | None,
     storage_options: dict[str, Any] | None,
-    as_json: bool,
     **asked: Any,
 ) -> None:
-    """Write a page about RUN, the folder of a fit or job, or a model.
+    """Write a page about a fit: cost, sizes, centres, rows, scores.
 
-    One HTML file that needs no server and loads nothing: what was fitted, cost against time,
-    cluster sizes, a picture of the centres, the rows nearest to some centres and farthest from
-    them, scores, warnings. Without rows it tells what the model knows. Of a fit that still runs it
-    shows the last checkpoint.
+    RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
+    and loads nothing. Without rows it shows what the model knows; of a fit that still runs, the
+    last checkpoint. A browser that shows it reloads it with --every.
+
+    With --charts, or --out FILE.png, it draws the objective, gain, rows a second, memory, work and
+    cluster sizes, also of a fit that has no checkpoint yet.
     """
-    from dataclasses import replace
-    from pathlib import Path
-
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
-    from largek_dask.errors import DataError, OutputError
-    from largek_dask.observe.report import make_report
 
     seconds = None if every is None else parse_duration(every, "every")
     place = Folder(run, storage_options)
-    path = Path(out if out is not None else named_after(place, "-report.html"))
-    if path.exists() and not force:
-        raise OutputError(f"{path} exists: choose another --out, or --force")
-    asked["names"] = None if names is None else read_names(names, storage_options)
+    charts = charts or (out is not None and Path(out).suffix in PICTURES)
+    if charts and (wrong := [name for name in typed() if name not in OF_CHARTS]):
+        raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for the page, not for charts")
+    name = place.url.rpartition("/")[2].removesuffix(".zarr")
+    path = new_file(out or name + (".html" if charts else "-report.html"), force)
+    if charts:
+        draw(place).save(path, overwrite=force)
+        emit({"out": str(path)}, lambda: {"written": str(path)})
+        return
+    asked["names"] = None if names is None else _read_names(names, storage_options)
     with connected(scheduler, storage_options) as client:
-        while True:
-            model, notes, is_last = _model_of(place)
-            if model is None and (is_last or seconds is None):
-                raise DataError(
-                    f"{run} holds neither a model nor a checkpoint: give the folder of a fit, or a "
-                    "model.zarr; of a fit that has just begun, add --every 30s to wait for its "
-                    "first checkpoint"
-                )
-            if model is not None:
-                page = make_report(
-                    model, storage_options=storage_options, warnings=notes, client=client, **asked
-                )
-                page = replace(page, reload_seconds=None if is_last else seconds)
-                page.save(path, overwrite=force)
-                told = {"out": str(path), "bytes": path.stat().st_size, **page.figures}
-                emit(told, as_json, partial(_table, told))
-                force = True
-            if is_last or seconds is None:
-                return
+        while _write_page(place, path, seconds, force, client=client, **asked):
+            force = True
+            assert seconds is not None
             time.sleep(seconds)
 
 
+def _write_page(
+    place: Folder, path: Path, seconds: float | None, force: bool, **asked: Any
+) -> bool:
+    """Write the page, if there is a model; return whether it is to be written again."""
+    from dataclasses import replace
+
+    from largek_dask.driver.words import human_bytes
+    from largek_dask.errors import DataError
+    from largek_dask.observe.report import make_report
+
+    model, notes, is_last = _model_of(place)
+    goes_on = not is_last and seconds is not None
+    if model is None:
+        if goes_on:
+            return True
+        raise DataError(
+            f"{place.url} holds neither a model nor a checkpoint: give the folder of a fit, or a "
+            "model.zarr; of a fit that has just begun, add --every 30s to wait for its first "
+            "checkpoint"
+        )
+    page = make_report(model, storage_options=place.storage_options, warnings=notes, **asked)
+    page = replace(page, reload_seconds=None if is_last else seconds)
+    page.save(path, overwrite=force)
+    payload = {"out": str(path), "bytes": path.stat().st_size, **page.figures}
+    looked = payload["n_rows_looked_at"]
+    shown = {
+        "written": f"{path} ({human_bytes(payload['bytes'])})",
+        "clusters": f"{payload['n_clusters']:,}",
+        "rows looked at": "none" if looked is None else f"{looked:,}",
+    }
+    for i, note in enumerate(payload["warnings"], 1):
+        shown["warning" + (f" {i}" if i > 1 else "")] = note
+    emit(payload, lambda: shown)
+    return goes_on
+
+
 def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
-    """The model of a folder, what is to be said of its fit, and whether it is the final one.
+    """Return the model of a folder, notes on its fit, and whether the model is the final one.
 
     Of a fit that runs it is the model of the last checkpoint, if there is one.
     """
@@ -174,25 +202,44 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     return model, notes, is_last
 
 
-def _table(told: Mapping[str, Any]) -> Any:
-    return key_values(_shown(told))
+def draw(place: Folder) -> Plot:
+    """Return the charts of a job's folder or of a model.
+
+    Events hold more about a fit than its model, so they are drawn if there are any.
+
+    Raises
+    ------
+    DataError
+        The folder holds neither a model nor events.
+    """
+    from itertools import chain
+
+    from largek_dask.driver.event_log import JsonLines
+    from largek_dask.errors import DataError
+    from largek_dask.model import load_model
+    from largek_dask.observe.album import events_of, plot_of
+
+    url, title = model_in(place), place.url.rpartition("/")[2]
+    events: list[dict[str, Any]] = []
+    if url is not None:
+        model = load_model(url, storage_options=place.storage_options)
+        shape = model.provenance.get("data", {}).get("content", {}).get("shape")
+        of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
+        title, events = f"{model.n_clusters:,} clusters{of}", events_of(model)
+    if JsonLines.is_in(place):
+        status = {} if url is None else {"state": "finished"}
+        # Sizes are those of the model, if its events have none.
+        return plot_of(title, status, chain(events[-1:], JsonLines.read(place)), title)
+    if url is None:
+        raise DataError(
+            f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
+            "fit's folder"
+        )
+    return plot_of(title, {}, events, title)
 
 
-def _shown(told: Mapping[str, Any]) -> dict[str, str]:
-    from largek_dask.driver.words import human_bytes
-
-    looked = told["n_rows_looked_at"]
-    shown = {
-        "written": f"{told['out']} ({human_bytes(told['bytes'])})",
-        "clusters": f"{told['n_clusters']:,}",
-        "rows looked at": "none" if looked is None else f"{looked:,}",
-    }
-    return shown | {"warning" + (f" {i}" if i > 1 else ""): note
-                    for i, note in enumerate(told["warnings"], 1)}  # fmt: skip
-
-
-def read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """One name a row, from a text file or a .npy file of texts.
+def _read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
+    """Read one name per row from a text file or a .npy file of texts.
 
     Raises
     ------

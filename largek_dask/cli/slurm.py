@@ -11,14 +11,24 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from largek_dask.cli.common import columns_table
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
-__all__ = ["FILES", "Layout", "QueuedJob", "Slurm", "check_home", "preemption_warning", "table"]
+__all__ = [
+    "FILES",
+    "QueuedJob",
+    "Slurm",
+    "check_home",
+    "preemption_warning",
+    "render",
+    "table",
+    "write",
+]
 
 FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 """Templates, and the names of the files written from them."""
@@ -30,76 +40,60 @@ COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
 """Columns of squeue: id with array index, name, state, time left, nodes, reason."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Options of ``largek cluster slurm``: sizes in MiB, times in seconds."""
+def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, str]:
+    """Return the text of each file.
 
-    home: str
-    workers: int
-    workers_per_node: int
-    cpus: int
-    mem: int
-    scheduler_cpus: int
-    scheduler_mem: int
-    time: int
-    idle: int | None
-    dashboard_address: str
-    insecure: bool
-    partition: str | None
-    scheduler_partition: str | None
-    account: str | None
-    qos: str | None
-    interface: str | None
-    scratch: str | None
-    setup: str | None
-    sbatch: tuple[str, ...]
+    Parameters
+    ----------
+    options : mapping
+        Options of ``largek cluster slurm``: sizes in MiB, times in seconds.
+    place : str, optional
+        Folder of the files, by default ``home``.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    @property
-    def tasks(self) -> int:
-        """Number of jobs in the array."""
-        return self.workers // self.workers_per_node
+    home = options["home"]
+    place = place or home
+    start = f"largek cluster slurm --home {home} --scale"
+    host = options["dashboard_address"].rpartition(":")[0]
+    minutes, seconds = divmod(options["time"], 60)
 
-    def render(self, place: str | None = None) -> dict[str, str]:
-        """Return the text of each file, to be written to ``place``, by default ``home``."""
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+    def sbatch(partition: str | None) -> list[str]:
+        pairs = {"partition": partition, "account": options["account"], "qos": options["qos"]}
+        given = (f"--{name}={value}" for name, value in pairs.items() if value)
+        return [*given, *options["sbatch"]]
 
-        place = self.home if place is None else place
-        start = f"largek cluster slurm scale --home {self.home}"
-        host = self.dashboard_address.rpartition(":")[0]
-        minutes, seconds = divmod(self.time, 60)
-        values = asdict(self) | {
-            "place": place,
-            "tasks": self.tasks,
-            "slurm_time": f"{minutes}:{seconds:02}",
-            "start_workers": start if place == self.home else f"sbatch {place}/workers.sbatch",
-            "worker_dashboard": ":0" if host in ("", "0.0.0.0") else "127.0.0.1:0",
-            "worker_options": self._options(self.partition),
-            "scheduler_options": self._options(self.scheduler_partition or self.partition),
-        }
-        environment = Environment(
-            loader=PackageLoader("largek_dask.cli"), undefined=StrictUndefined,
-            trim_blocks=True, keep_trailing_newline=True, autoescape=False,
-        )  # fmt: skip
-        return {name: environment.get_template(name).render(values) for name in FILES}
+    values = {
+        **options,
+        "place": place,
+        "tasks": options["workers"] // options["workers_per_node"],
+        "slurm_time": f"{minutes}:{seconds:02}",
+        "start_workers": start if place == home else f"sbatch {place}/workers.sbatch",
+        "worker_dashboard": ":0" if host in ("", "0.0.0.0") else "127.0.0.1:0",
+        "worker_options": sbatch(options["partition"]),
+        "scheduler_options": sbatch(options["scheduler_partition"] or options["partition"]),
+    }
+    environment = Environment(
+        loader=PackageLoader("largek_dask.cli"), undefined=StrictUndefined,
+        trim_blocks=True, keep_trailing_newline=True, autoescape=False,
+    )  # fmt: skip
+    return {name: environment.get_template(name).render(values) for name in FILES}
 
-    def write(self, folder: str) -> list[str]:
-        """Write the files and return their paths."""
-        written = []
-        try:
-            os.makedirs(folder, exist_ok=True)
-            for name, text in self.render(folder).items():
-                path = Path(folder) / name
-                path.write_text(text, encoding="utf-8")
-                written.append(str(path))
-        except OSError as error:
-            raise OutputError(
-                f"{folder} cannot be written ({error.strerror or error}): choose another folder"
-            ) from error
-        return written
 
-    def _options(self, partition: str | None) -> list[str]:
-        pairs = {"partition": partition, "account": self.account, "qos": self.qos}
-        return [*(f"--{name}={value}" for name, value in pairs.items() if value), *self.sbatch]
+def write(options: Mapping[str, Any], folder: str) -> list[str]:
+    """Write the files and return their paths."""
+    written = []
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for name, text in render(options, folder).items():
+            path = Path(folder) / name
+            path.write_text(text, encoding="utf-8")
+            written.append(str(path))
+    except OSError as error:
+        raise OutputError(
+            f"{folder} cannot be written ({error.strerror or error}): choose another folder"
+        ) from error
+    return written
 
 
 def check_home(home: str) -> None:
@@ -153,8 +147,12 @@ class Slurm:
                 "there is no sbatch on this machine: run `largek cluster slurm` where you submit "
                 "jobs of SLURM, or use --print"
             )
+        from largek_dask.service.store import IDLE
+
         self.home = home
         self.workers = Path(home, "workers.sbatch")
+        # The scheduler's request to workers to end.
+        self.idle = Path(home, "jobs", IDLE)
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs that are queued, running or ending, oldest first."""
@@ -175,10 +173,10 @@ class Slurm:
         if there := self.jobs():
             raise ClusterError(
                 f"jobs of {self.home} are in the queue of SLURM already, such as {there[0].id}: "
-                "use `largek cluster slurm scale` for another number of workers, or stop them first"
+                "use --scale for another number of workers, or --stop first"
             )
 
-    def submit(self, layout: Layout) -> tuple[int, int]:
+    def submit(self, options: Mapping[str, Any]) -> tuple[int, int]:
         """Write the files, submit both jobs, and return the ids of scheduler and workers.
 
         Raises
@@ -186,11 +184,11 @@ class Slurm:
         ClusterError
             SLURM refuses one; neither is submitted then.
         """
-        check_array(layout.tasks)
-        layout.write(self.home)
+        check_array(options["workers"] // options["workers_per_node"])
+        write(options, self.home)
         for name in ("jobs", "logs", "kernels"):
             os.makedirs(f"{self.home}/{name}", exist_ok=True)
-        self._clear_idle()
+        self.idle.unlink(missing_ok=True)
         scripts = [f"{self.home}/scheduler.sbatch", str(self.workers)]
         for script in scripts:
             _run(["sbatch", "--test-only", script], REFUSED)
@@ -201,19 +199,13 @@ class Slurm:
             _run(["scancel", str(scheduler)])
             raise
 
-    def _clear_idle(self) -> None:
-        """Remove the scheduler's request to workers to end."""
-        from largek_dask.service.store import IDLE
-
-        Path(self.home, "jobs", IDLE).unlink(missing_ok=True)
-
-    def scale(self, workers: int | None) -> tuple[int, list[str]]:
+    def scale(self, workers: int) -> tuple[int, list[str]]:
         """Submit more workers, or cancel the newest ones.
 
         Parameters
         ----------
-        workers : int, optional
-            Total number of workers; by default the number of the last call or submit.
+        workers : int
+            Total number of workers; 0: the number of the last call or submit.
 
         Returns
         -------
@@ -244,7 +236,7 @@ class Slurm:
         more = tasks - len(there)
         if more > 0:
             check_array(more)
-        self._clear_idle()
+        self.idle.unlink(missing_ok=True)
         text = re.sub(r"(?m)^#SBATCH --array=.*$", f"#SBATCH --array=0-{tasks - 1}", text)
         self.workers.write_text(text, encoding="utf-8")
         if more > 0:
@@ -344,18 +336,10 @@ def _run(command: Sequence[str], advice: str = "") -> str:
 
 def table(jobs: Sequence[QueuedJob], notes: Sequence[str] = ()) -> Any:
     """Return jobs as a rich table, with notes below."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown.add_column("job", style="cyan", no_wrap=True)
-    for name in ("what", "state", "left", "node", "reason"):
-        shown.add_column(name, overflow="ellipsis", no_wrap=True)
+    rows = []
     for job in jobs:
         what = "scheduler" if job.is_scheduler else "worker"
         reason = "" if job.reason == "None" else job.reason
-        cells = (job.id, what, job.state.lower(), job.left, job.nodes, reason)
-        shown.add_row(*(Text(cell) for cell in cells))
-    return Group(shown, *(Text(note) for note in notes))
+        rows.append((job.id, what, job.state.lower(), job.left, job.nodes, reason))
+    columns = {"job": 0, "what": 0, "state": 0, "left": 1, "node": 0, "reason": 2}
+    return columns_table(columns, rows, notes, least={"node": 8, "reason": 12})

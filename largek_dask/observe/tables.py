@@ -40,7 +40,6 @@ class Fitting:
     columns : sequence of Column
     rows : sequence of sequence of str
         Texts as they are shown: no markup is looked for.
-    title : str, optional
     styles : sequence of mapping, optional
         For each row, rich's style of a column by name.
     more : str
@@ -56,7 +55,6 @@ class Fitting:
         columns: Sequence[Column],
         rows: Sequence[Sequence[str]],
         *,
-        title: str | None = None,
         styles: Sequence[dict[str, str]] | None = None,
         more: str = MORE,
         gap: int = 2,
@@ -64,7 +62,6 @@ class Fitting:
     ) -> None:
         self.columns = columns
         self.rows = rows
-        self.title = title
         self.styles = styles or [{}] * len(rows)
         self.more = more
         self.gap = gap
@@ -78,8 +75,6 @@ class Fitting:
 
         widths = self.widths(options.max_width)
         table = Table(
-            title=self.title,
-            title_justify="left",
             box=SIMPLE_HEAD if self.ruled else None,
             show_edge=False,
             pad_edge=False,

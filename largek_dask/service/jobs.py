@@ -350,7 +350,7 @@ class Jobs:
         return [*self._placed([*map(status, jobs)]), *unreadable]
 
     def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Short rows of the jobs that are asked for: see ``service.listing``.
+        """Short rows of the jobs that are asked for: see ``service.job_table``.
 
         Raises
         ------

@@ -212,11 +212,13 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
     assert "there is no openssl on PATH" in done.stderr
-    assert "--insecure: no TLS, so whoever has an account" in done.stderr
+    assert "--insecure: no TLS, so everybody with an account" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
     assert done.exit_code == 0, done.output
-    assert "Whoever has an account on the network of the nodes can run code as you" in done.stderr
+    assert (
+        "Everybody with an account on the network of the nodes can run code as you" in done.stderr
+    )
     assert not (home / "tls").exists()
     assert "tls" not in (home / "scheduler.sbatch").read_text()
 
@@ -345,7 +347,7 @@ def test_jobs_that_are_there_are_not_submitted_again(fake, home):
         ("--idle 0", "'0' is too short"),
         ("--dashboard-address 8787", "'--dashboard-address': '8787'"),
         ("--dashboard-address 'a b:1'", "'--dashboard-address': 'a b:1'"),
-        ("--print", "give one of --submit, --out DIR and --print"),
+        ("--print", "give one of --submit, --out DIR, --print"),
     ],
 )
 def test_bad_input(given, told, fake, home):
@@ -382,7 +384,7 @@ def test_a_folder_in_which_jobs_cannot_be_kept(fake, home, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "action", ["--submit --home", "status --home", "stop --home", "scale 3 --home"]
+    "action", ["--submit --home", "--home", "--stop --home", "--scale 3 --home"]
 )
 def test_a_machine_without_slurm(action, home, monkeypatch):
     monkeypatch.setenv("PATH", str(home))
@@ -401,7 +403,7 @@ def test_files_are_written_elsewhere(fake, home, tmp_path):
 
 def test_status(fake, home):
     queue(fake, home, "4712_10 workers PENDING", "4712_9 workers RUNNING", "4711 scheduler RUNNING")
-    told = json.loads(run("status", "--home", home, "--json").stdout)
+    told = json.loads(run("--home", home, "--json").stdout)
     assert [job["id"] for job in told["jobs"]] == ["4711", "4712_9", "4712_10"]
     assert told["jobs"][0] == {
         "id": "4711", "is_scheduler": True, "state": "RUNNING", "left": "11:00", "nodes": "n1",
@@ -413,7 +415,7 @@ def test_status(fake, home):
             "version": "1", "started": "2026-11-25T03:00:00Z"}  # fmt: skip
     (home / "jobs").mkdir()
     (home / "jobs/scheduler.json").write_text(json.dumps(said))
-    shown = run("status", "--home", home).stdout
+    shown = run("--home", home).stdout
     assert "tcp://10.0.0.1:99" in shown
     assert "Dashboard" not in shown
     for page, line in (
@@ -421,23 +423,23 @@ def test_status(fake, home):
         ("http://10.0.0.1:8787/status", "Dashboard: http://10.0.0.1:8787/status"),
     ):
         (home / "jobs/scheduler.json").write_text(json.dumps(said | {"dashboard": page}))
-        assert line in " ".join(run("status", "--home", home).stdout.split())
+        assert line in " ".join(run("--home", home).stdout.split())
     assert shown.index("4712_9") < shown.index("4712_10")
 
 
 def test_scale(fake, home):
-    assert "there is no" in run("scale", 3, "--home", home).stderr
+    assert "there is no" in run("--scale", 3, "--home", home).stderr
     run("--home", home, "--workers", 4, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4711 scheduler RUNNING")
-    assert run("scale", 6, "--home", home).exit_code == 0
+    assert run("--scale", 6, "--home", home).exit_code == 0
     assert calls(fake)[-2] == f"sbatch --parsable --array=0-1 {home}/workers.sbatch"
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4720_0 workers PENDING")
-    assert run("scale", 2, "--home", home).exit_code == 0
+    assert run("--scale", 2, "--home", home).exit_code == 0
     assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
-    assert run("scale", 5, "--home", home).exit_code == 0
+    assert run("--scale", 5, "--home", home).exit_code == 0
     assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
     for bad in ("0", "-1"):
-        assert run("scale", "--home", home, "--", bad).exit_code == 2
+        assert run("--home", home, f"--scale={bad}").exit_code == 2
 
 
 def test_scale_has_as_many_as_were_asked_for_last(fake, home):
@@ -445,13 +447,13 @@ def test_scale_has_as_many_as_were_asked_for_last(fake, home):
     idle = home / "jobs" / "idle"
     idle.touch()
     queue(fake, home, "4711 scheduler RUNNING", "4712_3 workers PENDING")
-    assert run("scale", "--home", home).exit_code == 0
+    assert run("--home", home, "--scale").exit_code == 0
     assert not idle.exists()
     assert f"sbatch --parsable --array=0-2 {home}/workers.sbatch" in calls(fake)
-    assert run("scale", 6, "--home", home).exit_code == 0
+    assert run("--scale", 6, "--home", home).exit_code == 0
     queue(fake, home, "4711 scheduler RUNNING")
     idle.touch()
-    assert run("scale", "--home", home).exit_code == 0
+    assert run("--home", home, "--scale").exit_code == 0
     assert calls(fake)[-2] == f"sbatch --parsable --array=0-5 {home}/workers.sbatch"
     idle.touch()
     (fake / "squeue.out").unlink()
@@ -464,7 +466,7 @@ def test_sbatch_in_a_job_of_slurm_takes_over_nothing_of_it(fake, home, monkeypat
     (fake / "bin" / "sbatch").write_text(f"#!/bin/bash\nenv >{fake}/env\necho 1\n")
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CONF"):
         monkeypatch.setenv(name, "7")
-    assert run("scale", "--home", home).exit_code == 0
+    assert run("--home", home, "--scale").exit_code == 0
     given = dict(
         line.split("=", 1) for line in (fake / "env").read_text().splitlines() if "=" in line
     )
@@ -476,7 +478,7 @@ def test_scale_waits_for_a_worker_that_ends(fake, home, monkeypatch):
     run("--home", home, "--workers", 2, "--submit")
     queue(fake, home, "4712_0 workers RUNNING", "4712_1 workers COMPLETING")
     monkeypatch.setattr("time.sleep", lambda _: queue(fake, home, "4712_0 workers RUNNING"))
-    told = json.loads(run("scale", 2, "--home", home, "--json").stdout)
+    told = json.loads(run("--scale", 2, "--home", home, "--json").stdout)
     assert told == {"before": 1, "after": 1, "changed": ["4713"]}
     assert calls(fake)[-2] == f"sbatch --parsable --array=0-0 {home}/workers.sbatch"
 
@@ -484,8 +486,8 @@ def test_scale_waits_for_a_worker_that_ends(fake, home, monkeypatch):
 def test_scale_with_several_workers_in_a_job(fake, home):
     run("--home", home, "--workers", 4, "--workers-per-node", 2, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(2)))
-    assert "multiple" in run("scale", 5, "--home", home).stderr
-    assert run("scale", 6, "--home", home).exit_code == 0
+    assert "multiple" in run("--scale", 5, "--home", home).stderr
+    assert run("--scale", 6, "--home", home).exit_code == 0
     assert f"sbatch --parsable --array=0-0 {home}/workers.sbatch" in calls(fake)
 
 
@@ -498,23 +500,25 @@ def test_stop_ends_the_scheduler_first(fake, home, monkeypatch):
         queue(fake, home, "4712_0 workers RUNNING")
 
     monkeypatch.setattr("time.sleep", sleep)
-    done = run("stop", "--home", home, "--json")
+    done = run("--stop", "--home", home, "--json")
     assert json.loads(done.stdout) == {"cancelled": ["4711", "4712_0"]}
     assert asked == [["scancel 4711"]]
     assert calls(fake, "scancel") == ["scancel 4711", "scancel 4712_0"]
 
 
 def test_stop_of_nothing(fake, home):
-    assert "no jobs of this folder" in run("stop", "--home", home).stdout
+    assert "no jobs of this folder" in run("--stop", "--home", home).stdout
     assert calls(fake, "scancel") == []
 
 
-def test_options_stand_behind_their_command(fake, home):
-    done = run("--home", home, "status")
-    assert done.exit_code == 2
-    assert "write options behind status" in done.stderr
-    assert "'--home'" in run("status").stderr
-    assert "absolute" in run("status", "--home", "here").stderr
+def test_options_of_files_need_files(fake, home):
+    for action in ([], ["--stop"], ["--scale", 3]):
+        done = run("--home", home, "--cpus", 4, *action)
+        assert done.exit_code == 2
+        assert "--cpus is for --submit" in done.stderr
+    assert "give one of" in run("--home", home, "--stop", "--scale").stderr
+    assert "--home DIR" in run("--stop").stderr
+    assert "absolute" in run("--home", "here").stderr
 
 
 # --- the scripts ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from largek_dask import KMeans, Lloyd, Truncated, ingest, load_model, open_rows
 from largek_dask.cli import main
-from largek_dask.cli import plot as plot_module
+from largek_dask.cli.report import draw
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.driver.words import human_bytes
@@ -115,7 +115,7 @@ def test_fit__table_and_progress(data, tmp_path):
     assert "600 × 4" in done.stdout
     assert "kept per row" in done.stdout
     assert "readings of all rows" in done.stdout
-    assert "largek plot" in done.stdout
+    assert "largek report" in done.stdout
     assert "stopped: " in done.stderr
 
 
@@ -191,7 +191,7 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
         (
             ["-k", 3, "--algorithm", "magic"],
             2,
-            "'magic' is not known; choose one of auto, dcclust, dcdbundle, lloyd",
+            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd'",
         ),
         (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
         (
@@ -285,7 +285,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, 
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
     plan = make_plan(rows, asked, machines_of(2, None))
     assert plan["memory_row_state"] == 1 << 28
-    assert "found anew in every step" in shown(plan)["kept per row"]
+    assert "found again in every step" in shown(plan)["kept per row"]
 
 
 def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
@@ -435,13 +435,13 @@ def test_predict__force_removes_labels_only(data, fitted, tmp_path):
     assert load_model(told["model"]).n_clusters == 5
 
 
-@pytest.mark.parametrize("command", ["predict", "score", "plot"])
+@pytest.mark.parametrize("command", ["predict", "score", "report"])
 def test_the_folder_of_a_fit_stands_for_its_model(data, fitted, tmp_path, command):
     out, told = fitted
     arguments = {
         "predict": [data[0], "--out", tmp_path / "{}.npy"],
         "score": [data[0]],
-        "plot": ["--out", tmp_path / "{}.png"],
+        "report": ["--out", tmp_path / "{}.png"],
     }[command]
     found = []
     for number, model in enumerate([out, told["model"]]):
@@ -463,40 +463,41 @@ def test_not_a_model(data, tmp_path):
     assert "is a Zarr store, but not a model" in done.stderr
 
 
-# --- plot ---------------------------------------------------------------------------------------
+# --- charts -------------------------------------------------------------------------------------
 
 
-def test_plot__a_job(fitted, tmp_path, monkeypatch):
-    out, told = fitted
-    monkeypatch.chdir(tmp_path)
-    shown = run_json("plot", out)
-    assert shown == {"out": "run.png", "n_clusters": 5, "n_iter": told["n_iter"], "n_rows": 600}
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-    assert "run.png exists" in run("plot", out, code=1).stderr
-    assert "run.png" in run("plot", out, "--force").stdout
-    assert "cannot be written" in run("plot", out, "--out", "no/such/x.png", code=1).stderr
-
-
-def test_plot__a_page(fitted, tmp_path, monkeypatch):
+def test_charts__a_job(fitted, tmp_path, monkeypatch):
     out, _ = fitted
     monkeypatch.chdir(tmp_path)
-    shown = run_json("plot", out, "--html")
+    shown = run_json("report", out, "--out", "run.png")
+    assert shown == {"out": "run.png"}
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert "run.png exists" in run("report", out, "--out", "run.png", code=1).stderr
+    assert "run.png" in run("report", out, "--out", "run.png", "--force").stdout
+    assert "cannot be written" in run("report", out, "--out", "no/such/x.png", code=1).stderr
+    wrong = run("report", out, "--out", "x.png", "--every", "30s", code=2)
+    assert "--every is for the page" in wrong.stderr
+
+
+def test_charts__a_page(fitted, tmp_path, monkeypatch):
+    out, _ = fitted
+    monkeypatch.chdir(tmp_path)
+    shown = run_json("report", out, "--charts")
     assert shown["out"] == "run.html"
     page = (tmp_path / "run.html").read_text()
     assert "Bokeh.embed.embed_item" in page
     assert "Sizes of clusters" in page
-    assert "ends in .html" in run("plot", out, "--html", "--out", "x.png", code=1).stderr
     # A report has a name of its own; inside the folder, files are named after it as well.
     assert run_json("report", out, "--sample", 100)["out"] == "run-report.html"
     monkeypatch.chdir(out)
-    assert run_json("plot", ".", "--html")["out"] == "run.html"
+    assert run_json("report", ".", "--charts")["out"] == "run.html"
     monkeypatch.chdir(tmp_path)
-    run("plot", out, "--out", "x.svg")
+    run("report", out, "--out", "x.svg")
     # Letters are letters.
     assert "Does it still gain?" in (tmp_path / "x.svg").read_text()
 
 
-def test_plot__a_running_job_by_its_events(tmp_path):
+def test_charts__a_running_job_by_its_events(tmp_path):
     step = {"event": "step", "cost": 5.0, "rows": 10}
     events = [
         {"event": "started", "n_rows": 10},
@@ -507,25 +508,21 @@ def test_plot__a_running_job_by_its_events(tmp_path):
         {"event": "stopped"},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    drawn, told, model = plot_module.draw(Folder(str(tmp_path)))
-    assert model is None
-    (line,) = drawn.answer["panels"][0]["series"]
+    drawn = draw(Folder(str(tmp_path)))
+    (line,) = next(panel["series"] for panel in drawn.answer["panels"] if panel["series"])
     assert (line["x"], line["y"]) == ([500, None, 1500], [5, None, 4])
-    assert told == {"n_rows": 10, "n_iter": 2}
 
 
-def test_plot__of_nothing(tmp_path):
-    assert "neither model.zarr nor events" in run("plot", tmp_path, code=1).stderr
+def test_charts__of_nothing(tmp_path):
+    assert "neither model.zarr nor events" in run("report", tmp_path, "--charts", code=1).stderr
     (tmp_path / "events.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
-    assert "the fit has made no step yet" in run("plot", tmp_path, code=1).stderr
+    assert "the fit has made no step yet" in run("report", tmp_path, "--charts", code=1).stderr
 
 
-def test_plot__a_model_without_history_shows_its_sizes(tmp_path):
+def test_charts__a_model_without_history_shows_its_sizes(tmp_path):
     km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
     km.model_.save(str(tmp_path / "m.zarr"))
-    drawn, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
-    assert drawn.kinds == ["sizes"]
-    assert told == {"n_clusters": 2, "n_iter": 0}
+    assert draw(Folder(str(tmp_path / "m.zarr"))).kinds == ["sizes"]
 
 
 def test_job_files_are_all_that_a_job_writes(data, tmp_path):

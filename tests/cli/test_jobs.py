@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import largek_dask as lk
-from largek_dask.cli import crew, main
+from largek_dask.cli import main
+from largek_dask.cli.jobs import workers_table
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
@@ -386,7 +387,7 @@ def test_workers__the_address_is_whole_in_a_narrow_terminal():
         "silent": 0.4, "why": None,
     }  # fmt: skip
     console = Console(width=80, file=StringIO())
-    console.print(crew._listing([row], []))
+    console.print(workers_table([row], []))
     shown = console.file.getvalue()
     assert f"{address} " in shown
     assert "Left out: " in shown
@@ -430,7 +431,7 @@ def submit_to(run, tmp_path):
             1,
             "min=2 is more than max=1",
         ),
-        (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "choose one of auto"),
+        (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "one of 'auto'"),
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
         (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),

@@ -1,4 +1,4 @@
-"""``largek path``, and what other commands make of a model that holds every partition."""
+"""Commands with a model that holds every partition: ``elbow`` and others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli import main
-from largek_dask.cli import plot as plot_module
+from largek_dask.cli.elbow import path_picture
 from largek_dask.driver.provenance import named_arrays
-from largek_dask.driver.storage import Folder
 from largek_dask.model import PathModel, load_model
 from tests.helpers.paths import PathToy, path_arrays, path_model, squares
 
@@ -57,12 +56,12 @@ def saved(model: PathModel, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-# --- path
+# --- elbow
 
 
 def test_path__as_json(model: PathModel, saved: Path) -> None:
-    told = run_json("path", saved / "model.zarr")
-    assert told["n_clusters"] == K
+    told = run_json("elbow", saved / "model.zarr")
+    assert len(told["partitions"]) == K
     assert told["partitions"] == model.path_.records()
     assert told["partitions"][3] == {
         "n_clusters": 4,
@@ -77,17 +76,16 @@ def test_path__as_json(model: PathModel, saved: Path) -> None:
     }
     assert told["partitions"][-1]["stability"] is None
     found = model.path_.suggest_k()
-    assert told["suggestion"] == {
-        "k": found.k, "runner_up": found.runner_up, "clear": found.clear, "words": found.words,
-        "votes": dict(found.votes),
-    }  # fmt: skip
+    names = ("k", "runner_up", "clear", "words")
+    assert {name: told[name] for name in names} == {name: getattr(found, name) for name in names}
+    assert told["votes"] == dict(found.votes)
     # A job's folder is taken for its model.
-    assert run_json("path", saved) == told
-    assert told["model"].endswith("run/model.zarr")
+    assert run_json("elbow", saved) == told | {"data": str(saved)}
+    assert "--k-max is for data" in run("elbow", saved, "-k", 9, code=2).stderr
 
 
 def test_path__as_a_table(model: PathModel, saved: Path) -> None:
-    shown = run("path", saved).stdout
+    shown = run("elbow", saved).stdout
     lines = [line.split() for line in shown.splitlines()]
     heads = ["clusters", "inertia", "lower", "bound", "gap", "ties", "moves", "swap", "stability"]
     assert heads in lines
@@ -112,25 +110,25 @@ def spectral_bounds(x: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
 
 def drawn(saved: Path) -> Any:
     """The picture of a model of every partition."""
-    _, _, model = plot_module.draw(Folder(str(saved)))
+    model = load_model(str(saved))
     assert isinstance(model, PathModel)
-    return plot_module.draw_path(model)
+    return path_picture(model)
 
 
 def test_path__three_groups_are_suggested_and_drawn(tmp_path: Path) -> None:
     stability = np.array([1, 0.5, 1.0, 0.6, 0.5, 0.4])
     arrays = path_arrays(X, K, lower_bound=spectral_bounds(X, K), stability=stability)
     replace(path_model(X, K), arrays=arrays).save(str(tmp_path / "m.zarr"))
-    told = run_json("path", tmp_path / "m.zarr")["suggestion"]
+    told = run_json("elbow", tmp_path / "m.zarr")
     assert (told["k"], told["clear"]) == (3, True)
     figure = drawn(tmp_path / "m.zarr")
     lines = {line.get_label(): line.get_xydata() for line in figure.axes[0].lines}
     np.testing.assert_array_equal(lines["suggested: 3 clusters"], [[3, arrays.inertia[2]]])
-    assert "3 clusters: halves of the data agree" in run("path", tmp_path / "m.zarr").stdout
+    assert "3 clusters: halves of the data agree" in run("elbow", tmp_path / "m.zarr").stdout
     restless = replace(arrays, stability=np.array([1, 0.5, 0.5, 0.6, 0.5, 0.4]))
     replace(path_model(X, K), arrays=restless).save(str(tmp_path / "n.zarr"))
-    assert run_json("path", tmp_path / "n.zarr")["suggestion"]["k"] is None
-    assert "No clear k" in run("path", tmp_path / "n.zarr").stdout
+    assert run_json("elbow", tmp_path / "n.zarr")["k"] is None
+    assert "No clear k" in run("elbow", tmp_path / "n.zarr").stdout
 
 
 def test_path__large_numbers_are_not_cut(tmp_path: Path) -> None:
@@ -140,7 +138,7 @@ def test_path__large_numbers_are_not_cut(tmp_path: Path) -> None:
     large = {"inertia": np.full(3, 1.2345678e12), "lower_bound": np.array([1e12, 1.2345e-10, 0])}
     model = replace(path_model(X, 3), arrays=replace(arrays, stationarity=still, **large))
     model.save(str(tmp_path / "m.zarr"))
-    shown = run("path", tmp_path / "m.zarr").stdout
+    shown = run("elbow", tmp_path / "m.zarr").stdout
     for text in ("1.234568e+12", "1.2345e-10", "100.00%", "98,765", "-1.23e-12", "stability"):
         assert text in shown
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
@@ -148,38 +146,34 @@ def test_path__large_numbers_are_not_cut(tmp_path: Path) -> None:
 
 def test_path__weak_bounds_are_no_certificate(tmp_path: Path) -> None:
     path_model(X, 3).save(str(tmp_path / "m.zarr"))
-    assert "No partition is better" not in run("path", tmp_path / "m.zarr").stdout
+    assert "No partition is better" not in run("elbow", tmp_path / "m.zarr").stdout
 
 
 def test_path__of_another_model(tmp_path: Path) -> None:
     lk.KMeans(3, random_state=0).fit(X).model_.save(str(tmp_path / "m.zarr"))
-    done = run("path", tmp_path / "m.zarr", code=1)
+    done = run("elbow", tmp_path / "m.zarr", code=1)
     assert "holds one partition, not a path of them: fit with --algorithm dcdbundle" in done.stderr
-    assert "does not exist" in run("path", tmp_path / "none", code=1).stderr
+    assert "does not exist" in run("elbow", tmp_path / "none", code=1).stderr
 
 
-# --- plot
+# --- charts
 
 
-def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
+def test_picture__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
     figure = drawn(saved)
-    _, told, _ = plot_module.draw(Folder(str(saved)))
     elbow = figure.axes[0]
     lines = {line.get_label(): line.get_xydata() for line in elbow.lines}
     np.testing.assert_array_equal(lines["found"][:, 1], model.path_.inertia)
     np.testing.assert_array_equal(lines["lower bound"][:, 1], model.path_.lower_bound)
     assert elbow.get_xlabel() == "clusters"
-    assert told == {"n_clusters": K, "n_iter": 0, "n_rows": 300}
-    assert run_json("plot", saved, "--out", tmp_path / "run.png")["n_clusters"] == K
+    assert run_json("elbow", saved, "--out", tmp_path / "run.png")["out"]
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plot__the_elbow_of_a_model_that_says_nothing_of_its_rows(tmp_path: Path) -> None:
+def test_picture__the_elbow_of_a_model_that_says_nothing_of_its_rows(tmp_path: Path) -> None:
     PathModel(path_arrays(X, 3)).save(str(tmp_path / "m.zarr"))
     figure = drawn(tmp_path / "m.zarr")
-    _, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
     assert figure.get_suptitle() == "Partitions into 1 to 3 clusters"
-    assert told == {"n_clusters": 3, "n_iter": 0}
 
 
 # --- all that takes a model
@@ -214,11 +208,11 @@ def test_fit__into_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert found.provenance["parameters"]["algorithm"] == {"name": "PathToy", "effort": "best"}
     for name, array in named_arrays(km.model_.arrays).items():
         np.testing.assert_array_equal(getattr(found.arrays, name), array)
-    assert run_json("path", out)["partitions"] == km.path_.records()
+    assert run_json("elbow", out)["partitions"] == km.path_.records()
     shown = run("fit", *asked, "--out", tmp_path / "again").stdout
     # A long path goes on in the next line.
-    assert f"largekpath{tmp_path / 'again'}" in "".join(shown.split())
-    run("plot", out, "--out", tmp_path / "elbow.png")
+    assert f"largekelbow{tmp_path / 'again'}" in "".join(shown.split())
+    run("report", out, "--out", tmp_path / "charts.png")
 
 
 @pytest.mark.filterwarnings("always::largek_dask.errors.DegenerateDataWarning")
@@ -232,8 +226,8 @@ def test_fit__ends_where_rows_are_distinct_no_more(
     assert "Warning: the rows have only 3 distinct values" in done.stderr
     told = json.loads(done.stdout)
     assert (told["n_clusters"], told["partitions"], told["inertia"]) == (3, 3, 0)
-    assert run_json("path", tmp_path / "run")["n_clusters"] == 3
-    run("plot", tmp_path / "run", "--out", tmp_path / "run.png")
+    assert len(run_json("elbow", tmp_path / "run")["partitions"]) == 3
+    run("report", tmp_path / "run", "--out", tmp_path / "run.png")
 
 
 def test_fit__an_effort_that_nobody_hears(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from rich.console import Console
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.cli.crew import _listing as _workers
+from largek_dask.cli.common import key_values
 from largek_dask.cli.demo import summary as demo_summary
-from largek_dask.cli.jobs import _listing, _summary
+from largek_dask.cli.jobs import jobs_table, result_words, workers_table
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.driver.job_view import JobView
@@ -34,9 +34,9 @@ COMMANDS = {
     "predict": "predict {model} {x} --out {out}/labels.zarr",
     "score": "score {model} {x}",
     "coreset": "coreset {x} {out}/few.zarr --rows 50",
-    "plot": "plot {run} --out {out}/fit.png",
-    "path": "path {path}",
+    "report --out": "report {run} --out {out}/fit.png",
     "elbow": "elbow {x} --k-max 4",
+    "elbow of a model": "elbow {path}",
     "report": "report {run} --out {out}/run.html",
 }
 
@@ -79,8 +79,8 @@ QUEUED = [
               "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"),
 ]  # fmt: skip
 OTHERS = {
-    "jobs": lambda: _listing([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
-    "workers": lambda: _workers(
+    "jobs": lambda: jobs_table([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
+    "workers": lambda: workers_table(
         [
             {
                 "address": name,
@@ -100,17 +100,11 @@ OTHERS = {
         ["tcp://10.0.0.9:45321"],
     ),
     "watch": lambda: job_panel(JobView(JOB)),
-    "result": lambda: _summary_table(ENDED),
-    "demo": lambda: demo_summary(DEMO, "here/codebook.png"),
+    "result": lambda: key_values(result_words(ENDED).items()),
+    "demo": lambda: key_values(demo_summary(DEMO, "here/codebook.png").items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
 """Tables that take a cluster, or long, as they are made of what was told."""
-
-
-def _summary_table(status: dict[str, Any]) -> Any:
-    from largek_dask.cli.common import key_values
-
-    return key_values(_summary(status), title="largek result")
 
 
 @pytest.fixture(scope="module")

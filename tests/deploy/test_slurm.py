@@ -193,7 +193,7 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
         goes_on(out)
 
         # All at once, also the scheduler.
-        address = cluster.said("status")["scheduler"]
+        address = cluster.said()["scheduler"]
         with slurm.preempting(CPUS, "high") as other:
             slurm.until(other, "RUNNING")
         for one in (cluster.scheduler, *cluster.workers):
@@ -222,21 +222,21 @@ def test_a_job_through_all_that_slurm_does(slurm, tmp_path):
         slurm.said("scancel", cluster.workers[1])
         struck["cancelled"] = deaths.moment(worker)
         goes_on(out)
-        told = cluster.said("scale", "2")
+        told = cluster.said("--scale", "2")
         assert (told["before"], told["after"]) == (1, 2)
         cluster.has_workers(2)
         goes_on(out)
 
         # All is stopped, and submitted again.
-        cluster.said("stop")
+        cluster.said("--stop")
         slurm.empty()
-        assert cluster.said("status")["jobs"] == []
+        assert cluster.said()["jobs"] == []
         reached = max(steps(out))
         assert reached < options["max_iter"], "it was over too soon"
         slow.unlink()
         cluster.submit()
         digest = job.result("600s").digest()
-    cluster.said("stop")
+    cluster.said("--stop")
     slurm.empty()
     told = [event["event"] for event in events(out)]
     assert told.count("interrupted") == 3, "preempted, at its limit and stopped it had time"
@@ -289,7 +289,7 @@ def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(sl
     assert done.returncode == 0, done.stderr
     cluster = Cluster(slurm, home, env | {"PATH": f"{home}/venv/bin{os.pathsep}{env['PATH']}"})
     eventually(lambda: Path(cluster.file).exists(), "a scheduler")
-    told = cluster.said("status")
+    told = cluster.said()
     assert told["scheduler"] in Path(cluster.file).read_text()
     jobs = told["jobs"]
     assert len(jobs) == 17
@@ -302,7 +302,7 @@ def test_the_readme__from_the_installation_to_a_model_after_all_was_preempted(sl
     eventually(screen.read_text, "what `largek watch` shows")
     with slurm.preempting(CPUS) as other:
         slurm.until(other, "RUNNING")
-        assert not [job for job in cluster.said("status")["jobs"] if job["state"] == "RUNNING"]
+        assert not [job for job in cluster.said()["jobs"] if job["state"] == "RUNNING"]
     assert events(out)[-1]["event"] == "interrupted", "it was over too soon"
     reached = max(steps(out))
     slow.unlink()

@@ -21,7 +21,7 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.algorithms.problem import Problem
 from largek_dask.cli import main
-from largek_dask.cli.plot import draw
+from largek_dask.cli.report import draw
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.history import thinned
@@ -138,10 +138,10 @@ def test_plots_call_it_by_its_name(tmp_path: Path) -> None:
     unit = "closeness (Σ w h / (1 + d²)), more is better"
     expected = [("Closeness against time", unit), ("Closeness against passes", unit)]
     result = cluster(checkpoint=str(tmp_path / "run"))
-    running, _, _ = draw(Folder(str(tmp_path / "run")))
+    running = draw(Folder(str(tmp_path / "run")))
     assert axes_of(running.figure()) == expected
     Model.of(result).save(str(tmp_path / "m.zarr"))
-    ended, _, _ = draw(Folder(str(tmp_path / "m.zarr")))
+    ended = draw(Folder(str(tmp_path / "m.zarr")))
     assert axes_of(ended.figure()) == expected
 
 
@@ -149,7 +149,7 @@ def test_plots_of_k_means_are_as_before(tmp_path: Path) -> None:
     unit = "cost (Σ w d²)"
     expected = [("Cost against time", unit), ("Cost against passes", unit)]
     cluster(algorithm="lloyd", checkpoint=str(tmp_path / "run"))
-    found, _, _ = draw(Folder(str(tmp_path / "run")))
+    found = draw(Folder(str(tmp_path / "run")))
     assert axes_of(found.figure()) == expected
 
 
@@ -292,7 +292,7 @@ def test_the_command_line_takes_it(tmp_path: Path) -> None:
     told = json.loads(run(*asked, "--out", out, "--json"))
     assert told["total_closeness"] == model.provenance["total_closeness"]
     assert "inertia" not in told
-    run("plot", out, "--out", str(tmp_path / "run.png"))
+    run("report", out, "--out", str(tmp_path / "run.png"))
     run("predict", f"{out}/model.zarr", data, "--out", str(tmp_path / "labels.zarr"))
     labels = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")[...]
     np.testing.assert_array_equal(labels, by_hand(model.arrays)[0])

@@ -286,5 +286,4 @@ def shown(plan: dict[str, Any]) -> dict[str, str]:
     """Lines of the table of a plan, by their labels."""
     from largek_dask.cli.plan import plan_table
 
-    labels, texts = (column.cells for column in plan_table(plan).columns)
-    return {str(label).strip(): str(text) for label, text in zip(labels, texts, strict=True)}
+    return {label.strip(): str(text) for label, text in plan_table(plan).items()}

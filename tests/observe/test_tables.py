@@ -23,7 +23,7 @@ ROWS = [
 def printed(width: int, **options: int) -> list[str]:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
-        console.print(Fitting(COLUMNS, ROWS, title="runs", more="see --json", **options))
+        console.print(Fitting(COLUMNS, ROWS, more="see --json", **options))
     return captured.get().splitlines()
 
 
@@ -34,9 +34,9 @@ def test_no_line_is_wider_than_the_terminal(width: int, options: dict[str, int])
     assert max(map(cell_len, lines)) <= width
     # Every row has one line, and the first column is whole.
     assert [sum(line.startswith(job) for line in lines) for job in ("lk-1 ", "lk-22")] == [1, 1]
-    _, _, left_out = " ".join(line.strip() for line in lines[4:]).partition("Left out: ")
+    _, _, left_out = " ".join(line.strip() for line in lines[3:]).partition("Left out: ")
     for column in COLUMNS:
-        assert (column.name in lines[1]) != (column.name in left_out.split(" (")[0]), lines
+        assert (column.name in lines[0]) != (column.name in left_out.split(" (")[0]), lines
 
 
 def test_all_is_shown_where_there_is_room() -> None:

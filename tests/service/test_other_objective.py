@@ -11,7 +11,7 @@ from rich.console import Console
 
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
-from largek_dask.cli.jobs import _summary
+from largek_dask.cli.jobs import result_words
 from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
 from largek_dask.observe.cards import card, card_of_jobs
@@ -73,7 +73,7 @@ def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
     assert told["closeness"].startswith(precise(view.status["cost"]))
     row = dict(zip(JOB_COLUMNS, job_row(status), strict=True))
     assert row["objective"] == f"{value:.6g}"
-    pages = [card(view), shown(job_panel(view)), str(_summary(status))]
+    pages = [card(view), shown(job_panel(view)), str(result_words(status))]
     for page in pages:
         assert words in page
         assert "total closeness" in page
