@@ -34,7 +34,8 @@ FIXED = {
     "cache": False,
 }
 TESTED = (0, 61), (0, 68)
-"""First and last minor version of numba that :mod:`~.inlining` was tested with."""
+"""First and last minor version of numba that :mod:`~.inlining` was tested with: fits of
+``tests/matrix/suite.py`` have the same digests with each of them."""
 
 
 def _is_tested() -> bool:
