@@ -100,9 +100,13 @@ def test_shapes_that_do_not_fit(shape, origin):
         project(np.zeros((2, 4), np.float32), Directions.of(np.ones((1, 3)), np.zeros(3)))
 
 
-@pytest.mark.parametrize(("m", "d"), [(1, 1), (3, 8), (5, 5), (20, 33), (40, 100)])
 @pytest.mark.parametrize("kind", ["plain", "graded", "huge", "tiny", "nearly one"])
-def test_orthonormal(m, d, kind):
+def test_orthonormal(kind):
+    for m, d in [(1, 1), (3, 8), (5, 5), (20, 33), (40, 100)]:
+        check_orthonormal(m, d, kind)
+
+
+def check_orthonormal(m, d, kind):
     r = np.random.default_rng(m)
     x = r.normal(size=(m, d))
     x = {
