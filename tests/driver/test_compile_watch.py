@@ -89,6 +89,7 @@ def test_it_is_said_again_when_the_process_was_quiet_and_compiles_for_long(
     assert lines(capsys) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 def test_a_first_predict_says_that_it_compiles_and_that_the_code_cannot_be_kept(
     tmp_path: Path,
