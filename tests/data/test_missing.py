@@ -89,12 +89,12 @@ def test_rows_that_are_open_are_not_listed_again(
     with pytest.warns(MissingChunksWarning):
         rows = open_rows(tmp_path / "x.zarr")
     assert len(listings) == 1
-    lk.KMeans(2, random_state=0, max_iter=2).fit(rows)
+    lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(rows)
     open_rows(rows).__reduce__()[0](*rows.__reduce__()[1])
     open_rows(tmp_path / "x.zarr", missing="fill")
     assert len(listings) == 1
     with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
-        lk.KMeans(2, random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
+        lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
 
 
 def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:

@@ -129,7 +129,7 @@ def test_centres_whose_squares_are_nothing(from_the_start):
     np.testing.assert_array_equal(labels, nearest(x * 1e-150, tiny))
 
 
-@pytest.mark.parametrize("d", [2, 40])
+@pytest.mark.parametrize("d", [2, *slow(40)])
 def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
     r = np.random.default_rng(3)
     centers = (40 * r.normal(size=(200, d))).astype(np.float32)

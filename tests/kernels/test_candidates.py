@@ -66,7 +66,6 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         *(("iso", "auto", "f4", shape) for shape in SHAPES[2:]),
         ("isoflex", "auto", "f4", (40, 9, 33, 1)),
         ("isoflex", "auto", "f8", (64, 13, 32, 5)),
-        ("diag", "auto", "f4", (1, 1, 1, 1)),
         # Squares make 12 features of 6: not the direct form, and rows shorter than a block.
         ("diag", "auto", "f4", (40, 6, 17, 5)),
         ("diag", "auto", "f4", (30, 784, 8, 5)),

@@ -289,7 +289,7 @@ def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     distances._method.cache_clear()  # other tests are to meet the real blocks
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float32, *slow(np.float64)])
 def test_few_centres__that_fill_no_tile(dtype, tile):
     for k in range(1, 20):
         x, centers = table(60, k, 20, dtype=dtype, seed=k)
