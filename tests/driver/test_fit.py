@@ -245,11 +245,6 @@ def test_everything_belongs_to_the_centres_that_come_back() -> None:
     assert result.provenance["parameters"]["algorithm"] == {"name": "Toy", "noise": 0.1}
 
 
-@pytest.mark.parametrize("n_threads", [1, 3])
-def test_threads_change_nothing(n_threads: int, small_chunks: None) -> None:
-    assert_equal(cluster(n_threads=n_threads), cluster())
-
-
 def test_labels_only_if_asked_for() -> None:
     result = cluster(labels=False)
     assert result.labels is None
