@@ -84,7 +84,8 @@ def kinds_of(jobs, job_id):
 @pytest.mark.parametrize(
     ("name", "every"),
     [
-        ("vrkm", 15),
+        ("lloyd", 15),
+        pytest.param("vrkm", 15, marks=pytest.mark.slow),
         pytest.param("lloyd", 1, marks=pytest.mark.slow),
         pytest.param("nmbatch", 3, marks=pytest.mark.slow),
         pytest.param("nmbatch-sparse", 4, marks=pytest.mark.slow),

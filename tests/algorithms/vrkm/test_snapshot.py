@@ -236,7 +236,7 @@ def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
     assert found(memory_limit=0) == expected, "labels are found again for every round"
 
 
-@few_forms
+@pytest.mark.parametrize("form", ["rows-gradient", *slow("auto")])
 @pytest.mark.parametrize("weighted", [True, *slow(False)])
 def test_chunks_that_are_shown_as_one_change_no_bit(form, weighted, monkeypatch):
     """With bounds, threads, and rows of weight 0 that hold nothing."""
