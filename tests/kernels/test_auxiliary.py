@@ -87,8 +87,7 @@ def test_members(kind, weighted):
         np.testing.assert_allclose(sums[q], expected, rtol=1e-15, atol=1e-25 * np.ptp(x))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("steps", [0, 1, 30])
+@pytest.mark.parametrize(("kind", "steps"), in_turns(KINDS, [30, 0, 1]))
 def test_descent(kind, steps):
     x = table(kind)
     centers, labels, first, _, weight, points = prepared(x, 3, True)

@@ -16,7 +16,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import in_turns, slow
 from tests.oracles.mixtures import coreset_probabilities, metropolis_matrix, mh_centers
 from tests.passes.toys import rows_of
 
@@ -71,7 +71,7 @@ def test_law_of_the_second_centre(chain):
     assert (np.diag(expected) > 0).all(), "a row on the centre was never proposed"
 
 
-@pytest.mark.parametrize(("chain", "k", "d"), tiers([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
+@pytest.mark.parametrize(("chain", "k", "d"), in_turns([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
 def test_as_centre_by_centre(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
     x = blobs(400, d, 8, spread=2.0)
