@@ -22,6 +22,7 @@ from largek_dask.algorithms.auto import (
 from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.errors import ParameterError
 from tests.helpers.checks import watched_passes
+from tests.helpers.covering import in_turns
 
 
 @dataclass
@@ -229,8 +230,7 @@ def test_time_cuts_inside_a_pass(blobs):
     assert again.centers.tobytes() == whole.centers.tobytes()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [8, 40, 130])
+@pytest.mark.parametrize(("weighted", "k"), in_turns([False, True], [8, 40, 130]))
 def test_how_stored_chunks_are_read_changes_no_bit(k, weighted, tmp_path):
     """Samples are drawn by the rows' indices: neither stored chunks nor their groups matter."""
     r = np.random.default_rng(0)

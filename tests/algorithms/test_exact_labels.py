@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import in_turns, slow
 
 
 def drawn(seed):
@@ -144,7 +144,7 @@ def products_err(x, centers):
 
 @pytest.mark.parametrize(
     ("algorithm", "k", "rows"),
-    tiers(
+    in_turns(
         ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "vrkm"],
         [8, 60, 200],
         [(9, 3e-3, "f4"), (17, 1e-1, "f4"), (64, 1e-3, "f4"), (300, 1e-2, "f4"), (9, 1e-9, "f8")],

@@ -13,6 +13,7 @@ import largek_dask as lk
 from tests.algorithms.conftest import bits, blobs
 from tests.faults import Killer, WithBarrier
 from tests.helpers.checks import computing_workers, join, watched_passes
+from tests.helpers.covering import slow
 
 N, D, K = 8_000, 10, 24
 CHUNK = 1_024
@@ -67,7 +68,7 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=["shuffled", "sparse", *slow("plain", "bad")])
 def case(request, stores):
     """A store, and with what it is fitted."""
     return stores[request.param], CASES[request.param]

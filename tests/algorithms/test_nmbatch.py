@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
+from tests.helpers.covering import in_turns, slow, tiers
 from tests.passes.toys import rows_of
 
 SEED = 5
@@ -76,11 +78,12 @@ def prefix(table, b, rng=RNG):
     return np.sort(np.concatenate(rows))
 
 
-where = pytest.mark.parametrize("gather", [0, 1 << 40], ids=["in place", "gathered"])
+GATHER = [0, 1 << 40]
+FORMS = [NMBatch(b0=300), NMBatch.paper(b0=300, rho=0.5)]
+where = pytest.mark.parametrize("gather", GATHER, ids=["in place", "gathered"])
 
 
-@where
-@pytest.mark.parametrize("rho", [0.5, 1.0, 100.0])
+@pytest.mark.parametrize(("rho", "gather"), in_turns([0.5, 1.0, 100.0], GATHER))
 def test_is_algorithm_5(rho, rows_20k, gather, monkeypatch):
     x = rows_20k[:3000].astype(np.float64)
     algorithm = dataclasses.replace(NMBatch.paper(b0=200, rho=rho), gather=gather)
@@ -128,9 +131,16 @@ def test_gathering_changes_no_bit(rows_20k):
             assert (info.cost, info.n_changed) == (expected_info.cost, expected_info.n_changed)
 
 
-@pytest.mark.parametrize("form", [NMBatch(b0=300), NMBatch.paper(b0=300, rho=0.5)])
-@pytest.mark.parametrize("bounds", [True, "hamerly", "elkan", "groups"])
-@where
+@pytest.mark.parametrize(
+    ("bounds", "form", "gather"),
+    [
+        (True, FORMS[0], GATHER[0]),
+        ("hamerly", FORMS[1], GATHER[1]),
+        ("elkan", FORMS[0], GATHER[1]),
+        ("groups", FORMS[1], GATHER[0]),
+        *slow(*itertools.product([True, "hamerly", "elkan", "groups"], FORMS, GATHER)),
+    ],
+)
 def test_bounds_change_no_bit(bounds, form, gather, rows_20k, monkeypatch):
     """Through growth, moves of centres, and bounds that end and begin again."""
     monkeypatch.setattr(bounded, "LEAST_WORK", 0)
@@ -179,7 +189,7 @@ def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
         [4000],
         [1000, 1000, 1000, 1000],
         [2500, 0, 3, 1, 0, 1, 1495],
-        [1] * 400 + [3600],
+        [1] * 100 + [3900],
         [3999, 1],
     ],
     ids=["one", "equal", "zero and one", "many of one row", "last of one row"],
@@ -327,14 +337,13 @@ def awkward(kind: str) -> tuple[np.ndarray, int]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["few distinct", "one row", "one value", "sorted", "outlier", "far"]
+    ("kind", "algorithm", "gather"),
+    tiers(
+        ["few distinct", "one row", "one value", "sorted", "outlier", "far"],
+        [NMBatch(), NMBatch(b0=20, bounds="groups"), NMBatch.paper(b0=20)],
+        GATHER,
+    ),
 )
-@pytest.mark.parametrize(
-    "algorithm",
-    [NMBatch(), NMBatch(b0=20, bounds="groups"), NMBatch.paper(b0=20)],
-    ids=["default", "few rows, bounds", "paper"],
-)
-@where
 def test_awkward_data_come_to_an_end(kind, algorithm, gather):
     x, k = awkward(kind)
     algorithm = dataclasses.replace(algorithm, gather=gather)

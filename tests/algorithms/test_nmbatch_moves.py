@@ -53,6 +53,7 @@ def test_the_start_covers_the_data():
     assert oracles.assign(x, found)[1] < 0.7 * oracles.assign(x, random)[1]
 
 
+@pytest.mark.slow
 def test_start_and_moves_are_the_same_at_every_vector_width():
     x = blobs(9000, 6, 140, seed=3)
     digests = set()

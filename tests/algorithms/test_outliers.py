@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from tests import oracles
 from tests.helpers.checks import computing_workers, watched_passes
-from tests.helpers.covering import tiers
+from tests.helpers.covering import slow, tiers
 
 N, D, K = 3_000, 12, 6
 ALGORITHMS = {
@@ -55,7 +55,9 @@ def test_labels_are_nearest_and_centres_are_means(algorithm: str, far: float, dt
 
 
 @pytest.mark.usefixtures("chunks_as_stored")
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm", [name for name in ALGORITHMS if name != "vrkm-snapshot"] + slow("vrkm-snapshot")
+)
 def test_chunks_threads_and_workers_change_no_bit(
     algorithm: str, cluster2: Any, tmp_path: Any
 ) -> None:

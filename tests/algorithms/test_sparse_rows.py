@@ -15,6 +15,7 @@ from largek_dask.errors import BadRowsError, ParameterError
 from tests import oracles
 from tests.algorithms.conftest import bits
 from tests.helpers.checks import computing_workers, watched_passes
+from tests.helpers.covering import slow
 
 N, D, K = 6_000, 60, 12
 
@@ -26,7 +27,7 @@ ALGORITHMS = {
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "truncated": lk.Truncated(),
     "vrkm": lk.VRKM(rounds=4),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=500),
+    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=1500),
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -82,7 +83,9 @@ def test_workers(name, url, clean, worker_clients):
     assert computing_workers(seen[0]) == 2
 
 
-@every_algorithm
+@pytest.mark.parametrize(
+    "name", ["nmbatch", "vrkm", *slow(*ALGORITHMS.keys() - {"nmbatch", "vrkm"})]
+)
 def test_resume(name, url, clean, tmp_path):
     folder = str(tmp_path / "job")
     fit(url, name, max_iter=4, checkpoint=folder)

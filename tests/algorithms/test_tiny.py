@@ -7,7 +7,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.kernels.rows import compute_dtype
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 
 ALGORITHMS = {
     **{name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "vrkm")},
@@ -18,7 +18,9 @@ ALGORITHMS = {
 
 @pytest.mark.parametrize(
     ("algorithm", "dtype", "shape"),
-    tiers(list(ALGORITHMS), ["f2", "f4", "f8", "?", "u1", "i8"], [(1, 9), (1, 1), (2, 1), (2, 9)]),
+    in_turns(
+        list(ALGORITHMS), ["f2", "f4", "f8", "?", "u1", "i8"], [(1, 9), (1, 1), (2, 1), (2, 9)]
+    ),
 )
 def test_every_row_a_centre(algorithm, dtype, shape):
     x = np.zeros(shape, dtype)

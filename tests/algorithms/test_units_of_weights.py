@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 
 N, D, K = 600, 6, 12
 ALGORITHMS = {
@@ -38,7 +38,7 @@ def rows_and_weights(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("algorithm", "kind", "layout"),
-    tiers(list(ALGORITHMS), ["fractions", "integers", "equal", "some"], ["dense", "sparse"]),
+    in_turns(list(ALGORITHMS), ["fractions", "integers", "equal", "some"], ["dense", "sparse"]),
 )
 def test_a_power_of_two_changes_nothing(algorithm: str, kind: str, layout: str) -> None:
     x, weight = rows_and_weights(kind)

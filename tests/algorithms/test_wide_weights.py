@@ -14,11 +14,9 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
-from largek_dask.data.sources import open_rows
-from largek_dask.driver.provenance import digest_of
 from largek_dask.errors import DataError
 from largek_dask.passes.local import LocalPasses
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import in_turns, slow
 from tests.passes.toys import rows_of
 
 N, D = 300, 6
@@ -54,7 +52,7 @@ def means_of(x: NDArray[Any], weight: NDArray[np.float64]) -> NDArray[np.float64
 @pytest.mark.parametrize(
     ("algorithm", "dtype", "light"),
     [
-        *every_two(list(ALGORITHMS), ["f4", "f8", "i2"], [1e-3, 1e-9, 1e-15]),
+        *in_turns(list(ALGORITHMS), ["f4", "f8", "i2"], [1e-15, 1e-9, 1e-3]),
         *slow(*itertools.product(ALGORITHMS, ["f4", "f8", "i2"], [1.0, 1e-6, 1e-12])),
     ],
 )
@@ -83,21 +81,6 @@ def test_sparse_rows_and_sums_that_are_integers(light: float) -> None:
         expected = means_of(x, weights)
         np.testing.assert_allclose(model.cluster_centers_, expected, rtol=0, atol=1e-7)
         assert model.stop_reason_ == "converged"
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_chunks_threads_and_workers_change_no_bit(algorithm: str, cluster2: Any) -> None:
-    x, weight = two_groups("f4", 1e-13)
-    with LocalPasses(open_rows(x, sample_weight=weight)) as passes:
-        assert passes.statistics.grid.wide
-    options = {"algorithm": ALGORITHMS[algorithm], "init": x[:5].astype("f8"), "max_iter": 8}
-    made = []
-    for n_threads in (1, 2):
-        model = lk.KMeans(5, n_threads=n_threads, random_state=0, **options)
-        made.append(digest_of(model.fit(x, sample_weight=weight).model_.arrays))
-    model = lk.KMeans(5, client=cluster2, random_state=0, **options)
-    made.append(digest_of(model.fit(x, sample_weight=weight).model_.arrays))
-    assert made[0] == made[1] == made[2]
 
 
 def test_retained_sums_are_those_of_one_pass() -> None:

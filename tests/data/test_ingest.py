@@ -39,6 +39,7 @@ from largek_dask.errors import (
 )
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from tests.data.helpers import files_under, read_all
+from tests.helpers.covering import slow
 
 
 def quiet(source, out, **options):
@@ -416,7 +417,7 @@ ingest(x, out, chunk_rows=500, progress=False, force=bool(int(force)),
 """
 
 
-@pytest.mark.parametrize(("force", "shuffle"), [(0, ""), (1, ""), (0, "3")])
+@pytest.mark.parametrize(("force", "shuffle"), [(1, ""), *slow((0, ""), (0, "3"))])
 def test_ingest__a_kill_leaves_a_store_that_is_refused(force, shuffle, x, tmp_path):
     out = tmp_path / "out.zarr"
     if force:

@@ -28,6 +28,7 @@ from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
 from tests.data.helpers import read_all
+from tests.helpers.covering import in_turns
 
 
 def test_open_rows__numpy_is_not_copied(x):
@@ -328,9 +329,14 @@ def claiming(shape, order="C"):
     return file.getvalue() + bytes(800)
 
 
-@pytest.mark.parametrize("shape", [(10**13, 4), (26, 4), (-5, 4), (10**12,), (10**9, 4, 2)])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("place", ["local", "remote", "npz", "deflated"])
+@pytest.mark.parametrize(
+    ("shape", "order", "place"),
+    in_turns(
+        [(10**13, 4), (26, 4), (-5, 4), (10**12,), (10**9, 4, 2)],
+        ["C", "F"],
+        ["local", "remote", "npz", "deflated"],
+    ),
+)
 def test_open_rows__a_header_that_claims_more_than_the_file_holds(shape, order, place, tmp_path):
     data, path = claiming(shape, order), str(tmp_path / "x.npy")
     if place == "local":

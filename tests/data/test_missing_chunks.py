@@ -27,6 +27,7 @@ from largek_dask.data.sources import open_rows, read_integers
 from largek_dask.errors import DataError, MissingChunksWarning, ParameterError
 from tests.data.helpers import read_all
 from tests.data.test_csr_rows import write_anndata
+from tests.helpers.covering import in_turns
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "v3": {"chunks": (100, 7)},
@@ -88,12 +89,12 @@ def test_rows_that_are_open_are_not_listed_again(
     with pytest.warns(MissingChunksWarning):
         rows = open_rows(tmp_path / "x.zarr")
     assert len(listings) == 1
-    lk.KMeans(2, random_state=0, max_iter=2).fit(rows)
+    lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(rows)
     open_rows(rows).__reduce__()[0](*rows.__reduce__()[1])
     open_rows(tmp_path / "x.zarr", missing="fill")
     assert len(listings) == 1
     with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
-        lk.KMeans(2, random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
+        lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
 
 
 def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:
@@ -263,14 +264,16 @@ def test_warnings_are_told_of_the_users_own_line(x: np.ndarray, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "fill"),
-    [*((dtype, None) for dtype in ("f4", "f8", "i4", "u1", "?")), ("f4", 7), ("f4", np.nan)],
+    ("kind", "layout"),
+    in_turns(
+        [*((dtype, None) for dtype in ("f4", "f8", "i4", "u1", "?")), ("f4", 7), ("f4", np.nan)],
+        [{"compressors": None}, {}, {"chunks": (100, 2)}],
+    ),
 )
-@pytest.mark.parametrize("layout", [{"compressors": None}, {}, {"chunks": (100, 2)}])
 def test_chunks_of_version_2_are_read_as_zarr_reads_them(
-    dtype: str, fill: Any, layout: dict[str, Any], tmp_path: Path, small_chunks: Any
+    kind: tuple[str, Any], layout: dict[str, Any], tmp_path: Path, small_chunks: Any
 ) -> None:
-    path = tmp_path / "x.zarr"
+    (dtype, fill), path = kind, tmp_path / "x.zarr"
     options = {"chunks": (100, 4), "zarr_format": 2, "fill_value": fill, **layout}
     array = zarr.create_array(path, shape=(1_000, 4), dtype=dtype, **options)
     array[:500] = 1

@@ -153,6 +153,7 @@ ingest(sp.csr_matrix(np.eye(5000)), sys.argv[1], progress=False)
 """
 
 
+@pytest.mark.slow
 def test_ingest__a_kill_leaves_a_store_that_is_refused(matrix, tmp_path):
     out = tmp_path / "out.zarr"
     ready, write_end = os.pipe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -426,18 +427,35 @@ FAMILIES = {
 
 
 def few_of(family: str) -> list[Case]:
-    """Fewer cases of a family, which have all values of tables, algorithms and options.
+    """Return a few cases of a family for the default tier.
 
-    Not all numbers of features: up to 8 of them have kernels of their own.
+    Over all families they have every value of every option and table; each family has every
+    parameter of its algorithms, and every type, weight and magnitude of k. Not all numbers of
+    features: up to 8 of them have kernels of their own.
     """
-    cases, chosen = FAMILIES[family], []
-    unmet = set().union(*map(_values, cases))
-    while unmet:
-        # (those with most values that are not there yet, then the quickest)
-        best = max(cases, key=lambda case: (len(_values(case) & unmet), -case.k * case.table.n))
-        chosen.append(best)
-        unmet -= _values(best)
-    return chosen
+    return _few()[family]
+
+
+@cache
+def _few() -> dict[str, list[Case]]:
+    few: dict[str, list[Case]] = {}
+    met: set[Any] = set()
+    for family, cases in FAMILIES.items():
+        few[family] = []
+        unmet = set().union(*map(_values, cases)) - {value for value in met if value[0] in SHARED}
+        while unmet:
+            # (those with most values that are not there yet, then the quickest)
+            best = max(cases, key=lambda case: (len(_values(case) & unmet), -case.k * case.table.n))
+            few[family].append(best)
+            unmet -= _values(best)
+            met |= _values(best)
+    return few
+
+
+SHARED = {
+    "kind", "stored", "init", "max_iter", "tol", "n_init", "normalize", "on_bad_rows"
+}  # fmt: skip
+"""What takes the same path in every algorithm: one family has it."""
 
 
 def _values(case: Case) -> set[tuple[str, Any]]:

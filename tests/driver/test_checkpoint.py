@@ -24,6 +24,7 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from tests.driver.test_run import assert_same, every_step, go
 from tests.driver.toy import ToyPasses, ToyState, toy_rows
 from tests.faults.stores import Away, Dies, FaultyFileSystem, Plan
+from tests.helpers.covering import in_turns
 
 ONCE = {"largek.stores.tries": 1}
 
@@ -224,8 +225,12 @@ def unanswered_errors() -> dict[str, Exception]:
 
 
 # Nobody asks for the description of the group, which holds nothing but these arrays.
-@pytest.mark.parametrize("file", [f for f in files_of_checkpoint(5) if "5.zarr/zarr" not in f])
-@pytest.mark.parametrize("kind", unanswered_errors())
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    in_turns(
+        [f for f in files_of_checkpoint(5) if "5.zarr/zarr" not in f], list(unanswered_errors())
+    ),
+)
 def test_a_checkpoint_out_of_reach_is_not_damaged(
     kind: str, file: str, machine: type[FaultyFileSystem]
 ) -> None:

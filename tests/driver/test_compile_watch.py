@@ -42,6 +42,7 @@ def test_a_process_says_once_that_it_compiles(
     assert said == [False, False, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 def test_a_first_predict_says_that_it_compiles_and_that_the_code_cannot_be_kept(
     tmp_path: Path,

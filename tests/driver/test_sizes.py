@@ -11,6 +11,7 @@ import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.sizes import BINS, EVERY_SECONDS, Sizes, sizes_of
 from largek_dask.driver.storage import Folder
+from tests.helpers.covering import in_turns
 
 
 def plain_counts(found, edges):
@@ -22,8 +23,7 @@ def plain_counts(found, edges):
     return binned
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("kind", ["rows", "weights", "mostly empty"])
+@pytest.mark.parametrize(("seed", "kind"), in_turns(range(5), ["rows", "weights", "mostly empty"]))
 def test_sizes_of__equals_plain_python(seed, kind):
     draws = np.random.default_rng(seed)
     counts = np.floor(draws.lognormal(4, 2, size=500))

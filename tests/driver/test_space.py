@@ -41,7 +41,7 @@ def space_needed(rows: Any, k: int, algorithm: Any, *, n_init: int, labels: bool
 
 @pytest.fixture(scope="module")
 def rows() -> Any:
-    x = np.random.default_rng(0).standard_normal((30_000, 32)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((12_000, 32)).astype(np.float32)
     return lk.open_rows(x)
 
 
@@ -86,8 +86,7 @@ def most_written(path: Path) -> int:
     "algorithm",
     [
         lk.Lloyd(),
-        lk.Truncated(),
-        lk.VRKM(table="snapshot"),
+        *slow(lk.Truncated(), lk.VRKM(table="snapshot")),
         *slow(lk.MiniBatch(), lk.NMBatch(), lk.VRKM()),
     ],
 )
@@ -109,7 +108,7 @@ def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algor
 
 @pytest.mark.usefixtures("few_checkpoints")
 @pytest.mark.parametrize("few_checkpoints", [2], indirect=True)
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("kind", ["dense", *slow("sparse")])
 def test_space_needed__is_less_where_rows_meet_all_centres(
     tmp_path: Path, rows: Any, kind: str
 ) -> None:

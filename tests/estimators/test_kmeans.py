@@ -29,6 +29,7 @@ from largek_dask.errors import (
     RecoveryWarning,
 )
 from tests.helpers.checks import watched_passes
+from tests.helpers.covering import tiers
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -401,7 +402,7 @@ def test_checkpoint__resumes_to_the_same_bits(blobs, tmp_path):
 
 @pytest.mark.parametrize("kind", [lk.KMeans, lk.SphericalKMeans, lk.Mixture])
 def test_checkpoint__without_a_seed_goes_on_with_the_one_it_has_drawn(kind, tmp_path):
-    x = np.random.default_rng(0).random((2_000, 3))  # from wherever it begins, one step is not all
+    x = np.random.default_rng(0).random((2_000, 6))  # from wherever it begins, one step is not all
     place, asked = tmp_path / "job", {"init": "random", "tol": 0}
     if kind is not lk.Mixture:
         asked["algorithm"] = "lloyd"
@@ -525,11 +526,14 @@ def test_no_warning_in_ordinary_use(blobs):
         fitted(blobs[0], n_init=2)
 
 
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize(("dtype", "scale"), [("f4", 1e-24), ("f4", 1e-18), ("f8", 1e-170)])
-@pytest.mark.parametrize("d", [3, 16])
-def test_rows_too_near_for_squares_are_refused_with_what_helps(d, dtype, scale, kind, partial):
+@pytest.mark.parametrize(
+    ("partial", "kind", "size", "d"),
+    tiers(
+        [False, True], ["dense", "sparse"], [("f4", 1e-24), ("f4", 1e-18), ("f8", 1e-170)], [3, 16]
+    ),
+)
+def test_rows_too_near_for_squares_are_refused_with_what_helps(d, size, kind, partial):
+    dtype, scale = size
     rng = np.random.default_rng(0)
     groups = 8.0 * np.arange(10)[rng.integers(10, size=400)]
     x = (scale * (groups[:, None] + rng.random((400, d)))).astype(dtype)

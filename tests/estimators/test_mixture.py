@@ -28,6 +28,7 @@ from largek_dask.errors import (
 )
 from largek_dask.model import MixtureModel
 from tests.helpers.checks import watched_passes
+from tests.helpers.covering import in_turns, slow, tiers
 from tests.helpers.mixtures import log_joints, log_sums
 
 K, D = 4, 6
@@ -141,7 +142,7 @@ def test_score_is_the_mean_over_the_weights():
     assert mixture.score(X) * len(X) == pytest.approx(mixture.log_likelihood_, rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["diag", *slow("iso", "isoflex")])
 def test_scikit_learn_agrees_far_from_the_origin_where_it_is_given_float64(kind):
     x = (X + 3_000).astype(np.float32)
     mixture = fitted(kind, x)
@@ -150,8 +151,7 @@ def test_scikit_learn_agrees_far_from_the_origin_where_it_is_given_float64(kind)
 
 
 @pytest.mark.filterwarnings("ignore::largek_dask.errors.DegenerateDataWarning")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("k", [K, 20])
+@pytest.mark.parametrize(("kind", "k"), in_turns(KINDS, [20, K]))
 def test_a_strange_row_has_the_lowest_density_or_a_component_alone(kind, k):
     x = X.copy()
     x[17] = 300
@@ -459,9 +459,9 @@ def test_means_have_one_name():
         fitted(init=MIDDLES, means_init=MIDDLES)
 
 
-@pytest.mark.parametrize("given", ["estimator", "model"])
-@pytest.mark.parametrize("after", KINDS)
-@pytest.mark.parametrize("before", KINDS)
+@pytest.mark.parametrize(
+    ("given", "after", "before"), tiers(["estimator", "model"], list(KINDS), list(KINDS))
+)
 def test_goes_on_from_a_mixture(before, after, given):
     start = fitted(before)
     init = start if given == "estimator" else start.model_

@@ -28,7 +28,7 @@ def checks_of(*estimators):
 
 
 @pytest.mark.filterwarnings("default")
-@checks_of(KMeans(), Mixture(2, covariance="diag"))
+@checks_of(KMeans())
 def test_sklearn_checks(estimator, check):
     check(estimator)
 
@@ -40,6 +40,7 @@ def test_sklearn_checks(estimator, check):
     MiniBatchKMeans(),
     SphericalKMeans(),
     Mixture(),
+    Mixture(2, covariance="diag"),
 )
 def test_sklearn_checks_of_others_that_share_their_code(estimator, check):
     check(estimator)

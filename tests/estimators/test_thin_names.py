@@ -1,6 +1,7 @@
 """MiniBatchKMeans and SphericalKMeans: names for what scikit-learn and faiss have."""
 
 import pickle
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.errors import InterruptedFitWarning, ParameterError, UnknownParameterError
 from tests.helpers.checks import faults_of_fit, recorded_warnings, watched_passes
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 THIN = [lk.MiniBatchKMeans, lk.SphericalKMeans]
@@ -107,8 +108,11 @@ def test_spherical__labels_are_by_cosine_where_distance_to_means_says_otherwise(
     )
 
 
-@pytest.mark.parametrize("k", [1, 9, 300, *slow(2, 8, 101)])
-@pytest.mark.parametrize("kind", ["float32", "float64", "integers", "sparse", "repeated", "far"])
+@pytest.mark.parametrize(
+    ("kind", "k"),
+    in_turns(["float32", "float64", "integers", "sparse", "repeated", "far"], [300, 9, 1])
+    + slow(*product(["float32", "float64", "integers", "sparse", "repeated", "far"], [2, 8, 101])),
+)
 def test_spherical__rows_of_every_kind(kind, k):
     x = directions()
     if kind == "sparse":

@@ -1,6 +1,7 @@
 """Real schedulers and workers, struck by each kind of fault: the model is that of a clean run.
 
-``python -m tests.faults`` injects all faults into all algorithms, at all moments.
+``python -m tests.faults`` injects all faults into all algorithms, at all moments. By default one
+worker is killed here; ``test_stores.py`` has schedulers crash at every moment, in this process.
 """
 
 from __future__ import annotations
@@ -20,9 +21,6 @@ from tests.faults.strikes import strike
 
 ALL = ("KillWorker",)
 """Faults injected into every algorithm; each other fault gets one algorithm, in turn."""
-LONG = ("KillAllWorkers", "TermScheduler", "ChangingWorkers", *ALL)
-"""Left to the slow tier: ``test_every_point_is_there`` kills a worker, and the rest of these take
-paths of ``NoWorkers``, ``KillScheduler`` and of ``tests/passes/test_cluster.py``."""
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +43,11 @@ def chosen():
     names = ["lloyd", "nmbatch", "nmbatch-sparse", "truncated", "vrkm"]
     for number, fault in enumerate(FAULTS):
         few = names if fault.__name__ in ALL else [names[number % len(names)]]
-        marks = pytest.mark.slow if fault.__name__ in LONG else ()
         for name in few:
-            yield pytest.param(fault, name, id=f"{fault.__name__}-{name}", marks=marks)
+            yield pytest.param(fault, name, id=f"{fault.__name__}-{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault_class", "name"), list(chosen()))
 def test_a_struck_job_gives_the_model_of_a_clean_one(rig, cases, tmp_path, fault_class, name):
     fault = fault_class()

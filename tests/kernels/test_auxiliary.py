@@ -17,6 +17,7 @@ from largek_dask.kernels.auxiliary import (
     order_by_distance,
     swap_costs,
 )
+from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 
 
@@ -58,10 +59,11 @@ def test_order():
         order.starts = labels
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("d", "k"), [(1, 1), (3, 4), (9, 2)])
-def test_gains(kind, weighted, d, k):
+@pytest.mark.parametrize(
+    ("kind", "weighted", "shape"), in_turns(KINDS, [False, True], [(1, 1), (3, 4), (9, 2)])
+)
+def test_gains(kind, weighted, shape):
+    d, k = shape
     x = table(kind, d=d)
     centers, labels, first, _, weight, points = prepared(x, k, weighted)
     order = order_by_distance(labels, first, k)
@@ -85,8 +87,7 @@ def test_members(kind, weighted):
         np.testing.assert_allclose(sums[q], expected, rtol=1e-15, atol=1e-25 * np.ptp(x))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("steps", [0, 1, 30])
+@pytest.mark.parametrize(("kind", "steps"), in_turns(KINDS, [30, 0, 1]))
 def test_descent(kind, steps):
     x = table(kind)
     centers, labels, first, _, weight, points = prepared(x, 3, True)
@@ -106,9 +107,7 @@ def test_descent(kind, steps):
         assert 0 < (before == 0).sum() < len(points)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize(("kind", "weighted", "k"), in_turns(KINDS, [False, True], [1, 2, 5]))
 def test_swaps(kind, weighted, k):
     x = table(kind)
     centers, labels, first, second, weight, points = prepared(x, k, weighted)

@@ -89,7 +89,7 @@ def check(x, bounded, labels, upper, lower):
     ],
     ids=["few kernels", "all kernels"],
 )
-@settings(max_examples=120 if COMPILED else 25)
+@settings(max_examples=60 if COMPILED else 25)
 @given(
     n=st.sampled_from([0, 1, 2, 25, 90]),
     k=st.sampled_from([1, 2, 5, 16, 40]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numba
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from largek_dask.kernels.bounds.boxes import Boxes, Slack, expect_rows, nearest_
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.emit import box_standins as twins
 from largek_dask.kernels.jit import njit
-from tests.helpers.covering import slow
+from tests.helpers.covering import slow, tiers
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -69,19 +71,19 @@ def scene(kind, n, k, d, dtype, seed):
     return np.ascontiguousarray(x), pack_centers(centers, x.mean(axis=0).astype(dtype))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SIZES = [(2, 300, np.float32), (9, 300, np.float32), (33, 70, np.float64), (300, 90, np.float32)]
+
+
 @pytest.mark.parametrize(
-    ("d", "k", "dtype"),
+    ("kind", "size"),
     [
-        (2, 300, np.float32),
-        *slow((8, 40, np.float64)),
-        (9, 300, np.float32),
-        (33, 70, np.float64),
-        (260, 20, np.float64),
-        (300, 90, np.float32),
+        *itertools.product(KINDS, SIZES[:2]),
+        *itertools.product(["far", "outlier", KINDS[-1]], SIZES[2:]),
+        *slow(*itertools.product(KINDS, [*SIZES[2:], (8, 40, np.float64), (260, 20, np.float64)])),
     ],
 )
-def test_labels_are_those_of_the_dense_search(from_the_start, kind, d, k, dtype):
+def test_labels_are_those_of_the_dense_search(from_the_start, kind, size):
+    d, k, dtype = size
     x, packed = scene(kind, 400 if COMPILED else 40, k, d, dtype, 1)
     found, n_evaluated = nearest_pruned(x, packed)
     np.testing.assert_array_equal(found, nearest(x, packed))
@@ -127,7 +129,7 @@ def test_centres_whose_squares_are_nothing(from_the_start):
     np.testing.assert_array_equal(labels, nearest(x * 1e-150, tiny))
 
 
-@pytest.mark.parametrize("d", [2, 40])
+@pytest.mark.parametrize("d", [2, *slow(40)])
 def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
     r = np.random.default_rng(3)
     centers = (40 * r.normal(size=(200, d))).astype(np.float32)
@@ -147,9 +149,10 @@ def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
     assert n_left < 20
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("large", "far")])
-@pytest.mark.parametrize("turn", [0.0, 1e-5])
-@pytest.mark.parametrize("d", [6, 24, 70, 270])
+@pytest.mark.parametrize(
+    ("kind", "turn", "d"),
+    tiers([kind for kind in KINDS if kind not in ("large", "far")], [0.0, 1e-5], [6, 24, 70, 270]),
+)
 def test_points_are_no_farther_apart_than_rows_and_centres(monkeypatch, kind, turn, d):
     """But for the slack; also where directions are not quite orthonormal."""
     skewed = np.random.default_rng(0).normal(size=(d, 32)) * turn

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
+from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 
 DTYPES = ["f8", "f4", "f2", "u1", "i2"]
@@ -28,9 +29,7 @@ def centers_of(x, k, seed=1):
     return x[r.choice(len(x), k, replace=False)] + r.normal(size=(k, x.shape[1])) * 0.3
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize(("dtype", "weighted", "k"), in_turns(DTYPES, [False, True], [1, 4]))
 def test_clustering(dtype, weighted, k):
     x = table(dtype)
     weight = weights(len(x)) if weighted else None

@@ -5,13 +5,13 @@ import pytest
 
 from largek_dask.kernels.dense import copying
 from largek_dask.kernels.dense.copying import copy_rows
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 
 DTYPES = ["bool", "uint8", "float16", "int16", "float32", "float64", "int64"]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "layout", "d"), tiers(DTYPES, ["C", "F", "every second"], [1, 3, 40])
+    ("dtype", "layout", "d"), in_turns(DTYPES, ["C", "F", "every second"], [1, 3, 40])
 )
 def test_rows_are_copied_as_they_are(dtype, layout, d):
     r = np.random.default_rng(d)

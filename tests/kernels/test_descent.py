@@ -17,7 +17,7 @@ from largek_dask.kernels.descent import (
     settle,
 )
 from largek_dask.kernels.single_moves import move_rows
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import in_turns, slow, tiers
 from tests.oracles import dcd_search as oracles
 from tests.oracles.dcd import two_nearest
 
@@ -121,11 +121,12 @@ def exact(rows, p):
     return q
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("n", "d", "k"), [(1, 1, 1), (40, 1, 7), (300, 2, 40), (530, 3, 2), (257, 14, 9), (30, 2, 1)]
+    ("kind", "shape"),
+    in_turns(KINDS, [(1, 1, 1), (40, 1, 7), (300, 2, 40), (530, 3, 2), (257, 14, 9), (30, 2, 1)]),
 )
-def test_label_rows(kind, n, d, k):
+def test_label_rows(kind, shape):
+    n, d, k = shape
     r = np.random.default_rng(n)
     x = make(kind, n, d, r)
     rows = Rows.of(x, weights("wide", n, r))
@@ -178,8 +179,7 @@ def test_distance_of():
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("k", [1, 2, 9])
+@pytest.mark.parametrize(("kind", "k"), in_turns(KINDS, [1, 2, 9]))
 def test_add_center(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 300, 2, r)
@@ -218,8 +218,7 @@ def test_add_center_where_bounds_are_loose(kind):
     assert wrong > 20
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("k", [2, 3, 9])
+@pytest.mark.parametrize(("kind", "k"), in_turns(KINDS, [2, 3, 9]))
 def test_drop_center(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 300, 3, r)
@@ -287,9 +286,10 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
             assert steps > 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("d", [1, 2, 3, 14])
-@pytest.mark.parametrize("seed", [0, *(slow(*range(1, 6)) if COMPILED else [])])
+@pytest.mark.parametrize(
+    ("kind", "d", "seed"),
+    in_turns(KINDS, [1, 2, 3, 14], range(6)) if COMPILED else in_turns(KINDS, [1, 2, 3, 14], [0]),
+)
 def test_bounds_hold_whatever_happens(kind, d, seed):
     """Centres that come and go, single rows that move, and descents cut anywhere."""
     r = np.random.default_rng([KINDS.index(kind), d, seed])

@@ -228,7 +228,7 @@ def everything(x, packed):
     [
         (np.float32, 77, 2),
         (np.float32, 33, 18),
-        (np.float64, 33, 18),
+        *slow((np.float64, 33, 18)),
         *slow(*((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (9, 100)))),
         *slow(*((np.float64, *shape) for shape in ((77, 3), (9, 100)))),
     ],
@@ -289,7 +289,7 @@ def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     distances._method.cache_clear()  # other tests are to meet the real blocks
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [np.float32, *slow(np.float64)])
 def test_few_centres__that_fill_no_tile(dtype, tile):
     for k in range(1, 20):
         x, centers = table(60, k, 20, dtype=dtype, seed=k)
@@ -304,6 +304,7 @@ def test_few_centres__that_fill_no_tile(dtype, tile):
             np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
 
 
+@pytest.mark.slow
 @other_tiles
 @pytest.mark.parametrize("k", [1, 50, 130])
 def test_long_rows__have_the_bits_of_every_tile(k, names):

@@ -27,7 +27,7 @@ from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, slow, tiers
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -65,10 +65,9 @@ def sparse_block(x):
     return SparseBlock(matrix.data, matrix.indices.astype(np.int32), indptr, x.shape[1])
 
 
-@pytest.mark.parametrize("k", [8, 40])
-@pytest.mark.parametrize(("dtype", "spread"), TIGHT)
-@pytest.mark.parametrize("d", [9, 17, 64, 300])
-def test_tight_groups__every_row_is_at_its_nearest_centre(d, dtype, spread, k):
+@pytest.mark.parametrize(("k", "tight", "d"), tiers([40, 8], TIGHT, [9, 17, 64, 300]))
+def test_tight_groups__every_row_is_at_its_nearest_centre(d, tight, k):
+    dtype, spread = tight
     x, centers = tight_groups(N, d, k, spread, dtype)
     shift = x.mean(axis=0)
     packed = pack_centers(centers, shift)

@@ -10,7 +10,7 @@ from largek_dask.kernels import halves
 from largek_dask.kernels.halves import MOST_ROWS, shares_of, split_components
 from largek_dask.kernels.mixtures import pack_mixture
 from largek_dask.kernels.threads import Threads
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns, tiers
 from tests.oracles import mixtures as oracles
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -46,9 +46,9 @@ def split(x, weight, packed, *, rows=None, shares=None, starts=None, which=None,
     )
 
 
-@pytest.mark.parametrize("kind", ["iso", *KINDS])
-@pytest.mark.parametrize("d", [1, 2, 8, 33])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "d", "weighted"), in_turns(["iso", *KINDS], [1, 2, 8, 33], [False, True])
+)
 def test_shares(kind, d, weighted):
     r = np.random.default_rng(d)
     x = r.standard_normal((200, d)).astype("f4")

@@ -32,7 +32,7 @@ COMPILED = not numba.config.DISABLE_JIT
     ],
     ids=["few kernels", "all kernels"],
 )
-@settings(max_examples=100 if COMPILED else 20)
+@settings(max_examples=50 if COMPILED else 20)
 @given(
     st.sampled_from([1, 2, 5, 24, 25, 100, *([300] if COMPILED else [])]),
     st.integers(1, 300),

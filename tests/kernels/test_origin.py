@@ -16,6 +16,7 @@ from largek_dask.kernels.exact.origin import DistinctRows, Middle
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
 from tests import oracles
+from tests.helpers.covering import in_turns
 
 COMPILED = not numba.config.DISABLE_JIT
 N = 4_000 if COMPILED else 400
@@ -173,9 +174,7 @@ WITHOUT = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [9, 64])
-@pytest.mark.parametrize("kind", WITHOUT)
+@pytest.mark.parametrize(("dtype", "d", "kind"), in_turns(["f4", "f8"], [9, 64], list(WITHOUT)))
 def test_without_outliers_it_is_the_mean(kind, d, dtype):
     x = WITHOUT[kind](np.random.default_rng(4), d)
     x = x.astype(dtype) if x.dtype.kind == "f" else x

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels.descent import Rows, add_center, label_rows, settle
 from largek_dask.kernels.single_moves import count_moves, move_rows
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 from tests.kernels.test_descent import (
     KINDS,
     check_bounds,
@@ -37,7 +37,7 @@ def check_means(rows, p):
 
 
 @pytest.mark.parametrize(
-    ("kind", "d", "weight"), tiers(FREE, [1, 2, 3, 14], ["none", "whole", "wide"])
+    ("kind", "d", "weight"), in_turns(FREE, [1, 2, 3, 14], ["none", "whole", "wide"])
 )
 def test_moves_are_those_of_brute_force(kind, d, weight):
     r = np.random.default_rng(d)
@@ -125,7 +125,7 @@ def test_moves_of_few_rows_from_anywhere(weight):
 
 
 @pytest.mark.parametrize(
-    ("kind", "weight", "k"), tiers(KINDS, ["none", "whole", "wide"], [2, 7, 25])
+    ("kind", "weight", "k"), in_turns(KINDS, ["none", "whole", "wide"], [2, 7, 25])
 )
 def test_no_move_is_left(kind, weight, k):
     r = np.random.default_rng(k)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
+from tests.helpers.covering import in_turns
 from tests.oracles.dcd_certain import scatter
 
 
@@ -16,8 +17,10 @@ def rotated(values, r):
     return (made + made.T) / 2
 
 
-@pytest.mark.parametrize("d", [1, 2, 3, 7, 30])
-@pytest.mark.parametrize("kind", ["plain", "graded", "equal", "low rank", "huge", "tiny"])
+@pytest.mark.parametrize(
+    ("d", "kind"),
+    in_turns([1, 2, 3, 7, 30], ["plain", "graded", "equal", "low rank", "huge", "tiny"]),
+)
 def test_eigenvalues(d, kind):
     r = np.random.default_rng(d)
     values = {
@@ -84,9 +87,7 @@ def rows_of(kind, r):
     return (10 * x).astype(np.int16) if kind == "integers" else x
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("weighted", "kind", "seed"), in_turns([False, True], ROWS, range(3)))
 def test_scatter_matrix(seed, kind, weighted):
     r = np.random.default_rng([seed, ROWS.index(kind)])
     x = rows_of(kind, r)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.jit import njit
+from tests.helpers.covering import in_turns
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -51,8 +52,7 @@ def in_order(x, c, w):
     return lanes[0]
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [1, 2, 7, 8, 9, 18, 24, 31, 64])
+@pytest.mark.parametrize(("dtype", "d"), in_turns(["f4", "f8"], [1, 2, 7, 8, 9, 18, 24, 31, 64]))
 def test_one_and_four_in_the_same_order(d, dtype):
     single, single_weighted, quad, quad_weighted = kernels()
     r = np.random.default_rng(d)

@@ -14,7 +14,7 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.exact import scan as scans
 from largek_dask.kernels.exact import statistics
 from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns, tiers
 from tests.oracles import exact_sums
 
 
@@ -190,8 +190,7 @@ def test_nothing_but_absent_rows():
     assert (found.n_rows, found.n_total) == (0, 0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("d", [1, 3, 64, 100])
+@pytest.mark.parametrize(("dtype", "d"), in_turns(DTYPES, [1, 3, 64, 100]))
 def test_blocks_and_rows_seen_together(dtype, d, monkeypatch):
     monkeypatch.setattr(statistics, "WIDE", 16)
     monkeypatch.setattr(scans, "WIDE", 16)
@@ -214,9 +213,10 @@ def test_many_rows_fill_several_blocks(dtype, monkeypatch):
     assert found.mean.tolist() == [128.0]
 
 
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("growth", [2.0**18, 2.0**40])
-@pytest.mark.parametrize("tiny", [0.0, 1e-3, 1e-16, 1e-30, 1e-45])
+@pytest.mark.parametrize(
+    ("full", "growth", "tiny"),
+    tiers([False, True], [2.0**18, 2.0**40], [0.0, 1e-3, 1e-16, 1e-30, 1e-45]),
+)
 def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
     """1e-16 times the largest is where two parts no longer hold every bit."""
     monkeypatch.setattr(statistics, "_MANY_VALUES", 0)
@@ -243,7 +243,7 @@ def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "row", "others"),
-    tiers([np.nan, np.inf, -np.inf], [0, 40, 89], [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40]),
+    in_turns([np.nan, np.inf, -np.inf], [0, 40, 89], [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40]),
 )
 def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, monkeypatch):
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)

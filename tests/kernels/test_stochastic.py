@@ -15,6 +15,7 @@ from largek_dask.kernels.stochastic import (
     snapshot_gradient,
     vrkm_rows,
 )
+from tests.helpers.covering import in_turns
 from tests.oracles import vrkm as twins
 
 SHAPES = {"k": st.integers(1, 9), "d": st.integers(1, 9), "seed": st.integers(0, 2**31)}
@@ -72,8 +73,7 @@ def test_vrkm_is_that_of_numpy_bit_for_bit(k, d, seed, dtype, weighted, tied, wi
     assert snapshot.tobytes() == kept
 
 
-@pytest.mark.parametrize("k", [1, 7, 8, 9, 50])
-@pytest.mark.parametrize("d", [1, 3, 4, 5, 33])
+@pytest.mark.parametrize(("k", "d"), in_turns([1, 7, 8, 9, 50], [1, 3, 4, 5, 33]))
 def test_sums_of_distances_are_in_the_order_of_the_features(k, d):
     """Digits differ so much that any other order shows; as many centres as fill no register."""
     r = np.random.default_rng(0)

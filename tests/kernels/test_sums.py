@@ -19,7 +19,7 @@ from largek_dask.kernels.emit import sums as emitted
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import njit
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 from tests.kernels.test_statistics import scan, tables
 from tests.oracles import fixed_point_sums, row_square
 
@@ -160,7 +160,7 @@ def test_moving_reads_only_rows_that_change(dtype):
 
 @pytest.mark.parametrize(
     ("layout", "dtype", "d"),
-    tiers(["C", "F", "strided"], ["f4", "f8", "u1", "i2"], [1, 7, 8, 9, 21]),
+    in_turns(["C", "F", "strided"], ["f4", "f8", "u1", "i2"], [1, 7, 8, 9, 21]),
 )
 def test_rows_of_any_type_and_layout_are_added_and_moved(d, dtype, layout):
     rng = np.random.default_rng(d)
@@ -245,7 +245,7 @@ WEIGHTS = [
 
 @pytest.mark.parametrize(
     ("extent", "sign", "weights", "integer"),
-    tiers([1.5, 1 - 2.0**-53, 1e150, 5e-324, 2.0**50, 2.0**62], [1, -1], WEIGHTS, [False, True]),
+    in_turns([1.5, 1 - 2.0**-53, 1e150, 5e-324, 2.0**50, 2.0**62], [1, -1], WEIGHTS, [False, True]),
 )
 def test_largest_totals_do_not_overflow(extent, sign, weights, integer):
     real = weights not in WEIGHTS[:3]
@@ -573,7 +573,7 @@ WIDE_FROM = {"float32": 1e12, "float64": 1e12, "int64": 1e17}
 
 @pytest.mark.parametrize(
     ("dtype", "far", "weighted"),
-    tiers(list(WIDE_FROM), [10.0, 1e8, 1e9, 1e12, 1e15, 1e17], [False, True]),
+    in_turns(list(WIDE_FROM), [10.0, 1e8, 1e9, 1e12, 1e15, 1e17], [False, True]),
 )
 def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
     x, labels = many_and_one("float64", far, n=3_000)
@@ -622,18 +622,25 @@ assert (REALS.wide, WIDE.wide) == (False, True)
 
 
 @pytest.mark.parametrize(
-    ("grid", "wrong"),
-    [(UNITS, w) for w in (0.5, 1.25, 2.0**51, -1.0, np.nan, np.inf, 1e-300, 1e300)]
-    + [(REALS, w) for w in (1e-20, 2.0**20, -0.5, np.nan, np.inf)]
-    + [(WIDE, w) for w in (1e-35, 2.0**20, -0.5, np.nan, np.inf)],
+    ("grid", "wrongs"),
+    [
+        (UNITS, (0.5, 1.25, 2.0**51, -1.0, np.nan, np.inf, 1e-300, 1e300)),
+        (REALS, (1e-20, 2.0**20, -0.5, np.nan, np.inf)),
+        (WIDE, (1e-35, 2.0**20, -0.5, np.nan, np.inf)),
+    ],
 )
 @pytest.mark.parametrize(
     ("dtype", "sparse"), [("float32", True), ("float32", False), ("float16", False)]
 )
 def test_a_weight_that_the_grid_cannot_represent_is_refused(
-    grid, wrong, dtype, sparse, monkeypatch
+    grid, wrongs, dtype, sparse, monkeypatch
 ):
     """And not taken for another one; float16 rows are added block by block, here of eight."""
+    for wrong in wrongs:
+        refuse(grid, wrong, dtype, sparse, monkeypatch)
+
+
+def refuse(grid, wrong, dtype, sparse, monkeypatch):
     monkeypatch.setattr("largek_dask.kernels.rows._BLOCK_VALUES", 16)
     n = 50
     x = np.random.default_rng(0).integers(-3, 4, (n, 2)).astype(dtype)

@@ -37,9 +37,8 @@ FEATURES = (1, 2, 3, 7, 8, 9, 12, 16, 33)
 # seconds each; rows of other dtypes are converted.
 FEW_KERNELS = [
     *(("f4", d, "auto") for d in (2, 12, 33)),
-    *((dtype, 12, "auto") for dtype in ("f2", "u1", "?")),
-    *((dtype, 8, "auto") for dtype in ("f8", "i8")),
-    ("u1", 2, "auto"),
+    ("u1", 12, "auto"),
+    ("f8", 8, "auto"),
     ("f4", 9, "plain"),
 ]
 ALL_KERNELS = [
@@ -121,7 +120,7 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
 
 
 @kernels_of
-@settings(max_examples=150 if COMPILED else 25)
+@settings(max_examples=60 if COMPILED else 25)
 @given(shapes, st.integers(0, 10**6), st.integers(1, 9), st.booleans(), st.data())
 def test_search_lists__is_the_search_row_by_row(kernels, shape, seed, n_groups, keep, data):
     (n, k), (dtype, d, tile) = shape, data.draw(st.sampled_from(kernels))
@@ -175,8 +174,7 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
     [
         ("f4", 2),
         ("f4", 18),
-        ("f8", 18),
-        *slow(*(("f4", d) for d in (1, 3, 8, 9, 70)), ("f8", 3), ("u1", 3), ("u1", 18)),
+        *slow(("f8", 18), *(("f4", d) for d in (1, 3, 8, 9, 70)), ("f8", 3), ("u1", 3), ("u1", 18)),
     ],
 )
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from largek_dask.kernels.bounds import unions
 from largek_dask.kernels.bounds.unions import PairSums, search_unions
 from largek_dask.kernels.mixtures import pack_mixture
+from tests.helpers.covering import tiers
 from tests.oracles import mixtures as oracles
 
 
@@ -17,11 +18,17 @@ def table(k, width, r):
     return np.array(rows, np.int32)
 
 
-@pytest.mark.parametrize(("k", "n_candidates", "width"), [(1, 1, 1), (7, 3, 2), (30, 5, 4)])
-@pytest.mark.parametrize("n_drawn", [0, 2])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "f2"])
-@pytest.mark.parametrize("kind", ["iso", "isoflex"])
-def test_rows_find_the_best_of_what_they_meet(k, n_candidates, width, n_drawn, dtype, kind):
+@pytest.mark.parametrize(
+    ("shape", "n_drawn", "dtype", "kind"),
+    tiers(
+        [(1, 1, 1), (7, 3, 2), (30, 5, 4)],
+        [0, 2],
+        ["f4", "f8", "u1", "f2"],
+        ["iso", "isoflex"],
+    ),
+)
+def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind):
+    k, n_candidates, width = shape
     r = np.random.default_rng(k + n_drawn)
     n, d = 300, 5
     x = (r.normal(size=(n, d)) * 20 + 60).astype(dtype)

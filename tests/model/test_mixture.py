@@ -28,6 +28,7 @@ from largek_dask.errors import (
 from largek_dask.model import KINDS, CentersModel, MixtureModel, Model, load_model
 from largek_dask.model import mixture as module
 from largek_dask.service.serialization import message_of_model, model_of
+from tests.helpers.covering import slow
 from tests.oracles import mixtures as oracles
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -306,7 +307,7 @@ def test_on_a_cluster(stored: str, tmp_path: Path, worker_clients: Any) -> None:
     np.testing.assert_array_equal(zarr.open_array(out, mode="r")[...], likelihood)
 
 
-@pytest.mark.parametrize("tile", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("tile", ["plain", *slow("avx512", "avx2")])
 def test_on_any_tile(tile: str) -> None:
     model = mixture("isoflex")
     expected = model.score_samples(X)

@@ -33,6 +33,7 @@ from largek_dask.model import Model, load_model
 from tests import oracles
 from tests.driver.toy import CutRows, Toy, toy_rows
 from tests.helpers.checks import fit_asked
+from tests.helpers.covering import tiers
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -270,10 +271,9 @@ def test_a_place_that_cannot_be_written(model: Model, tmp_path: Path) -> None:
         model.save(str(tmp_path / "file/m.zarr"))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [2, 8, 9, 33])
-@pytest.mark.parametrize("k", [3, 150])
-@pytest.mark.parametrize("layout", ["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("dtype", "d", "k", "layout"), tiers(["f4", "f8"], [2, 8, 9, 33], [3, 150], ["dense", "sparse"])
+)
 def test_predict_of_rows_whose_distances_overflow(dtype: str, d: int, k: int, layout: str) -> None:
     """A fit refuses such rows, with some of which all sums are infinite; a model may meet them."""
     top = np.sqrt(float(np.finfo(dtype).max))

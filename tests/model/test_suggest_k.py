@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from largek_dask.model.suggest_k import (
     spectrum_of,
     suggest_k,
 )
-from tests.helpers.covering import in_turns
+from tests.helpers.covering import in_turns, slow
 from tests.oracles.dcd_certain import inertia_of, simple_path
 
 K = 8
@@ -76,7 +78,11 @@ ONE_LUMP = {
 }
 
 
-@pytest.mark.parametrize(("name", "with_spectrum"), in_turns([*ONE_LUMP], [True, False]))
+@pytest.mark.parametrize(
+    ("name", "with_spectrum"),
+    in_turns([*ONE_LUMP][:6], [True, False])
+    + slow(*itertools.product([*ONE_LUMP][6:], [True, False])),
+)
 def test_one_lump_has_no_clear_k(name, with_spectrum):
     found = judged(ONE_LUMP[name](np.random.default_rng(0)), with_spectrum=with_spectrum)
     assert (found.k, found.runner_up, found.clear) == (None, None, False), str(found)
@@ -109,8 +115,7 @@ def test_a_curve_that_ends_too_early():
     assert str(found).startswith("No clear k: 5 clusters or more.")
 
 
-@pytest.mark.parametrize("k", [5, 8])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("k", "seed"), [(5, 1), *slow((5, 2), (8, 1), (8, 2))])
 def test_a_curve_that_ends_before_its_bend(k, seed):
     """Of 12 groups in 16 dimensions no stable partition need be into as few."""
     x = planted(12, 16, np.random.default_rng(seed))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.errors import BadRowsError, DataError
 from largek_dask.model import load_model
+from tests.helpers.covering import slow
 from tests.helpers.paths import path_model
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -113,7 +114,7 @@ def test_centres_that_are_given_in_float64_are_begun_with() -> None:
         np.testing.assert_allclose(seen[0][label], mean, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("covariance", ["iso", "diag"])
+@pytest.mark.parametrize("covariance", ["diag", *slow("iso")])
 def test_means_of_a_mixture_of_rows_far_from_0(covariance: str) -> None:
     found, wide = (
         lk.Mixture(4, covariance=covariance, random_state=0, max_iter=10).fit(x)

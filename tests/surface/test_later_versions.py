@@ -22,6 +22,7 @@ from largek_dask.service.lease import check_job, reserve
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records, Result, read_result, write_result
 from largek_dask.version import __version__
+from tests.helpers.covering import in_turns
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +79,14 @@ LATER_STORES = {
 }
 
 
-@pytest.mark.parametrize(("change", "told"), LATER_STORES.values(), ids=LATER_STORES)
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_stores(kind: str, change: Any, told: str, store: str, tmp_path: Path, x: Any) -> None:
+@pytest.mark.parametrize(("later", "kind"), in_turns([*LATER_STORES], ["dense", "sparse"]))
+def test_stores(kind: str, later: str, store: str, tmp_path: Path, x: Any) -> None:
     if kind == "sparse":
         import scipy.sparse as sparse
 
         store = str(tmp_path / "sparse.zarr")
         lk.ingest(sparse.csr_array(x), store, chunk_rows=100, progress=False)
+    change, told = LATER_STORES[later]
     noted(store, change)
     refused(DataError, lambda: fit(store), told, store)
 

@@ -23,6 +23,7 @@ from largek_dask.passes.base import BasePasses
 from tests.algorithms.conftest import blobs
 from tests.algorithms.dcd.rules import check_path, optimum
 from tests.helpers.checks import computing_workers, watched_passes
+from tests.helpers.covering import in_turns
 
 X = blobs(300, 3, 5, seed=2, spread=3.0)
 
@@ -112,9 +113,9 @@ def test_partitions_that_memory_does_not_hold(
 # --- rows -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("effort", ["fast", "balanced", "best"])
-@pytest.mark.parametrize("d", [1, 2])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("d", "effort", "weighted"), in_turns([1, 2], ["fast", "balanced", "best"], [False, True])
+)
 def test_more_clusters_than_distinct_rows(d: int, effort: str, weighted: bool) -> None:
     r = np.random.default_rng(4)
     x = np.repeat(r.normal(size=(6, d)), 5, axis=0)[r.permutation(30)]
@@ -231,8 +232,10 @@ def test_weights_of_zero_are_rows_that_are_not_there() -> None:
     np.testing.assert_array_equal(km.labels_[there], alone.labels_)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int16", "bool"])
-@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize(
+    ("dtype", "d"),
+    in_turns(["float16", "float32", "float64", "uint8", "int16", "bool"], [1, 3]),
+)
 def test_types(dtype: str, d: int) -> None:
     x = (X[:, :d] > 0 if dtype == "bool" else (X[:, :d] * 8 + 100).clip(0, 255)).astype(dtype)
     k = min(5, len(np.unique(x, axis=0)))
@@ -308,7 +311,7 @@ def test_weights_of_a_wide_range(way: str, request: pytest.FixtureRequest) -> No
 @pytest.mark.parametrize("d", [1, 2])
 def test_weights_are_rows_repeated(d: int) -> None:
     """Of few rows, of which the optimum is found either way."""
-    for seed in range(20):
+    for seed in range(6):
         r = np.random.default_rng([seed, d])
         x, times = r.normal(size=(7, d)), r.integers(1, 5, 7)
         weighted = fit(x, 3, weight=times.astype(float), effort="best")

@@ -35,7 +35,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 from tests.passes.toys import StoredRows, rows_of
 
 N, K = 2000, 9
@@ -177,7 +177,7 @@ def test_a_tie_that_a_third_centre_seems_to_come_between():
     """The same features in another order are as far in float64, and not so in float32."""
     r = np.random.default_rng(0)
     row, hidden = np.zeros((1, 8), np.float32), 0
-    for _ in range(5000):
+    for _ in range(2000):
         features = np.floor(r.uniform(1, 2, 8) * 2.0 ** r.integers(8, 16, 8)).astype(np.float32)
         centers = np.stack([r.permutation(features) for _ in range(3)])
         centers[1, 0] = np.nextafter(centers[1, 0], np.float32(np.inf))
@@ -186,7 +186,7 @@ def test_a_tie_that_a_third_centre_seems_to_come_between():
         assert count_ties(row, packed_centers, found) == 1
         scored = scores(row, packed_centers)[0]
         hidden += scored[[0, 2]].max() > np.nextafter(found[3][0], np.float32(np.inf))
-    assert hidden > 3
+    assert hidden > 1
 
 
 @pytest.mark.parametrize("d", [3, 12])
@@ -261,8 +261,7 @@ def test_only_partitions_that_are_live_are_assigned(monkeypatch):
     assert np.isinf(found.cost).tolist() == settled.tolist()
 
 
-@pytest.mark.parametrize("kind", ["none", "wide"])
-@pytest.mark.parametrize("d", [3, 12])
+@pytest.mark.parametrize(("kind", "d"), in_turns(["none", "wide"], [3, 12]))
 def test_chunks_threads_and_vector_widths_change_no_bit(d, kind):
     x, path = rows_and_path("f4", d)
     weight, found = weights_of(kind), []

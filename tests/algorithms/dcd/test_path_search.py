@@ -23,7 +23,7 @@ from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import Rows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow, tiers
 
 EFFORTS = ("fast", "balanced", "best")
 
@@ -61,36 +61,35 @@ def fit(x: Any, k: int, effort: str = "balanced", *, weight: Any = None, **optio
 # --- what holds of every path ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
-@pytest.mark.parametrize(
-    "x",
-    [
-        pytest.param(blobs(700, 6, 6, spread=2.0), id="groups"),
-        pytest.param(grid(300, 2, 3), id="grid"),
-        pytest.param(
-            np.repeat(np.random.default_rng(1).normal(size=(30, 3)), 20, 0), id="repeated"
-        ),
-        pytest.param(np.random.default_rng(2).standard_t(1.5, size=(500, 3)), id="tails"),
-    ],
-)
-def test_rules(x: np.ndarray, effort: str) -> None:
+TABLES = {
+    "groups": blobs(700, 6, 6, spread=2.0),
+    "grid": grid(300, 2, 3),
+    "repeated": np.repeat(np.random.default_rng(1).normal(size=(30, 3)), 20, 0),
+    "tails": np.random.default_rng(2).standard_t(1.5, size=(500, 3)),
+}
+
+
+@pytest.mark.parametrize(("kind", "effort"), in_turns([*TABLES], [*EFFORTS]))
+def test_rules(kind: str, effort: str) -> None:
+    x = TABLES[kind]
     km = fit(x, 12, effort)
     assert len(km.path_) == 12
     check_path(km, x)
 
 
+LARGE = {
+    "groups": blobs(3_000, 6, 6, spread=2.0),
+    "grid": grid(3_000, 3, 3),
+    "tails": np.random.default_rng(2).standard_t(1.5, size=(3_000, 3)),
+}
+
+
 @pytest.mark.usefixtures("sampled")
-@pytest.mark.parametrize("effort", ["fast", "balanced"])
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    "x",
-    [
-        pytest.param(blobs(3_000, 6, 6, spread=2.0), id="groups"),
-        pytest.param(grid(3_000, 3, 3), id="grid"),
-        pytest.param(np.random.default_rng(2).standard_t(1.5, size=(3_000, 3)), id="tails"),
-    ],
+    ("kind", "weighted", "effort"), tiers([*LARGE], [False, True], ["fast", "balanced"])
 )
-def test_rules_of_large_tables(x: np.ndarray, weighted: bool, effort: str) -> None:
+def test_rules_of_large_tables(kind: str, weighted: bool, effort: str) -> None:
+    x = LARGE[kind]
     weight = np.random.default_rng(5).integers(0, 4, len(x)).astype(float) if weighted else None
     km = fit(x, 8, effort, weight=weight)
     assert km.history_[-1]["extra"]["path_passes"] > 0
@@ -112,7 +111,7 @@ def test_a_sample_holds_a_group_that_few_rows_belong_to() -> None:
 # --- optima ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_sets", [50, *slow(200)])
+@pytest.mark.parametrize("n_sets", [35, *slow(200)])
 def test_optima_of_few_rows_are_reached_by_best_and_never_undercut(n_sets: int) -> None:
     """Of 1 to 3 clusters; bounds are below the optimum, every effort above it."""
     missed = dict.fromkeys(EFFORTS, 0)
@@ -129,6 +128,7 @@ def test_optima_of_few_rows_are_reached_by_best_and_never_undercut(n_sets: int) 
     assert missed["fast"] > 0, "else these tables are too easy to say anything"
 
 
+@pytest.mark.slow
 def test_more_effort_is_never_worse_and_sometimes_better() -> None:
     # Fits of the same partitions up to rounding: those of single precision are not looked at.
     x = blobs(600, 6, 25, seed=3, spread=1.0).astype(np.float64)
@@ -188,7 +188,7 @@ def cut(x: Any, k: int, **options: Any) -> Any:
     return km
 
 
-@pytest.mark.parametrize("steps", [1, 3, 7])
+@pytest.mark.parametrize("steps", [3, *slow(1, 7)])
 def test_max_iter(steps: int) -> None:
     km = cut(X, 40, max_iter=steps)
     assert (km.n_iter_, km.stop_reason_) == (steps, "max_iter")
@@ -282,14 +282,15 @@ def test_interrupted_inside_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 <= len(km.path_) <= 9
 
 
-@pytest.mark.parametrize("effort", ["best", *slow("fast", "balanced")])
-@pytest.mark.parametrize("every", [False, *slow(True)])
+@pytest.mark.parametrize(
+    ("effort", "every"), [("best", False), *slow(*itertools.product(EFFORTS, [False, True]))]
+)
 def test_resume_inside_any_stage(effort: str, every: bool, tmp_path: Path) -> None:
     """Killed in the middle of a piece, the next run begins that piece again.
 
     One run leaves what each of its steps would have found there: writing that is what takes time.
     """
-    x, folder = X[:200], tmp_path / "job"
+    x, folder = X[:120], tmp_path / "job"
     expected = fit(x, 7, effort)
     stages = [s["extra"]["stage"] for s in expected.history_]
     assert len(set(stages)) == {"fast": 2, "balanced": 4, "best": 5}[effort]

@@ -127,7 +127,7 @@ WIDE = {"gamma_1": 0.2, "gamma_2": 0.2, "apart": 0.0}
 @pytest.mark.parametrize("method", [Published(**WIDE), DCClust(**WIDE)])
 def test_never_below_the_optimum(method):
     reached = 0
-    for seed in range(12):
+    for seed in range(6):
         r = np.random.default_rng(seed)
         x = r.integers(0, 6, (8, 2)).astype(float)
         found = run(x, 3, method)
@@ -135,7 +135,7 @@ def test_never_below_the_optimum(method):
             best = optimum(x, size)
             assert found.model.inertia[size - 1] >= best * (1 - 1e-12)
             reached += found.model.inertia[size - 1] <= best * (1 + 1e-6)
-    assert reached >= 18
+    assert reached >= 9
 
 
 @pytest.mark.parametrize("x", [np.repeat(np.eye(3), 5, axis=0), np.full((4, 2), 7.0)])
@@ -301,6 +301,7 @@ def test_what_a_plan_tells():
     assert footprint(1).model_copies == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_values(name):
     folder = os.environ.get("LARGEK_DATA")

@@ -16,7 +16,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns, slow
 from tests.oracles.mixtures import coreset_probabilities, metropolis_matrix, mh_centers
 from tests.passes.toys import rows_of
 
@@ -50,7 +50,7 @@ def test_chain_step_by_step():
     assert states_of_chain([1.0], [0.0]) == [0]
 
 
-@pytest.mark.parametrize("chain", [1, 3])
+@pytest.mark.parametrize("chain", [3, *slow(1)])
 def test_law_of_the_second_centre(chain):
     """Over many seeds: the first by weight, the other by so many steps from a plain draw."""
     x = np.array([[0.0], [1.0], [3.0], [4.0]])
@@ -61,7 +61,7 @@ def test_law_of_the_second_centre(chain):
         q = np.array([float(p) for p in coreset_probabilities(x, weight, x[first])])
         steps = np.linalg.matrix_power(metropolis_matrix(weight * d2, q), chain - 1)
         expected[first] = weight[first] / weight.sum() * (q @ steps)
-    pairs, n = np.zeros((4, 4)), 1500
+    pairs, n = np.zeros((4, 4)), 500
     for seed in range(n):
         centers, _ = start(x, 2, seed, weight=weight, chain=chain)
         first, second = (int(np.flatnonzero(x[:, 0] == c)[0]) for c in centers[:, 0])
@@ -71,7 +71,7 @@ def test_law_of_the_second_centre(chain):
     assert (np.diag(expected) > 0).all(), "a row on the centre was never proposed"
 
 
-@pytest.mark.parametrize(("chain", "k", "d"), tiers([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
+@pytest.mark.parametrize(("chain", "k", "d"), in_turns([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
 def test_as_centre_by_centre(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
     x = blobs(400, d, 8, spread=2.0)
@@ -94,7 +94,7 @@ def test_as_centre_by_centre(k, chain, d):
     assert (weight == 0).any()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [True, *slow(False)])
 def test_same_centres_whatever_the_chunks_and_threads(weighted, monkeypatch):
     monkeypatch.setattr(afk_mc2, "LEAST_PIECE", 16)
     x = blobs(1500, 9, 20, spread=2.0)

@@ -16,6 +16,7 @@ from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
+from tests.helpers.covering import in_turns, tiers
 from tests.oracles.mixtures import coreset_probabilities, rows_at
 from tests.passes.toys import rows_of
 
@@ -36,9 +37,7 @@ def heavy_tails(n=300, d=5):
     return (r.normal(size=(n, d)) * np.exp(2 * r.normal(size=n))[:, None]).astype(np.float32)
 
 
-@pytest.mark.parametrize("independent", [False, True])
-@pytest.mark.parametrize("uniform", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("weighted", "uniform", "independent"), tiers(*3 * [[False, True]]))
 def test_as_by_exact_fractions(weighted, uniform, independent):
     x, n = heavy_tails(), 64
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
@@ -65,10 +64,9 @@ def test_as_by_exact_fractions(weighted, uniform, independent):
     assert counts.max() > 1 or uniform, "no row was drawn twice"
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize(("weighted", "uniform"), in_turns([True, False], [False, True]))
 def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
-    x = heavy_tails(3000)
+    x = heavy_tails(1500)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
     whole = coreset_of(x, 200, weight=weight, uniform=uniform)
     for chunk in (1, 7, 1000):
@@ -99,7 +97,7 @@ def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
     line_of = mass_draws._line
     monkeypatch.setattr(mass_draws, "_line", lambda *how: lines.append(line_of(*how)) or lines[-1])
     for outlier in (1e2, 1e6, 1e12):
-        x = np.random.default_rng(0).normal(size=(2000, 3))
+        x = np.random.default_rng(0).normal(size=(1000, 3))
         x[77] = outlier
         weight = np.full(len(x), 1.0)
         weight[77] = 1e-12
@@ -110,8 +108,7 @@ def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
     assert len({line.rung for line in lines}) > 2, "one scale did for all"
 
 
-@pytest.mark.parametrize("independent", [False, True])
-@pytest.mark.parametrize("uniform", [False, True])
+@pytest.mark.parametrize(("uniform", "independent"), in_turns([False, True], [False, True]))
 def test_estimates_are_unbiased(uniform, independent):
     """Weight, and cost of centres, over many seeds; spaced draws vary less, and so do coresets."""
     x = heavy_tails(400, 3)
@@ -119,7 +116,7 @@ def test_estimates_are_unbiased(uniform, independent):
     cost = ((x[:, None].astype(np.float64) - x[None, :5]) ** 2).sum(axis=2).min(axis=1)
     sums = {"weight": np.ones(len(x)), "cost": cost}
     found = {what: [] for what in sums}
-    n_seeds = 400
+    n_seeds = 150
     for seed in range(n_seeds):
         coreset = coreset_of(x, 40, seed, weight=weight, uniform=uniform, independent=independent)
         weights = weight[coreset.rows] * coreset.factors

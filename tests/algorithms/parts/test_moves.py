@@ -15,6 +15,7 @@ from largek_dask.algorithms.parts.moves import (
 )
 from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.probe import LabelledSample
+from tests.helpers.covering import in_turns
 
 
 def on_a_line(k):
@@ -114,8 +115,7 @@ def plain_moves(losses, gains, near, most, factor, split_takers):
     return found
 
 
-@pytest.mark.parametrize("split_takers", [False, True])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("split_takers", "seed"), in_turns([False, True], range(20)))
 def test_choose_moves__are_those_of_plain_python(seed, split_takers):
     r = np.random.default_rng(seed)
     k = int(r.integers(3, 60))

@@ -22,6 +22,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
+from tests.helpers.covering import in_turns
 from tests.passes.toys import rows_of
 
 EVERY_DTYPE = ["bool", "u1", "i1", "u2", "i4", "i8", "f2", "f4", "f8"]
@@ -102,8 +103,7 @@ DENSE_ONLY = {"bounds", "truncated"}
         if layout == "dense" or name not in DENSE_ONLY
     ],
 )
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("k", [45, 70])
+@pytest.mark.parametrize(("weighted", "k"), in_turns([False, True], [45, 70]))
 def test_every_algorithm(algorithm: str, layout: str, weighted: bool, k: int) -> None:
     """About 60 distinct rows, some of them only among rows that weigh nothing."""
     r = np.random.default_rng(3)

@@ -68,7 +68,7 @@ def test_plus_plus_follows_its_law():
     x = np.array([[0.0], [1.0], [3.0]])
     weight = np.array([2.0, 1.0, 1.0])
     pairs = np.zeros((3, 3))
-    n = 1200
+    n = 500
     for seed in range(n):
         first, second = seeds(x, 2, "k-means++", seed=seed, sample_weight=weight).ravel()
         pairs[np.flatnonzero(x == first)[0], np.flatnonzero(x == second)[0]] += 1

@@ -19,7 +19,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits
-from tests.helpers.covering import in_turns
+from tests.helpers.covering import in_turns, slow
 
 ALGORITHMS = {"nmbatch": lk.NMBatch(), "minibatch": lk.MiniBatch(), "lloyd": lk.Lloyd()}
 
@@ -69,7 +69,8 @@ def test_the_fit_of_the_issue():
 
 @pytest.mark.parametrize(
     ("size", "dtype", "weighted"),
-    in_turns([(101, 101), (130, 101), (1_001, 101), (4_000, 700)], ["f4", "f8"], [False, True]),
+    in_turns([(101, 101), (130, 101), (1_001, 101)], ["f4", "f8"], [False, True])
+    + slow(((4_000, 700), "f8", True)),
 )
 def test_any_size(size, dtype, weighted):
     n, k = size
@@ -115,6 +116,7 @@ def in_rounds(x, k, *, weight=None, n_threads=1, seed=0):
         return centers_of_sample(block(x), given, k, passes, Rng(seed))
 
 
+@pytest.mark.slow
 def test_they_are_about_as_good_as_plus_plus_and_much_better_than_rows():
     x = topics(6_000, 300, 200)
     costs = {init: cost(x, start(x, 200, init=init)) for init in ("random", "k-means++")}
@@ -199,7 +201,7 @@ def test_integer_weights_are_repeated_rows():
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [True, *slow(False)])
 def test_the_same_bits_on_threads_and_workers_and_in_any_chunks(weighted, tmp_path, worker_clients):
     x = topics(6_000, 60, 150)
     weight = np.arange(6_000) % 5 if weighted else None
@@ -258,7 +260,7 @@ def drawn(x, k, weight=None, seed=0, n_threads=1):
     return different_rows(block(x), weight, k, grid, generator, n_threads)
 
 
-@pytest.mark.parametrize("k", [9, 40, 129])
+@pytest.mark.parametrize("k", [9, 129, *slow(40)])
 def test_different_rows__are_rows_and_all_others_have_the_nearest_of_them(k):
     x = topics(6_000, 60, 150)
     x = sp.vstack([x, x[:500], x[:500]]).tocsr()

@@ -257,7 +257,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         assert self.schedule.task == Task("all", True)
 
 
-@pytest.mark.parametrize("examples", [150, *slow(600)])
+@pytest.mark.parametrize("examples", [60, *slow(600)])
 def test_no_way_that_hypothesis_finds_breaks_it(examples: int) -> None:
     """No exception, and what the machine asserts."""
     run_state_machine_as_test(
@@ -374,7 +374,7 @@ def raised_late(history: list[dict[str, Any]]) -> bool:
 def test_rounds_whose_late_passes_raise_the_cost() -> None:
     """On a grid many rows are as far from two centres: going beyond the means may not pay."""
     raised = 0
-    for seed in (82, 293, 301, 482):
+    for seed in (82, 293):
         r = np.random.default_rng(seed)
         x = r.integers(0, 6, size=(2500, 4)).astype(np.float32)
         km = lk.KMeans(130, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)

@@ -1,4 +1,4 @@
-"""Fewer features first: the way the search goes, its costs, and that no bit depends on where."""
+"""Fewer features first: the way the search goes, its costs, and what is lost and found again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from largek_dask.kernels.projection import Directions, project
 from largek_dask.passes import gather
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
-from tests.helpers.covering import slow
 
 N, D, K = 3_000, 40, 60
 RANK = 8
@@ -375,18 +374,6 @@ def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeyp
     assert ahead.inertia_ < behind.inertia_
 
 
-@pytest.mark.parametrize("n_threads", [5, *slow(2)])
-def test_first_models_on_threads(many, begun, n_threads):
-    assert bits(first_steps(many, n_threads=n_threads)) == bits(begun)
-
-
-def test_first_models_elsewhere(many, begun, cluster2, tmp_path):
-    url = str(tmp_path / "rows.zarr")
-    lk.ingest(many, url, chunk_rows=1_100, progress=False)
-    assert bits(first_steps(url)) == bits(begun)
-    assert bits(first_steps(url, client=cluster2)) == bits(begun)
-
-
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_resumed_among_first_models(many, begun, tmp_path, at):
     folder = str(tmp_path / "checkpoints")
@@ -405,25 +392,7 @@ def test_first_models_of_weighted_rows(many):
         assert km.inertia_ == pytest.approx(km.history_[-1]["cost"], rel=0.2)
 
 
-# --- no bit depends on where ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_threads", [5, *slow(2)])
-def test_threads(x, clean, n_threads):
-    assert bits(fit(x, n_threads=n_threads)) == bits(clean)
-
-
-@pytest.mark.parametrize("chunk_rows", [97, *slow(1000)])
-def test_chunks(x, clean, tmp_path, chunk_rows):
-    url = str(tmp_path / "rows.zarr")
-    lk.ingest(x, url, chunk_rows=chunk_rows, progress=False)
-    assert bits(fit(url)) == bits(clean)
-
-
-def test_on_workers(x, clean, cluster2, tmp_path):
-    url = str(tmp_path / "rows.zarr")
-    lk.ingest(x, url, chunk_rows=250, progress=False)
-    assert bits(fit(url, client=cluster2)) == bits(clean)
+# --- what is lost ---------------------------------------------------------------------------------
 
 
 def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
@@ -446,28 +415,6 @@ def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
         lost.clear()
         assert bits(fit(url, memory_limit=1)) == bits(clean)
         assert all(lost[1:])
-
-
-@pytest.mark.parametrize("kind", ["before the first round", "narrow", "wider", "all features"])
-def test_resumed(x, clean, tmp_path, kind):
-    narrow = [int(h["extra"]["features"]) % D for h in clean.history_]
-    at = {
-        "before the first round": 2,
-        "narrow": narrow.index(2 * FEW) - 3,
-        "wider": narrow.index(2 * FEW) + 3,
-        "all features": narrow.index(0) + 3,
-    }[kind]
-
-    def die(snapshot):
-        if snapshot.record["step"] == at:
-            raise OSError("gone")
-
-    folder = str(tmp_path / "checkpoints")
-    with pytest.raises(OSError, match="gone"):
-        fit(x, checkpoint=folder, callbacks=[die])
-    again = fit(x, checkpoint=folder)
-    assert again.history_[0]["step"] == 1
-    assert bits(again) == bits(clean)
 
 
 @pytest.mark.parametrize("dtype", ["f8", "i2", "u1"])

@@ -15,7 +15,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 
 N = 12_000
 DENSE, LISTS = 60, 140
@@ -72,6 +72,7 @@ def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
     assert clean.inertia_ < 1.01 * fit(x, k, directions=0).inertia_
 
 
+@pytest.mark.parametrize("k", [DENSE, *slow(LISTS)], indirect=True)
 def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch):
     seen, real = [], projected.with_means
 
@@ -132,6 +133,7 @@ def test_threads(x, k, clean, n_threads):
     assert bits(fit(x, k, n_threads=n_threads)) == bits(clean)
 
 
+@pytest.mark.parametrize("k", [DENSE, *slow(LISTS)], indirect=True)
 @pytest.mark.parametrize("chunk_rows", [97, *slow(5_000)])
 def test_chunks(x, k, clean, tmp_path, chunk_rows):
     url = str(tmp_path / "rows.zarr")
@@ -139,12 +141,14 @@ def test_chunks(x, k, clean, tmp_path, chunk_rows):
     assert bits(fit(url, k)) == bits(clean)
 
 
+@pytest.mark.parametrize("k", [LISTS, *slow(DENSE)], indirect=True)
 def test_on_workers(x, k, clean, cluster2, tmp_path):
     url = str(tmp_path / "rows.zarr")
     lk.ingest(x, url, chunk_rows=1_000, progress=False)
     assert bits(fit(url, k, client=cluster2)) == bits(clean)
 
 
+@pytest.mark.parametrize("k", [DENSE, *slow(LISTS)], indirect=True)
 def test_labels_that_are_lost_are_shown_again(x, k, clean, tmp_path, monkeypatch):
     url = str(tmp_path / "rows.zarr")
     lk.ingest(x, url, chunk_rows=1_000, progress=False)
@@ -161,7 +165,11 @@ def test_labels_that_are_lost_are_shown_again(x, k, clean, tmp_path, monkeypatch
     assert sum(map(bool, lost)) > 1
 
 
-@pytest.mark.parametrize("at", ["first", "narrow", "wider", "all features"])
+@pytest.mark.parametrize(
+    ("at", "k"),
+    in_turns(["first", "narrow", "wider", "all features"], [LISTS, DENSE]),
+    indirect=["k"],
+)
 def test_resumed(x, k, clean, tmp_path, at):
     narrow = [int(h["extra"]["features"]) % D for h in clean.history_]
     wider, whole = narrow.index(2 * FEW), narrow.index(0)
@@ -179,6 +187,7 @@ def test_resumed(x, k, clean, tmp_path, at):
     assert bits(again) == bits(clean)
 
 
+@pytest.mark.parametrize("k", [DENSE, *slow(LISTS)], indirect=True)
 def test_integers_and_copies(k):
     x = planted(N)
     x[1::2] = x[::2]

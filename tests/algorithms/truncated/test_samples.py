@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import dask
 import numpy as np
 import pytest
 import scipy.sparse
@@ -93,35 +92,10 @@ def test_growing_does_not_harm_the_model(kind, x):
 
 
 @every_kind
-def test_memory_or_store(kind, x, clean):
-    assert bits(fit(x, kind)) == bits(clean[kind])
-
-
-@every_kind
 @pytest.mark.parametrize("n_workers", [3, *slow(1, 2)])
 def test_workers(kind, n_workers, url, clean, worker_clients):
     km = fit(url, kind, client=worker_clients(n_workers), n_workers=n_workers)
     assert bits(km) == bits(clean[kind])
-
-
-@every_kind
-@pytest.mark.parametrize("tile", ["plain", *slow("avx2", "avx512")])
-def test_vector_widths(kind, tile, url, clean):
-    with dask.config.set({"largek.kernels.tile": tile}):
-        assert bits(fit(url, kind, n_threads=2)) == bits(clean[kind])
-
-
-@every_kind
-def test_resume_on_a_cluster(kind, url, clean, tmp_path, worker_clients):
-    """In the first round over a sample, in the first over all rows, and just before it."""
-    history = clean[kind].history_
-    opened = [h for h in history if h["extra"]["opens_round"]]
-    first = [next(h["step"] for h in opened if h["extra"]["everywhere"] == at) for at in (0, 1)]
-    for step in (first[0] + 1, first[1] - 1, first[1] + 1):
-        folder = str(tmp_path / f"stop-{step}")
-        fit(url, kind, max_iter=step, checkpoint=folder)
-        km = fit(url, kind, checkpoint=folder, client=worker_clients(2), n_workers=2)
-        assert bits(km) == bits(clean[kind])
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse", "in memory"])

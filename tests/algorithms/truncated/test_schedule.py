@@ -18,6 +18,7 @@ from largek_dask.algorithms.truncated.schedule import (
     next_step,
     sample_sizes,
 )
+from tests.helpers.covering import in_turns
 
 N, K = 1_000_000, 1_000
 
@@ -293,8 +294,7 @@ def test_round_is_given_time_while_it_may_pay():
     assert not schedule.task.looks
 
 
-@pytest.mark.parametrize("k", [50, K])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("k", "seed"), in_turns([50, K], range(4)))
 def test_the_unit_of_costs_does_not_matter(seed, k):
     """Whatever passes come to: after each of them the same comes next."""
     ways = []

@@ -18,7 +18,7 @@ from largek_dask.algorithms.vcgmm import passes as em_passes
 from largek_dask.errors import DegenerateDataWarning, ParameterWarning
 from tests.algorithms.conftest import blobs
 from tests.helpers.checks import fit_asked
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 from tests.oracles import mixtures as oracles
 
 FALL = {np.dtype("f4"): 2.0**-18, np.dtype("f8"): 1e-12}
@@ -53,7 +53,7 @@ def start_of(x, k, kind, seed=0):
 # --- it is EM -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_steps", [1, 50, *slow(5)])
+@pytest.mark.parametrize("n_steps", [50, *slow(1, 5)])
 @pytest.mark.parametrize("kind", ["isoflex", "diag"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_with_all_components_it_is_scikit_learns(kind, n_steps, weighted):
@@ -91,7 +91,7 @@ def test_with_all_components_it_is_scikit_learns(kind, n_steps, weighted):
     assert result.value == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("n_steps", [1, 5, 50])
+@pytest.mark.parametrize("n_steps", [50, *slow(1, 5)])
 def test_iso_is_the_oracles(n_steps):
     k, x = 6, blobs(500, 6, 6, seed=5, spread=2.0).astype(float)
     means = x[:k]
@@ -209,8 +209,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["iso", "diag"])
+@pytest.mark.parametrize(("way", "kind"), in_turns(list(WAYS), ["iso", "diag"]))
 def test_lost_candidates_are_found_again(way, kind, tmp_path, monkeypatch):
     """Whoever has no room for them repeats the passes, from any anchor, to the same bits.
 
@@ -284,7 +283,7 @@ def test_more_candidates_than_components_are_clipped():
 
 
 def test_paper(monkeypatch):
-    x = blobs(2_000, 6, 30, seed=4, spread=1.5)
+    x = blobs(1_000, 6, 30, seed=4, spread=1.5)
     algorithm = lk.VCGMM.paper(candidates=4)
     assert replace(algorithm, published=False, relative_eps=None) == lk.VCGMM(candidates=4)
     result = fit_asked(

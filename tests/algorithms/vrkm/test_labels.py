@@ -10,7 +10,7 @@ import dask
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import largek_dask as lk
@@ -36,7 +36,7 @@ from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits, blobs
 from tests.helpers.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 from tests.passes.toys import rows_of
 
 RNG = Rng(5)
@@ -193,10 +193,13 @@ def weights_of(kind, n, r):
     return weight
 
 
-@pytest.mark.parametrize("weights", ["none", "integer", "real"])
-@pytest.mark.parametrize(("n_rounds", "smoothing"), [(1, 0.5), (3, 0.5), (10, 0.5), (10, 1.0)])
-def test_epochs_are_those_of_the_formulas(weights, n_rounds, smoothing, small_samples):
+@pytest.mark.parametrize(
+    ("weights", "form"),
+    in_turns(["none", "integer", "real"], [(1, 0.5), (3, 0.5), (10, 0.5), (10, 1.0)]),
+)
+def test_epochs_are_those_of_the_formulas(weights, form, small_samples):
     """Bit for bit: two samples, then all rows, in chunks smaller than the rounds and large ones."""
+    n_rounds, smoothing = form
     x = blobs(1_600, 6, 12, seed=3, spread=1.0).astype(np.float64)
     weight = weights_of(weights, len(x), np.random.default_rng(0))
     sizes = [700, 4, 396, 1, 499]
@@ -241,6 +244,7 @@ def test_ends_where_lloyds_algorithm_stands_still():
     assert faults_of_means(km, x) == []
 
 
+@pytest.mark.slow
 def test_fewer_passes_than_lloyd():
     x = blobs(20_000, 6, 300, seed=2, spread=1.0)
     init = x[:50]
@@ -251,7 +255,6 @@ def test_fewer_passes_than_lloyd():
     assert km.inertia_ < 1.01 * lloyd.inertia_
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 60), st.integers(1, 3), st.integers(1, 6), st.integers(1, 12),
     st.sampled_from(["none", "integer", "real"]), st.booleans(), st.booleans(),
@@ -358,8 +361,7 @@ def test_lost_labels_are_found_again(small_samples, monkeypatch):
     assert passes.total.rebuilt > 0 == kept.total.rebuilt
 
 
-@pytest.mark.parametrize("held", [False, True])
-@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
+@pytest.mark.parametrize(("held", "n_threads"), in_turns([False, True], [5, 1, 2]))
 def test_an_array_in_memory(n_threads, held, monkeypatch):
     if not held:
         in_place(monkeypatch)
@@ -449,7 +451,7 @@ SIZES = [700, 4, 896, 1, 799]
 
 
 @pytest.mark.parametrize(
-    "kind", ["float32", "few features", "float64", "integer", "weighted", "duplicated"]
+    "kind", ["few features", "weighted", "duplicated", *slow("float32", "float64", "integer")]
 )
 def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
     """Of rows that are held or stay where they are, in chunks or in one piece, on any threads."""
@@ -482,8 +484,7 @@ def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
         assert len(spared(kept)) > 3
 
 
-@pytest.mark.parametrize("n_threads", [1, 5, *slow(2)])
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(("n_threads", "held"), in_turns([5, 1, 2], [False, True]))
 def test_bounds_of_rows_that_weigh_nothing(n_threads, held, early_bounds, monkeypatch):
     """Such rows may hold anything, in an array that is shown as one chunk too."""
     if not held:

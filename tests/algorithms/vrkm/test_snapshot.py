@@ -25,7 +25,7 @@ from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.reading import ChunkReader
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import in_turns, slow, tiers
 from tests.oracles import vrkm as twins
 from tests.passes.toys import rows_of
 
@@ -236,7 +236,7 @@ def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
     assert found(memory_limit=0) == expected, "labels are found again for every round"
 
 
-@few_forms
+@pytest.mark.parametrize("form", ["rows-gradient", *slow("auto")])
 @pytest.mark.parametrize("weighted", [True, *slow(False)])
 def test_chunks_that_are_shown_as_one_change_no_bit(form, weighted, monkeypatch):
     """With bounds, threads, and rows of weight 0 that hold nothing."""
@@ -461,8 +461,7 @@ def test_the_end_is_a_fixed_point_of_lloyds_algorithm(form):
     assert told.cost == pytest.approx(info.cost, rel=1e-9)
 
 
-@every_form
-@pytest.mark.parametrize("n_clusters", [1, 2, 7])
+@pytest.mark.parametrize(("form", "n_clusters"), in_turns([*FORMS], [1, 2, 7]))
 def test_all_rows_equal(form, n_clusters):
     x = np.full((30, 3), 0.1, np.float32)
     out, _ = run(x, x[:n_clusters], 5, **FORMS[form])
