@@ -18,6 +18,7 @@ from largek_dask.observe.metrics import JobsFigures
 from largek_dask.redaction import Redactor
 from largek_dask.service.credentials import check_secrets, options_of, output_folder
 from largek_dask.service.deletion import Deletions
+from largek_dask.service.feed import Feed
 from largek_dask.service.fitting import MODEL
 from largek_dask.service.idle import IdleWorkers
 from largek_dask.service.job_state import JobState, unreadable_status
@@ -349,9 +350,9 @@ class Jobs:
         self._recall(job)
         return job.feed.since(n, most)
 
-    def remembered(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        """Events from number ``n`` on, of those in memory: no file is read."""
-        return self._table.find(job_id).feed.since(n, most)
+    def feed(self, job_id: str) -> Feed:
+        """Return the feed of a job."""
+        return self._table.find(job_id).feed
 
     def history(self, job_id: str) -> Iterator[Event]:
         """All events in a job's folder, the oldest first.
