@@ -28,22 +28,14 @@ def packed(package: str, path: str) -> bytes:
 
 
 class Files:
-    """Names of the files.
-
-    Attributes
-    ----------
-    style, script : str
-        The page's own.
-    bokeh : str
-        The core of BokehJS; empty if Bokeh is not installed.
-    """
+    """Names of the files: ``style`` and ``script``, and ``bokeh``, empty if it is not installed."""
 
     def __init__(self) -> None:
-        own = "largek_dask.service.web"
-        self.style = f"page-{digest(packed(own, 'static/page.css'))}.css"
-        self.script = f"page-{digest(packed(own, 'static/page.js'))}.js"
-        self._places = {self.style: (own, "static/page.css"), self.script: (own, "static/page.js")}
+        own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
+        self.style = f"page-{digest(packed(own, style))}.css"
+        self.script = f"page-{digest(packed(own, script))}.js"
         self.bokeh = ""
+        self._places = {self.style: (own, style), self.script: (own, script)}
         if has_bokeh():
             import bokeh
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import hashlib
 import hmac
 import json
 import logging
@@ -58,10 +57,9 @@ Key = tuple[Any, ...]
 
 
 class Content(NamedTuple):
-    """What is sent, and the value that it is made of."""
+    """What is sent, compressed by gzip, and the value that it is made of."""
 
-    body: bytes  # compressed by gzip
-    tag: str
+    body: bytes
     value: Mapping[str, Any]
     status: int = 200
 
@@ -70,12 +68,12 @@ class Content(NamedTuple):
         """Return a value as JSON, without its ``panels``."""
         sent = {name: part for name, part in value.items() if name != "panels"}
         text = json.dumps(sent, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-        return cls(*packed(text.encode("utf-8", "replace")), value, status)
+        return cls(packed(text.encode("utf-8", "replace")), value, status)
 
 
-def packed(body: bytes) -> tuple[bytes, str]:
-    """Return a body compressed by gzip, and its tag in quotation marks as HTTP wants it."""
-    return gzip.compress(body, 5, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+def packed(body: bytes) -> bytes:
+    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    return gzip.compress(body, 5, mtime=0)
 
 
 class Contents:
@@ -154,13 +152,12 @@ class Page:
         self.home = navigation[0] if navigation else None
         if navigation is not None and PATH not in navigation:
             navigation.append(PATH)
-        self._contents, self._reports = Contents(), Contents()
+        self.contents, self.reports = Contents(), Contents()
         self._application = application
         root = re.escape("/" + prefix.strip("/") + "/" if prefix.strip("/") else "/")
         shared = {"page": self, "hosts": hosts}
-        handlers = {"": Html, r"/data/jobs\.json": Jobs, r"/data/job\.json": Job,
-                    "/figure": Figure, "/report": Report, "/cancel": Cancel,
-                    "/static/([A-Za-z0-9._-]+)": Static}  # fmt: skip
+        handlers = {"": Html, r"/data/(jobs?)\.json": Data, "/figure": Figure, "/report": Report,
+                    "/static/([A-Za-z0-9._-]+)": Static, "/cancel": Cancel}  # fmt: skip
         application.add_handlers(
             ".*$", [(f"{root}{PATH}{end}", handler, shared) for end, handler in handlers.items()]
         )
@@ -169,7 +166,7 @@ class Page:
 
     def close(self) -> None:
         """Remove the page from its server."""
-        for part in (self._contents, self._reports, self.source):
+        for part in (self.contents, self.reports, self.source):
             part.close()
         if self._rule in self._application.default_router.rules:
             self._application.default_router.rules.remove(self._rule)
@@ -177,31 +174,12 @@ class Page:
     async def jobs(self, query: render.Query) -> Content:
         """Return the content of the list."""
         make = partial(render.jobs_content, query=query)
-        return await self._contents.get(("jobs", query), lambda: make(self.source.rows()))
+        return await self.contents.get(("jobs", query), lambda: make(self.source.rows()))
 
-    async def job(self, job_id: str, is_framed: bool) -> Content:
+    async def job(self, job_id: str) -> Content:
         """Return the content of a job."""
-        key = "job", job_id, is_framed
-        make = partial(render.job_content, is_framed=is_framed, actions=bool(self.token))
-        return await self._contents.get(key, lambda: make(*self.source.view(job_id)))
-
-    async def figure(self, job_id: str, kind: str, **how: Any) -> Content:
-        """Return the chart of a panel without its data, as BokehJS takes it."""
-        job = await self.job(job_id, False)
-        if job.status != 200:
-            return job
-        panel = job.value["panels"].get(kind)
-        if panel is None or not panel["series"] or not self.files.bokeh:
-            raise web.HTTPError(404, reason="Not Found")
-        from largek_dask.observe.figures import item
-
-        key = "figure", job_id, kind, *how.values()
-        return await self._contents.get(key, lambda: item(panel, **how) or {})
-
-    async def report(self, job_id: str) -> Content:
-        """Return the report of a job's model."""
-        make = partial(self.source.report, job_id)
-        return await self._reports.get(("report", job_id), lambda: {"html": make()})
+        make = partial(render.job_content, can_cancel=bool(self.token))
+        return await self.contents.get(("job", job_id), lambda: make(*self.source.view(job_id)))
 
 
 class Handler(GuardedHandler):
@@ -240,14 +218,10 @@ class Handler(GuardedHandler):
         search = printable(self.get_query_argument("search", ""))[:MOST_SEARCH]
         return render.Query(search, sort, int(start), self.is_framed)
 
-    def send(self, body: bytes, tag: str, kind: str, status: int = 200) -> None:
-        """Send compressed bytes, or that the browser has them."""
-        self.set_header("Etag", tag)
-        self.set_header("Vary", "Accept-Encoding")
-        if status == 200 and self.check_etag_header():
-            self.set_status(304)
-            return
+    def send(self, body: bytes, kind: str, status: int = 200) -> None:
+        """Send compressed bytes; tornado sends none if the browser has the same."""
         self.set_status(status)
+        self.set_header("Vary", "Accept-Encoding")
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
         if "gzip" in self.request.headers.get("Accept-Encoding", ""):
             self.set_header("Content-Encoding", "gzip")
@@ -257,12 +231,12 @@ class Handler(GuardedHandler):
 
     def send_json(self, content: Content) -> None:
         """Send a content as JSON."""
-        self.send(content.body, content.tag, "application/json", content.status)
+        self.send(content.body, "application/json", content.status)
 
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
         """Send HTML under a Content-Security-Policy."""
         self.set_header("Content-Security-Policy", policy)
-        self.send(*packed(html), "text/html", status)
+        self.send(packed(html), "text/html", status)
 
     def write_error(self, status_code: int, **about: Any) -> None:
         """Send the reason as JSON, without anything of the program."""
@@ -281,8 +255,8 @@ class Html(Handler):
             content = await page.jobs(query := self.query())
             data = f"{PATH}/data/jobs.json?{query.query()}"
         elif WORD.fullmatch(job_id) is not None:
-            content = await page.job(job_id, is_framed)
-            data = f"{PATH}/data/job.json?job={job_id}{'&frame=1' if is_framed else ''}"
+            content = await page.job(job_id)
+            data = f"{PATH}/data/job.json?job={job_id}"
         if content is None or content.status == 404:
             value, job_id, data = render.lost_content(job_id, is_framed), "", ""
         else:
@@ -296,20 +270,15 @@ class Html(Handler):
         self.send_html(html, policy, 200 if data else 404)
 
 
-class Jobs(Handler):
-    """The list as JSON."""
+class Data(Handler):
+    """The list, or one job, as JSON."""
 
-    async def get(self) -> None:
-        """Send the jobs that ``search`` finds, ordered by ``sort``, beginning with ``from``."""
-        self.send_json(await self.page.jobs(self.query()))
-
-
-class Job(Handler):
-    """A job as JSON."""
-
-    async def get(self) -> None:
-        """Send everything that is shown of it."""
-        self.send_json(await self.page.job(self.word("job"), self.is_framed))
+    async def get(self, kind: str) -> None:
+        """Send a job, or the jobs that ``search`` finds, by ``sort``, beginning with ``from``."""
+        if kind == "jobs":
+            self.send_json(await self.page.jobs(self.query()))
+        else:
+            self.send_json(await self.page.job(self.word("job")))
 
 
 class Figure(Handler):
@@ -317,12 +286,20 @@ class Figure(Handler):
 
     async def get(self) -> None:
         """Send that of a panel."""
+        job_id, kind = self.word("job"), self.word("panel")
         theme, axis = self.get_query_argument("theme", "light"), self.get_query_argument("x", "")
         if theme not in THEMES or (axis and WORD.fullmatch(axis) is None):
             raise web.HTTPError(400, reason="theme or x is not known")
         log = True if self.get_query_argument("log", "") else None
-        how = {"theme": theme, "x": axis or None, "log": log}
-        self.send_json(await self.page.figure(self.word("job"), self.word("panel"), **how))
+        job = await self.page.job(job_id)
+        panel = job.value.get("panels", {}).get(kind)
+        if panel is None or not panel["series"] or not self.page.files.bokeh:
+            raise web.HTTPError(404, reason="Not Found")
+        from largek_dask.observe.figures import item
+
+        key = "figure", job_id, kind, theme, axis, log
+        make = partial(item, panel, theme, x=axis or None, log=log)
+        self.send_json(await self.page.contents.get(key, lambda: make() or {}))
 
 
 class Report(Handler):
@@ -330,7 +307,8 @@ class Report(Handler):
 
     async def get(self) -> None:
         """Send it as a page of its own."""
-        content = await self.page.report(self.word("job"))
+        make = partial(self.page.source.report, self.word("job"))
+        content = await self.page.reports.get(make.args, lambda: {"html": make()})
         if content.status != 200:
             self.send_json(content)
         else:
@@ -346,7 +324,7 @@ class Static(Handler):
         if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
             raise web.HTTPError(404, reason="Not Found")
         self.set_header("Cache-Control", "public, max-age=31536000, immutable")
-        self.send(body, f'"{name}"', "text/css" if name.endswith(".css") else "text/javascript")
+        self.send(body, "text/css" if name.endswith(".css") else "text/javascript")
 
 
 class Cancel(Handler):

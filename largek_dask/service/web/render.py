@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -36,7 +35,7 @@ COLUMNS = {
 }  # fmt: skip
 """Headings of the list by the field that they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
-SEARCHED = ("name", "id", "state", "algorithm", "data", "output", "owner")
+SEARCHED = (*TEXTS, "output")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■", "unreadable": "?"}  # fmt: skip
 ORDER = ("running", "waiting", "queued", "unreadable")
@@ -52,13 +51,9 @@ NONE = "–"
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
-        loader=PackageLoader("largek_dask.service.web"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
+    loader = PackageLoader("largek_dask.service.web")
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
+                        undefined=StrictUndefined)  # fmt: skip
     found.globals |= {"SIGNS": SIGNS, "NONE": NONE, "version": __version__}
     found.filters |= {
         "count": lambda value: human_count(value) if is_number(value) else NONE,
@@ -111,21 +106,19 @@ class Query:
     def select(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that are searched for, in the order wanted."""
         words = self.search.casefold().split()
-        found = [row for row in rows if _has(row, words)] if words else list(rows)
+        found = [row for row in rows if all(word in _text(row) for word in words)]
         if not self.sort:
             found.sort(key=lambda row: row.get("created") or 0.0, reverse=True)
             ranks = {state: rank for rank, state in enumerate(ORDER)}
             return sorted(found, key=lambda row: ranks.get(row["state"], len(ranks)))
         name = self.sort.removeprefix("-")
-        keyed = [(_sort_key(row, name), row) for row in found]
-        known = sorted((pair for pair in keyed if pair[0] is not None), key=itemgetter(0),
-                       reverse=self.sort.startswith("-"))  # fmt: skip
-        return [row for _, row in known] + [row for key, row in keyed if key is None]
+        known = [row for row in found if _sort_key(row, name) is not None]
+        known.sort(key=lambda row: _sort_key(row, name), reverse=self.sort.startswith("-"))
+        return known + [row for row in found if _sort_key(row, name) is None]
 
 
-def _has(row: Row, words: Sequence[str]) -> bool:
-    text = " ".join(str(row.get(name) or "") for name in SEARCHED).casefold()
-    return all(word in text for word in words)
+def _text(row: Row) -> str:
+    return " ".join(str(row.get(name) or "") for name in SEARCHED).casefold()
 
 
 def _sort_key(row: Row, name: str) -> Any:
@@ -157,7 +150,6 @@ def jobs_content(rows: Sequence[Row], query: Query) -> dict[str, Any]:
         summary=" · ".join(told),
         rows=[_shown_row(row) for row in found[query.start : query.start + PAGE_JOBS]],
         n_found=len(found),
-        n_jobs=len(rows),
         step=PAGE_JOBS,
     )
     return {"title": "Jobs", "html": html}
@@ -172,9 +164,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 # --- a job ----------------------------------------------------------------------------------------
 
 
-def job_content(
-    view: JobView, lack: str, *, is_framed: bool = False, actions: bool = False
-) -> dict[str, Any]:
+def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
     """Return title and HTML of a job, and the series and marks of its charts.
 
     Parameters
@@ -182,14 +172,13 @@ def job_content(
     view : JobView
     lack : str
         What is missing of its events, in a sentence; empty if nothing.
-    is_framed, actions : bool
-        Whether the page is shown inside another one; whether it has a button that cancels.
+    can_cancel : bool
+        Whether viewers may cancel jobs.
     """
     content = snapshot(view)
     panels = {panel["kind"]: panel for panel in content["panels"]}
-    job = _rows_of(panels.get("job"))
+    about = panels.get("job", {"table": {"rows": ()}})["table"]["rows"]
     known = {name for name, _ in content["facts"]}
-    waits = [*content["facts"], *panels.get("alive", {"figures": ()})["figures"]]
     result = view.status.get("result")
     has_model = isinstance(result, Mapping) and bool(result.get("digest"))
     output = printable(view.status.get("output"))
@@ -197,13 +186,13 @@ def job_content(
         "job.html",
         job=content,
         lack=shown(lack),
-        waits=list(dict.fromkeys(text for name, text in waits if name == "waits")),
+        waits=[text for name, text in content["facts"] if name == "waits"],
         tiles=_tiles(content, panels.get("cost")),
         panels=[panel for kind, panel in panels.items() if kind not in ELSEWHERE],
         figures={kind: _version(panel) for kind, panel in panels.items() if panel["series"]},
-        facts=[*content["facts"], *(row for row in job if row[0] not in known)],
+        facts=[*content["facts"], *(fact for fact in about if fact[0] not in known)],
         marks=_main_marks(content["marks"]),
-        can_cancel=actions and content["state"] not in ENDS,
+        can_cancel=can_cancel and content["state"] not in ENDS,
         model=repr(f"{output}/model.zarr") if has_model else "",
     )
     name, share = content["name"] or content["id"], content["now"]["share"]
@@ -215,10 +204,6 @@ def job_content(
         "marks": content["marks"],
         "panels": panels,
     }
-
-
-def _rows_of(panel: Mapping[str, Any] | None) -> list[list[str]]:
-    return [] if panel is None else [*panel["table"]["rows"], *panel["figures"]]
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

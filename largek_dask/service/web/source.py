@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from largek_dask.driver.job_view import JobView
@@ -58,16 +57,10 @@ class JobsSource:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what the list shows of each job, the oldest first."""
-        return self._jobs.all(partial(row_of, now=time.time()))
+        return self._jobs.all(row_of)
 
     def view(self, job_id: str) -> tuple[JobView, str]:
-        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is no such job.
-        """
+        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing."""
         status = self._jobs.status(job_id)
         view, lack = self._view(job_id, status)
         if self._memory is not None and status.get("state") == "running":
@@ -81,15 +74,7 @@ class JobsSource:
         return self._jobs.cancel(job_id, who)
 
     def report(self, job_id: str) -> str:
-        """Return the report of a job's model as HTML; it reads no rows.
-
-        Raises
-        ------
-        NoModelError
-            There is no model.
-        ParameterError
-            The model is too large to be drawn on a scheduler.
-        """
+        """Return the report of a job's model as HTML; it reads no rows."""
         from largek_dask.observe.report import make_report
 
         output = printable(self._jobs.status(job_id).get("output"))
@@ -116,45 +101,41 @@ class JobsSource:
         key = job_id, status.get("run"), has_ended
         now = time.monotonic()
         begun, reading = self._read.get(key, (now, None))
-        if reading is None or (
-            reading.done() and reading.exception() is not None and now - begun > RETRY_SECONDS
-        ):
-            begun, reading = now, self._readers.submit(self._read_view, job_id)
-            self._read[key] = begun, reading
+        if reading is None or (now - begun > RETRY_SECONDS and _has_failed(reading)):
+            reading = self._readers.submit(self._read_view, job_id)
+            self._read[key] = now, reading
         self._read.move_to_end(key)
         while len(self._read) > MOST_VIEWS:
             self._read.popitem(last=False)[1][1].cancel()
-        lack = "Its earlier events are being read; charts follow."
-        if reading.done():
-            lack = ""
-            if (error := reading.exception()) is not None:
-                lack = f"Its earlier events cannot be read: {error}"
-            elif has_ended:
-                return reading.result(), ""
-            else:
-                del self._read[key]
-                feed.join(reading.result())
+        lack = ""
+        if not reading.done():
+            lack = "Its earlier events are being read; charts follow."
+        elif _has_failed(reading):
+            lack = f"Its earlier events cannot be read: {reading.exception()}"
+        elif has_ended:
+            return reading.result(), ""
+        else:
+            del self._read[key]
+            feed.join(reading.result())
         return feed.copy_view(partial=True) or JobView(), lack
 
     def _read_view(self, job_id: str) -> JobView:
         return JobView().update_all(self._jobs.history(job_id))
 
 
-def row_of(job: JobState, now: float) -> dict[str, Any]:
+def _has_failed(reading: Future[JobView]) -> bool:
+    return reading.done() and reading.exception() is not None
+
+
+def row_of(job: JobState) -> dict[str, Any]:
     """Return what the list shows of a job; there may be thousands."""
     record, result = job.record, job.result
     spec, state = record.spec, job.state
     row: dict[str, Any] = {
-        "id": record.id,
-        "name": spec.name,
-        "state": state,
-        "algorithm": spec.algorithm.name,
-        "n_clusters": spec.n_clusters,
-        "data": spec.data,
-        "owner": record.owner,
-        "created": record.created,
-        "output": spec.output,
-    }
+        "id": record.id, "name": spec.name, "state": state, "algorithm": spec.algorithm.name,
+        "n_clusters": spec.n_clusters, "data": spec.data, "owner": record.owner,
+        "created": record.created, "output": spec.output,
+    }  # fmt: skip
     if result is not None:
         value = result.inertia if result.objective is None else result.objective.value
         row |= {"cost": value, "seconds": result.seconds, "share": float(state == "finished")}
@@ -171,10 +152,6 @@ def memory_of(scheduler: Any) -> dict[str, dict[str, Any]]:
 
     Called from threads: the copy of the table of workers is one step of the interpreter.
     """
-    return {
-        worker.address: {
-            "used": worker.metrics.get("memory"),
-            "limit": worker.memory_limit or None,
-        }
-        for worker in tuple(dict.values(scheduler.workers))
-    }
+    workers = tuple(dict.values(scheduler.workers))
+    return {w.address: {"used": w.metrics.get("memory"), "limit": w.memory_limit or None}
+            for w in workers}  # fmt: skip
