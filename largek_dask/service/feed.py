@@ -192,7 +192,7 @@ class Feed:
             earlier = list(events)
             for event in [*earlier, *later]:
                 self._add(plain(event))
-            if not later:
+            if not later and not self._is_whole:
                 # Counters are of this scheduler's time.
                 self.view.update_all(earlier).reset_totals()
                 if earlier:
