@@ -2,7 +2,7 @@
 
     python -m benchmarks.observe [--seconds 30] [--write]
 
-A scheduler of Dask in a process of its own, with the page on its HTTP server and 50 jobs that are
+A scheduler of Dask in a process of its own, with the page on its HTTP server and 5 jobs that are
 made up: each has 1,000 steps, and adds two a second to a feed as real ones have. Ten viewers open a
 job at once, with its charts, and then ask every two seconds as the page does, with the tags that
 browsers send; CPU seconds of the scheduler's process with them and without, in turns. A task of its
@@ -43,7 +43,7 @@ TARGETS = {
     "update": ("one update of that job", "kB", 40.0),
     "answer": ("opening a job of 100,000 steps to its first numbers", "s", 1.0),
 }
-JOBS, VIEWERS, EVENTS_A_SECOND, STEPS, LONG_STEPS = 50, 10, 2.0, 1_000, 100_000
+JOBS, VIEWERS, EVENTS_A_SECOND, STEPS, LONG_STEPS = 5, 10, 2.0, 1_000, 100_000
 LONG = "long"
 
 
