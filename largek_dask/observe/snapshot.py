@@ -34,13 +34,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from largek_dask.algorithms.objective import value_in
-from largek_dask.driver.events import is_number
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.observe.job_text import facts
 from largek_dask.observe.panels import iso, panels, rounded, shown
 
-__all__ = ["FORMAT", "row", "snapshot"]
+__all__ = ["FORMAT", "snapshot"]
 
 FORMAT = 1
 """Version of this form: another number where fields have changed their meaning."""
@@ -106,36 +104,6 @@ def _error(result: object) -> dict[str, str]:
     if not isinstance(result, Mapping) or not result.get("error"):
         return {}
     return {"error": shown(f"{result['error']}: {result.get('message')}")}
-
-
-def row(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A job in the list of jobs, as plain values; it never raises.
-
-    Returns
-    -------
-    dict
-        ``id``, ``name``, ``state``, ``algorithm`` and ``created`` as text; ``n_clusters``,
-        ``step``, ``cost``, ``share`` (0 to 1), ``eta_s``, ``rows_per_second`` and ``workers`` as
-        numbers, null where they are not known; ``last_event`` in ISO form or null.
-    """
-    view = JobView(status)
-    _, value = (
-        value_in(result) if isinstance(result := status.get("result"), Mapping) else (0, None)
-    )
-    running = not view.has_ended
-    last_event = status.get("last_event")
-    return {
-        **{name: shown(status.get(name) or "") for name in ("id", "name", "state", "algorithm")},
-        "created": shown(status.get("created") or ""),
-        "n_clusters": rounded(number_in(status, "n_clusters"), 12),
-        "step": rounded(number_in(status, "step"), 12),
-        "cost": rounded(float(value) if is_number(value) else number_in(status, "cost"), 8),
-        "share": rounded(view.share_done()),
-        "eta_s": rounded(number_in(status, "eta_s")) if running else None,
-        "rows_per_second": rounded(number_in(status, "rows_per_second")) if running else None,
-        "workers": n_workers(status) if running else 0,
-        "last_event": shown(last_event) if last_event else None,
-    }
 
 
 def n_workers(status: Mapping[str, Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import threading
@@ -533,6 +534,8 @@ class Feed:
         shelf: Shelf | None = None,
     ) -> None:
         self.is_loaded = is_new
+        self._is_whole = is_new
+        """Whether the view has the events of all runs."""
         self._job = job_id
         self._tell = tell
         self._shelf = Shelf() if shelf is None else shelf
@@ -621,7 +624,7 @@ class Feed:
             earlier = list(events)
             for event in [*earlier, *later]:
                 self._add(plain(event))
-            if not later:
+            if not later and not self._is_whole:
                 # Counters are of this scheduler's time.
                 self.view.update_all(earlier).reset_totals()
                 if earlier:
@@ -634,8 +637,29 @@ class Feed:
             self._clear()
             self.view.drop_series()
             self._of_view = 0
-            self.is_loaded = False
+            self.is_loaded = self._is_whole = False
         self._shelf.note(self, 0)
+
+    def copy_view(self, *, partial: bool = False) -> JobView | None:
+        """Return a copy of the view; None if it lacks earlier events, unless ``partial``."""
+        with self._lock:
+            return copy.deepcopy(self.view) if self._is_whole or partial else None
+
+    def join(self, earlier: JobView) -> None:
+        """Replace the view by one of the events in the job's folder and of later ones kept here.
+
+        Sums stay: they are of this scheduler's time.
+        """
+        with self._lock:
+            later: deque[Event] = deque()
+            for text in reversed(self._texts):
+                if seconds_of(event := json.loads(text)) <= earlier.last_seconds:
+                    break
+                later.appendleft(event)
+            earlier.update_all(later).take_totals(self.view)
+            self.view, self._is_whole = earlier, True
+            self._of_view = earlier.nbytes
+        self._make_room()
 
     def _clear(self) -> None:
         self._texts.clear()

@@ -32,7 +32,7 @@ from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
-from largek_dask.service.job_state import JobState, unreadable_status
+from largek_dask.service.job_state import Feed, JobState, unreadable_status
 from largek_dask.service.job_table import Deletions, JobTable, Query, Tender, listing
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.metrics import JobsFigures, metered
@@ -367,9 +367,9 @@ class Jobs:
         self._recall(job)
         return job.feed.since(n, most)
 
-    def remembered(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        """Events from number ``n`` on, of those in memory: no file is read."""
-        return self._table.find(job_id).feed.since(n, most)
+    def feed(self, job_id: str) -> Feed:
+        """Return the feed of a job."""
+        return self._table.find(job_id).feed
 
     def history(self, job_id: str) -> Iterator[Event]:
         """All events in a job's folder, the oldest first.

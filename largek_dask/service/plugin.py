@@ -37,7 +37,6 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OutputError, ParameterError
-from largek_dask.observe.hosts import Hosts
 from largek_dask.passes.admission import check_workers
 from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
@@ -49,12 +48,13 @@ from largek_dask.service.scheduler_file import SchedulerFile, TlsFiles
 from largek_dask.service.serialization import message_of_error, message_of_model
 from largek_dask.service.spec import check_secrets
 from largek_dask.service.store import Records
-from largek_dask.service.watching import JobsSource, memory_of
+from largek_dask.service.web.hosts import Hosts
+from largek_dask.service.web.source import JobsSource, memory_of
 from largek_dask.service.worker_admin import RETIRE_SECONDS, Crew, IdleWorkers
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
-    from largek_dask.observe.web import Page
+    from largek_dask.service.web.page import Page
 
 __all__ = ["HANDLER", "TOPIC", "JobsPlugin"]
 
@@ -440,7 +440,7 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
     if application is None or not config.get("observe.dashboard"):
         return None
     try:
-        from largek_dask.observe.web import install
+        from largek_dask.service.web.page import Page
 
         navigation = None
         # Those of Dask, where it has any.
@@ -450,9 +450,7 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
         prefix = prefix_of(application)
-        return install(
-            application, prefix, source, hosts_of(scheduler), navigation, actions=actions
-        )
+        return Page(application, prefix, source, hosts_of(scheduler), navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from largek_dask.observe.hosts import GuardedHandler, Hosts
+from largek_dask.service.web.hosts import GuardedHandler, Hosts
 
 __all__ = ["answer_on", "prefix_of"]
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from largek_dask import config
-from largek_dask.observe.hosts import Hosts
+from largek_dask.service.web.hosts import Hosts
 from tests.deploy import composed
 from tests.deploy.running import DEPLOY, ROOT, certificate_folder
 from tests.helpers.needs import program

@@ -16,7 +16,7 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.observe import panels
-from largek_dask.observe.snapshot import row, snapshot
+from largek_dask.observe.snapshot import snapshot
 from tests.observe.day import day_of_events
 
 
@@ -355,7 +355,6 @@ def test_no_event_and_no_status_raises(events, status):
         view.update(event)
     view.set_status(status)
     strict(snapshot(view))
-    strict(row(status))
 
 
 def test_what_a_newer_version_tells_beside_is_passed_over():
@@ -378,7 +377,6 @@ def test_texts_are_cut_and_cannot_steer():
     text = json.dumps(snapshot(view))
     assert "\\u001b" not in text
     assert "x" * 500 not in text
-    assert len(row({"id": "7f3a", "name": name})["name"]) <= 400
 
 
 # --- size -----------------------------------------------------------------------------------------

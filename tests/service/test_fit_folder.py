@@ -17,7 +17,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError
 from largek_dask.service import fit_folder
 from largek_dask.service.fit_folder import FitFolder, follow
-from tests.observe.sources import started, step
+from tests.service.web.sources import started, step
 
 STOPPED = {"event": "stopped", "reason": "tol", "n_iter": 2, "cost": 1.0, "elapsed": 2.0}
 FAILED = {"event": "failed", "run": 1, "error": "DataError", "message": "row 7 is not finite"}

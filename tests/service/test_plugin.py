@@ -14,7 +14,6 @@ from tornado import web
 
 from largek_dask import redaction
 from largek_dask.errors import OutputError, ParameterError
-from largek_dask.observe import web as pages_over_http
 from largek_dask.service.plugin import (
     HANDLER,
     MOST_ARGUMENTS,
@@ -25,6 +24,7 @@ from largek_dask.service.plugin import (
     JobsPlugin,
     page_on,
 )
+from largek_dask.service.web import page as pages_over_http
 
 
 @asynccontextmanager
@@ -208,8 +208,8 @@ def test_target__of_no_time_at_all_is_a_millisecond(tmp_path, quick_leases, monk
 class Nobody:
     """Has no jobs."""
 
-    def jobs(self):
-        return []
+    def close(self):
+        """There is nothing to close."""
 
 
 def http(*applications):
@@ -223,7 +223,7 @@ def test_page__whatever_is_wrong_with_it_jobs_go_on(logged, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("the page")
 
-    monkeypatch.setattr(pages_over_http, "install", fail)
+    monkeypatch.setattr(pages_over_http, "Page", fail)
     assert page_on(http(), Nobody()) is None
     assert logged == ["The dashboard has no page of jobs, which go on without it"]
 
@@ -239,9 +239,8 @@ def test_page__without_bokeh_dask_has_no_pages_to_be_among():
     page = page_on(http(), Nobody())
     assert page is not None
     assert page.home is None
-    assert page.token is None, "nothing can be done from it"
+    assert not page.token, "nothing can be done from it"
     page.close()
-    page.desk.join(10.0)
 
 
 # --- Dask's log -----------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
+from largek_dask.driver.job_view import JobView
 from largek_dask.errors import JobNotFoundError
-from largek_dask.observe.hosts import Hosts
-from largek_dask.observe.web import install
+from largek_dask.service.web.hosts import Hosts
+from largek_dask.service.web.page import Page
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -47,71 +48,69 @@ def started(seconds: float = 0.0) -> dict[str, Any]:
 
 
 class MadeUp:
-    """A source of jobs.
+    """Jobs that are made up, with the methods of ``JobsSource``.
 
     Attributes
     ----------
-    statuses : dict
-        By id.
-    memory, files : dict
-        Events by id: those in memory, with their numbers, and those in files.
+    statuses, told : dict
+        Status and events by id.
     asked : list
-        What was asked, in its order.
+        Calls, in their order.
     fails : Exception or None
-        Raised by whatever is asked.
+        Raised by every call.
+    lack : str
+        What is missing of all jobs.
     """
 
     def __init__(self) -> None:
         self.statuses: dict[str, dict[str, Any]] = {}
-        self.memory: dict[str, list[dict[str, Any]]] = {}
-        self.files: dict[str, list[dict[str, Any]]] = {}
+        self.told: dict[str, list[dict[str, Any]]] = {}
         self.asked: list[tuple[str, ...]] = []
         self.cancelled: list[tuple[str, str]] = []
         self.fails: Exception | None = None
+        self.lack = ""
 
     def add(self, job_id: str, state: str = "running", **about: Any) -> None:
-        """One more job."""
+        """Add a job."""
         self.statuses[job_id] = {
-            "id": job_id, "name": None, "state": state, "created": at(len(self.statuses)),
-            "algorithm": "lloyd", "n_clusters": 5, "data": "/x.zarr", "output": f"/out/{job_id}",
-            "max_iter": 100, "n_events": 0, "run": 1, **about,
+            "id": job_id, "name": None, "state": state, "created": float(len(self.statuses)),
+            "algorithm": "lloyd", "n_clusters": 5, "data": "/rows/x.zarr", "owner": "ann",
+            "output": f"/out/{job_id}", "max_iter": 100, "run": 1, **about,
         }  # fmt: skip
-        self.memory[job_id], self.files[job_id] = [], []
+        self.told[job_id] = []
 
-    def tell(self, job_id: str, *events: dict[str, Any], first: int | None = None) -> None:
-        """Have a job tell something, which is kept in memory."""
-        held = self.memory[job_id]
-        n = (held[-1]["n"] + 1 if held else 0) if first is None else first
-        held.extend({**event, "n": n + i} for i, event in enumerate(events))
-        self.statuses[job_id] = {**self.statuses[job_id], "n_events": held[-1]["n"] + 1}
+    def tell(self, job_id: str, *events: dict[str, Any]) -> None:
+        """Add events to a job."""
+        self.told[job_id].extend(events)
 
     def _asks(self, *what: str) -> None:
         self.asked.append(what)
         if self.fails is not None:
             raise self.fails
 
-    def jobs(self) -> list[dict[str, Any]]:
-        self._asks("jobs")
+    def rows(self) -> list[dict[str, Any]]:
+        self._asks("rows")
         return list(self.statuses.values())
 
-    def status(self, job_id: str) -> dict[str, Any]:
-        self._asks("status", job_id)
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        self._asks("view", job_id)
         if job_id not in self.statuses:
             raise JobNotFoundError(f"there is no job {job_id}.")
-        return self.statuses[job_id]
-
-    def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        self._asks("events", job_id)
-        return [event for event in self.memory[job_id] if event["n"] >= n][:most]
-
-    def history(self, job_id: str) -> list[dict[str, Any]]:
-        self._asks("history", job_id)
-        return self.files[job_id]
+        view = JobView().update_all(self.told[job_id])
+        view.set_status(self.statuses[job_id])
+        return view, self.lack
 
     def cancel(self, job_id: str, who: str) -> str:
-        self.status(job_id)
+        self.view(job_id)
         self.cancelled.append((job_id, who))
         return "running"
+
+    def report(self, job_id: str) -> str:
+        self.view(job_id)
+        return f"<!DOCTYPE html><title>{job_id}</title>"
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 @contextmanager
@@ -122,7 +121,7 @@ def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
 
     async def serve() -> None:
         application = web.Application([])
-        page = install(application, "/", source, Hosts(lambda: None), **how)
+        page = Page(application, "/", source, Hosts(lambda: None), **how)
         server = HTTPServer(application)
         sockets = bind_sockets(0, "127.0.0.1")
         server.add_sockets(sockets)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import importlib.util
 import json
 import logging
 import re
@@ -16,10 +17,11 @@ from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 
-from largek_dask.observe import pages
-from largek_dask.observe.hosts import Hosts
-from largek_dask.observe.web import Page, install
-from tests.observe.sources import MadeUp, at, started, step
+from largek_dask.errors import ClusterError
+from largek_dask.service.web import page as pages
+from largek_dask.service.web.hosts import Hosts
+from largek_dask.service.web.page import Page
+from tests.service.web.sources import MadeUp, at, started, step
 
 NASTY = "</script><img src=x onerror=alert(1)>" + 10_000 * "y"
 MOST_OWN_BYTES = 15_000
@@ -50,7 +52,7 @@ class Served:
 async def serving(source: MadeUp, prefix: str = "/", actions: bool = False):
     application = web.Application([])
     navigation = ["status", "workers"]
-    page = install(application, prefix, source, Hosts(lambda: None), navigation, actions=actions)
+    page = Page(application, prefix, source, Hosts(lambda: None), navigation, actions=actions)
     server = HTTPServer(application)
     sockets = bind_sockets(0, "127.0.0.1")
     server.add_sockets(sockets)
@@ -60,7 +62,6 @@ async def serving(source: MadeUp, prefix: str = "/", actions: bool = False):
     finally:
         server.stop()
         page.close()
-        page.desk.join(10.0)
 
 
 def on(source: MadeUp, ask: Any, **how: Any) -> Any:
@@ -157,16 +158,24 @@ def test_data__is_sent_once_as_long_as_it_is_the_same(source):
     assert again.body == b""
     assert "Content-Encoding" not in bare.headers
     assert json.loads(bare.body) == json.loads(plain(first))
-    assert json.loads(bare.body)["name"].startswith("</script><img")
+    assert json.loads(bare.body)["title"].startswith("running · </script><img")
 
 
-def test_html__holds_nothing_that_a_job_is_called(source):
+@pytest.mark.parametrize("path", ["largek", "largek?job=lk-1"])
+def test_html__names_are_text(path, source):
+    source.tell("lk-1", {"event": "warning", "message": NASTY, "time": at(30)})
+    for name in ("data", "owner", "algorithm", "output"):
+        source.statuses["lk-1"][name] = NASTY
+
     async def ask(served):
-        return plain(await served.get("largek?job=lk-1")).decode()
+        data = "largek/data/job.json?job=lk-1" if "job" in path else "largek/data/jobs.json"
+        return plain(await served.get(path)).decode(), json.loads(plain(await served.get(data)))
 
-    html = on(source, ask)
-    assert "onerror" not in html
-    assert "lk-1" in html
+    html, data = on(source, ask)
+    for text in (html, data["html"]):
+        assert "<img" not in text
+        assert "&lt;img src=x onerror=alert(1)&gt;" in text
+        assert "y" * 500 not in text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +196,7 @@ def test_a_job_that_there_is_not(job_id, source):
     assert "<b>x" not in plain(html).decode()
     assert len(plain(html)) < 3_000
     assert [response.code for response in data] == [404, 404]
-    assert set(source.asked) <= {("status", "lk-2"), ("status", ".."), ("jobs",)}
+    assert set(source.asked) <= {("view", "lk-2"), ("view", "..")}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +214,12 @@ def test_a_job_that_there_is_not(job_id, source):
         ("largek/figure?job=lk-1&panel=nothing", 404),
         ("largek/figure?job=lk-1&panel=cost&x=passes&log=1&theme=dark", 200),
         ("largek/figure?job=lk-1&panel=cost&x=no-such-axis", 200),
+        ("largek/data/jobs.json?sort=-seconds", 200),
+        ("largek/data/jobs.json?sort=token", 400),
+        ("largek?sort=--k", 400),
+        ("largek?from=x", 400),
+        ("largek/report?job=lk-2", 404),
+        ("largek/report?job=%3Cb%3E", 404),
         ("largek/static/page.js", 404),
         ("largek/static/..%2fweb.py", 404),
         ("largek/cancel", 405),
@@ -214,6 +229,118 @@ def test_a_job_that_there_is_not(job_id, source):
 )
 def test_questions_of_nonsense(path, code, source):
     assert on(source, lambda served: served.get(path)).code == code
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+def listed(source: MadeUp, query: str = "") -> tuple[str, list[str]]:
+    """The list's text and the ids of its jobs."""
+    data = on(source, lambda served: served.get(f"largek/data/jobs.json?{query}"))
+    html = json.loads(plain(data))["html"]
+    return html, re.findall(r'<tr id="job-([^"]+)"', html)
+
+
+def test_list__what_runs_comes_first_then_the_newest():
+    source = MadeUp()
+    for job_id, state in [("a", "finished"), ("b", "queued"), ("c", "running"), ("d", "failed"),
+                          ("e", "running"), ("f", "waiting")]:  # fmt: skip
+        source.add(job_id, state)
+    html, ids = listed(source)
+    assert ids == ["e", "c", "f", "b", "d", "a"]
+    assert "2 running" in html
+
+
+@pytest.mark.parametrize(
+    ("sort", "ids"),
+    [
+        ("n_clusters", ["b", "c", "a"]), ("-n_clusters", ["a", "c", "b"]),
+        ("owner", ["c", "b", "a"]),
+        ("seconds", ["c", "a", "b"]), ("-seconds", ["a", "c", "b"]), ("name", ["a", "b", "c"]),
+        ("data", ["a", "c", "b"]), ("algorithm", ["b", "a", "c"]), ("cost", ["b", "a", "c"]),
+    ],
+)  # fmt: skip
+def test_list__is_sorted_and_what_is_unknown_comes_last(sort, ids):
+    source = MadeUp()
+    source.add("a", name="A", n_clusters=9, owner="zoe", seconds=7.0, data="a", algorithm="lloyd")
+    source.add("b", n_clusters=1, owner="Mia", seconds=None, data="c", algorithm="auto", cost=1)
+    source.add("c", name="n", n_clusters=5, owner="ann", seconds=2, data="B", algorithm="truncated")
+    html, found = listed(source, f"sort={sort}")
+    assert found == ids
+    order = "descending" if sort.startswith("-") else "ascending"
+    assert html.count(f'aria-sort="{order}"') == html.count("aria-sort") == 1
+
+
+def test_list__ten_thousand_jobs_fifty_at_a_time():
+    source = MadeUp()
+    for i in range(10_000):
+        source.add(f"lk-{i:05d}", "finished", name=f"Run {i}")
+    source.add("the-one", "running", rows_per_second=2e6, workers=("w1", "w2"))
+    first, ids = listed(source)
+    assert ids[0] == "the-one"
+    assert len(ids) == 50
+    assert "2 workers" in first
+    assert "2M rows/s" in first
+    assert len(gzip.compress(first.encode())) < 5_000
+    assert [len(listed(source, f"from={n}")[1]) for n in (10_000, 20_000)] == [1, 0]
+    found, ids = listed(source, "search=RUN+99+finished")
+    assert "lk-09999" in ids, "of its name, its id or its state, in any case of letters"
+    assert "search=RUN+99+finished" in found, "links keep the search"
+    assert listed(source, "search=no+such+job")[1] == []
+
+
+# --- contents -------------------------------------------------------------------------------------
+
+
+def test_a_job_with_a_model__links_its_report_and_shows_how_to_load_it(source):
+    async def ask(served):
+        html = plain(await served.get("largek?job=lk-1")).decode()
+        return html, await served.get("largek/report?job=lk-1")
+
+    assert "largek/report" not in on(source, ask)[0]
+    source.statuses["lk-1"] |= {
+        "state": "finished",
+        "result": {"digest": "abc", "state": "finished"},
+    }
+    html, report = on(source, ask)
+    assert 'href="largek/report?job=lk-1"' in html
+    assert "lk.load_model(&#39;/out/lk-1/model.zarr&#39;)" in html
+    assert report.code == 200
+    assert report.headers["Content-Security-Policy"].startswith("sandbox ")
+    assert b"<title>lk-1" in plain(report)
+
+
+def test_ten_viewers_at_once__are_one_rendering(source):
+    async def ask(served):
+        return await asyncio.gather(
+            *(served.get("largek/data/job.json?job=lk-1") for _ in range(10))
+        )
+
+    found = on(source, ask)
+    assert len({response.body for response in found}) == 1
+    assert source.asked == [("view", "lk-1")]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ClusterError("another one has them"), 503), (OSError("away"), 503), (KeyError("x"), 500)],
+)
+def test_errors__are_said_and_pass(error, code, source, monkeypatch):
+    monkeypatch.setattr(pages, "FRESH_SECONDS", -1.0)
+    paths = ("largek/data/jobs.json", "largek/data/job.json?job=lk-1")
+
+    async def ask(served):
+        source.fails = error
+        failed = [await served.get(path) for path in paths]
+        html = await served.get("largek?job=lk-1")
+        source.fails = None
+        return failed, html, [(await served.get(path)).code for path in paths]
+
+    failed, html, codes = on(source, ask)
+    assert [response.code for response in failed] == [code, code]
+    assert all(json.loads(plain(response))["error"] for response in failed)
+    assert html.code == 200, "it asks again"
+    assert codes == [200, 200]
 
 
 def test_figures__hold_no_data_and_stay_the_same(source):
@@ -238,7 +365,7 @@ def refusals():
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
-    logger = logging.getLogger("largek_dask.observe.web")
+    logger = logging.getLogger("largek_dask.service.web.page")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield lines
@@ -254,7 +381,8 @@ def test_cancel__is_off_unless_it_was_turned_on(source, refusals):
     assert refused.code == 403
     assert source.cancelled == []
     assert refusals == ["largek's page refused that 127.0.0.1 cancels a job"]
-    assert "data-token" not in plain(html).decode()
+    assert 'data-token=""' in plain(html).decode()
+    assert "Cancel" not in plain(html).decode()
     assert "frame-ancestors" not in html.headers["Content-Security-Policy"]
 
 
@@ -319,16 +447,20 @@ def test_tokens__are_made_anew(source):
 
 
 def test_without_bokeh__numbers_are_there_and_no_charts(source, monkeypatch):
-    monkeypatch.setattr(pages, "_bokeh", lambda: None)
+    usual = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "bokeh" else usual(name)
+    )
 
     async def ask(served):
-        return await served.get("largek"), await served.get("largek/data/job.json?job=lk-1")
+        html = plain(await served.get("largek?job=lk-1")).decode()
+        return html, (await served.get("largek/figure?job=lk-1&panel=cost")).code
 
-    html, data = on(source, ask)
-    assert "data-bokeh" not in plain(html).decode()
-    found = json.loads(plain(data))["panels"]
-    assert {panel["kind"] for panel in found} >= {"cost", "speed"}
-    assert all("figure" not in panel for panel in found)
+    html, code = on(source, ask)
+    assert 'data-bokeh=""' in html
+    assert "Table of cost" in html
+    assert 'class="chart"' not in html
+    assert code == 404
 
 
 def test_close__takes_the_page_away(source):

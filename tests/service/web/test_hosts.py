@@ -10,9 +10,9 @@ import dask
 import pytest
 import yaml
 
-from largek_dask.observe.hosts import MOST_BODY, Hosts
-from tests.observe.sources import MadeUp, started, step
-from tests.observe.test_web import on, plain
+from largek_dask.service.web.hosts import MOST_BODY, Hosts
+from tests.service.web.sources import MadeUp, started, step
+from tests.service.web.test_web import on, plain
 
 FOREIGN = [
     "evil.example",

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 from urllib.request import urlopen
-from xml.etree import ElementTree
 
 import dask
 import numpy as np
@@ -23,12 +22,12 @@ import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.words import human_count
+from largek_dask.driver.words import human_count, human_seconds
 from largek_dask.observe.snapshot import snapshot
 from tests.faults.rig import Rig, free_port
 from tests.helpers.checks import eventually
 from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
-from tests.observe.sources import MadeUp, at, page_of, started, step
+from tests.service.web.sources import MadeUp, at, page_of, started, step
 
 pytestmark = pytest.mark.slow
 
@@ -191,13 +190,18 @@ def test_the_list__numbers_equal_those_of_the_job(preloaded, tabs):
     address, job, _, _ = preloaded
     tab = tabs().open(f"{address}/largek")
     tab.wait_text(".state", "✓ finished")
+    names = tab.page.locator("thead th").all_inner_texts()
     cells = tab.page.locator("tbody tr").first.locator("td").all_inner_texts()
-    assert cells[1].split() == ["a", "name", job.id]
-    assert float(cells[2]) == pytest.approx(job.status()["result"]["inertia"], rel=1e-5)
-    assert cells[3].strip() == "100 %"
+    row, status = dict(zip(names, cells, strict=True)), job.status()
+    assert row["Job"].split() == ["a", "name", job.id]
+    assert (row["Algorithm"], row["k"], row["Data"]) == ("lloyd", "7", "x.zarr")
+    assert row["Owner"] == status["owner"]
+    assert float(row["Cost"]) == pytest.approx(status["result"]["inertia"], rel=1e-5)
+    assert row["Done"].strip() == "100 %"
+    assert row["Duration"].strip() == human_seconds(status["result"]["seconds"])
     tab.page.keyboard.press("Tab")
     reached = []
-    for _ in range(6):
+    for _ in range(20):
         reached.append(tab.page.evaluate("document.activeElement.innerText || 'field'"))
         tab.page.keyboard.press("Tab")
     assert {"To the content", "Dask", "field", "a name"} <= set(reached)
@@ -320,12 +324,12 @@ def test_register_plugin__a_job_that_runs_and_is_cancelled_by_keyboard(rows, hel
         tab.wait_text(".state", "running")
         tiles = dict(tab.page.evaluate(
             "[...document.querySelectorAll('.tiles>div')].map(d => [d.children[0].innerText, "
-            "d.children[1].firstChild.innerText])"
+            "d.children[1].innerText])"
         ))  # fmt: skip
-        assert tiles["Cost"] == f"{status['cost']:.8g}"
+        assert tiles["Cost"].split()[0] == f"{status['cost']:.8g}"
         assert tiles["Rows/s"] == human_count(status["rows_per_second"])
         # Workers tell of themselves every few seconds.
-        assert tiles["Workers"] in ("", "2")
+        assert tiles.get("Workers", "2") == "2"
         assert status["eta_s"] is None or "Left" in tiles
         assert "just now" in tiles["Last sign"] or "ago" in tiles["Last sign"]
         # By keyboard alone: the button, the question, no; then yes.
@@ -375,7 +379,7 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             no_serious_finding(tab)
             tab.picture("scheduler-away-1280-light")
             rig.scheduler.resume()
-            tab.wait("() => document.querySelector('#note>div').hidden")
+            tab.wait("() => document.querySelector('#note').innerText === ''")
             tab.wait_text(".state", "running")
             tab.wait(f"""kind => {{
                 const line = ({LINE})(kind);
@@ -433,6 +437,9 @@ def test_states__each_says_what_it_is_and_why(tabs):
         for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
                             ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
             tab.wait_text(".state", f"{sign} {state}")
+        tab.open(f"{url}?job=lk-finished")
+        with urlopen(f"{url}/report?job=lk-finished") as found:
+            assert found.headers["Content-Security-Policy"].startswith("sandbox")
         for state, words in [("failed", "row 7 of chunk 3 is not finite"),
                              ("waiting", "key, secret"),
                              ("unreadable", "it is damaged")]:  # fmt: skip
@@ -459,44 +466,33 @@ def test_names__are_text_and_nothing_else_and_an_old_sign_is_said(tabs):
         tab.faults.clear()
 
 
-def test_a_chart_is_saved_as_svg(tabs, tmp_path):
-    source = MadeUp()
-    source.add("lk-long")
-    source.tell("lk-long", {"event": "queued", "time": at(0)}, started(),
-                *map(step, range(1, 301)))  # fmt: skip
-    with page_of(source) as url:
-        tab = tabs().open(f"{url}?job=lk-long")
-        tab.wait(f"kind => {{ const at = ({LINE})(kind); return at && at[0].at(-1) === 3e5; }}",
-                 "cost/on all rows")  # fmt: skip
-        with tab.page.expect_download() as download:
-            tab.page.get_by_role("button", name="Cost: save as SVG").focus()
-            tab.page.keyboard.press("Enter")
-        assert download.value.suggested_filename == "largek-lk-long-cost.svg"
-        download.value.save_as(tmp_path / "cost.svg")
-        drawn = ElementTree.parse(tmp_path / "cost.svg").getroot()
-        assert drawn.tag.endswith("svg")
-        assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) > 10
-        assert "time used" in "".join(drawn.itertext())
-
-
 def test_search__among_ten_thousand(tabs):
     source = made_up()
     for i in range(10_000):
         source.add(f"old-{i}", "finished", name=f"old run {i}")
-    total = f"{len(source.jobs()):,}"
+    total = f"{len(source.rows()):,}"
     with page_of(source) as url:
         tab = tabs().open(url)
         tab.wait_text(".find span", f"1 to 50 of {total}")
         assert tab.page.locator("tbody tr").count() == 50
         assert tab.text("tbody td .state") == "● running"
-        tab.page.get_by_role("button", name="Next page").click()
+        tab.page.get_by_role("link", name="Next page").click()
         tab.wait_text(".find span", f"51 to 100 of {total}")
-        tab.page.get_by_label("Search").fill("run 9999")
+        search(tab, "run 9999")
         tab.wait_text(".find span", "1 to 1 of 1")
         assert "search=run+9999" in tab.page.url
-        tab.page.get_by_label("Search").fill("nobody")
+        tab.page.get_by_role("link", name="Job", exact=True).click()
+        tab.wait_text("th[aria-sort=ascending]", "Job")
+        tab.wait_text(".find span", "1 to 1 of 1")
+        search(tab, "nobody")
         tab.wait_text("main", "No job is found by that.")
         no_serious_finding(tab)
+
+
+def search(tab: Tab, text: str) -> None:
+    field = tab.page.get_by_role("searchbox")
+    field.fill(text)
+    field.press("Enter")
 
 
 def test_hidden__nothing_is_asked(tabs):
@@ -533,7 +529,7 @@ def test_failures__three_are_said_and_then_it_asks_every_ten_seconds(tabs):
         tab.wait_text("h1", "</script>")
         tab.page.route(re.compile("data/job.json"), lambda route: route.abort())
         asks(tab, 3)
-        tab.wait_text("#note", "(nobody answers). Asking again every 10 s.")
+        tab.wait_text("#note", "(no answer). Asking again every 10 s.")
         before = len(tab.requests)
         tab.page.clock.run_for(9_000)
         tab.page.evaluate("fetch(location.href)")
@@ -541,7 +537,7 @@ def test_failures__three_are_said_and_then_it_asks_every_ten_seconds(tabs):
         tab.page.clock.run_for(2_000)
         tab.page.unroute_all()
         asks(tab, 1)
-        tab.wait("() => document.querySelector('#note>div').hidden")
+        tab.wait("() => document.querySelector('#note').innerText === ''")
         assert len([fault for fault in tab.faults if "job.json" in fault]) >= 3
         tab.faults.clear()
 
@@ -559,12 +555,3 @@ def test_without_bokehjs__all_numbers_are_there(tabs):
         assert [fault for fault in tab.faults if "bokeh" not in fault
                 and "ERR_FAILED" not in fault] == []  # fmt: skip
         tab.faults.clear()
-
-
-def test_motion__there_is_none_where_none_is_wanted(tabs):
-    with page_of(made_up()) as url:
-        for motion, found in (("reduce", "0s"), ("no-preference", "0.6s")):
-            tab = tabs(reduced_motion=motion).open(f"{url}?job=lk-nasty")
-            tab.wait_text("h1", "</script>")
-            style = "getComputedStyle(document.querySelector('.bar i')).transitionDuration"
-            assert tab.page.evaluate(style) == found

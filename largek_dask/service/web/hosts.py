@@ -44,7 +44,7 @@ class Hosts:
         self._address = address
 
     async def accepts(self, host: str) -> bool:
-        """Whether a request with this ``Host`` header is answered."""
+        """Return whether a request with this ``Host`` header is answered."""
         name = _name_of(host)
         if name == "localhost" or name.endswith(".localhost") or _is_address(name):
             return True
@@ -57,7 +57,7 @@ class Hosts:
 
 
 def refusal(host: str) -> str:
-    """What a viewer reads instead of a page, with the setting that would show it."""
+    """Return the answer to a foreign name, with the setting that would accept it."""
     shown = printable(host)[:MOST_SHOWN]
     name = _name_of(shown) or "NAME"
     return (
@@ -71,18 +71,18 @@ def refusal(host: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A host name in the one form that is compared."""
+    """Return a host name in the form that is compared."""
     return name.strip("[]").rstrip(".").lower()
 
 
 def _name_of(host: str) -> str:
-    """The name or address in a ``Host`` header; empty if it is malformed."""
+    """Return the name or address in a ``Host`` header; empty if it is malformed."""
     found = HOST.fullmatch(host)
     return _plain(found[1]) if found else ""
 
 
 def _name_in(url: str) -> str:
-    """The name or address in a URL, whose scheme, port and path may be missing."""
+    """Return the name or address in a URL, whose scheme, port and path may be missing."""
     return _name_of(re.sub(r"^\w+://", "", url.strip()).partition("/")[0])
 
 
@@ -95,19 +95,19 @@ def _is_address(name: str) -> bool:
 
 
 def _configured() -> list[str]:
-    """``largek.observe.hosts``: a list, or names separated by commas as in the environment."""
+    """Return ``largek.observe.hosts``, which is a list or names separated by commas."""
     hosts = config.get("observe.hosts") or ()
     return [_name_in(str(host)) for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
 
 
 def _covers(allowed: str, name: str) -> bool:
-    """Whether a configured name accepts this one; ``.example.org`` accepts all names below it."""
+    """Return whether a configured name, or ``.example.org`` with all names below it, accepts."""
     return allowed in ("*", name) or (allowed.startswith(".") and f".{name}".endswith(allowed))
 
 
 @cache
 def _own_names() -> frozenset[str]:
-    """Names of this machine."""
+    """Return the names of this machine."""
     return frozenset(map(_plain, (socket.gethostname(), socket.getfqdn())))
 
 
@@ -139,6 +139,6 @@ class GuardedHandler(web.RequestHandler):
         self.body += chunk
 
     def write_error(self, status_code: int, **about: Any) -> None:
-        """In words, without anything of the program."""
+        """Send the reason, without anything of the program."""
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{self._reason}\n")

@@ -1,0 +1,1 @@
+"""The page of jobs on a scheduler's HTTP server."""

@@ -1,0 +1,364 @@
+"""HTTP handlers of the page, for the tornado application of a scheduler.
+
+Contents are made in a thread, once for all viewers that ask within a moment. All addresses are
+relative, so that the page works behind proxies and below any prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hmac
+import json
+import logging
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+from tornado import web
+
+from largek_dask.driver.words import printable
+from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
+from largek_dask.service.web import render
+from largek_dask.service.web.files import Files
+from largek_dask.service.web.hosts import GuardedHandler, Hosts
+from largek_dask.service.web.source import JobsSource
+
+__all__ = ["PATH", "Page"]
+
+logger = logging.getLogger(__name__)
+
+PATH = "largek"
+"""Name of the page below the prefix."""
+FRESH_SECONDS = 1.5
+"""Age up to which a content is sent again; viewers ask every two seconds."""
+MOST_CONTENTS = 64
+"""Contents that are kept; the least recently asked for goes first."""
+PATIENCE_SECONDS = 20.0
+"""Time that a request waits for its content."""
+MOST_SEARCH = 200
+"""Characters of a search."""
+THEMES = ("light", "dark")
+WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+"""Pattern of names of jobs and panels."""
+# BokehJS sets styles of what it draws, and has its icons in addresses; it runs no other script.
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
+          "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
+"""Content-Security-Policy of the page."""
+REPORT_POLICY = ("sandbox allow-scripts allow-popups; default-src 'none'; script-src "
+                 "'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+                 "form-action 'none'")  # fmt: skip
+"""A report may hold scripts that draw it; they run without the origin of this server."""
+Key = tuple[Any, ...]
+
+
+class Content(NamedTuple):
+    """What is sent, compressed by gzip, and the value that it is made of."""
+
+    body: bytes
+    value: Mapping[str, Any]
+    status: int = 200
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], status: int = 200) -> Content:
+        """Return a value as JSON, without its ``panels``."""
+        sent = {name: part for name, part in value.items() if name != "panels"}
+        text = json.dumps(sent, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        return cls(packed(text.encode("utf-8", "replace")), value, status)
+
+
+def packed(body: bytes) -> bytes:
+    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    return gzip.compress(body, 5, mtime=0)
+
+
+class Contents:
+    """Contents by key, each made in a thread once for all who ask within a moment."""
+
+    def __init__(self) -> None:
+        # One thread: more would keep Python's lock from the event loop for longer.
+        self._pool = ThreadPoolExecutor(1, "largek-page")
+        self._made: OrderedDict[Key, tuple[float, asyncio.Future[Content]]] = OrderedDict()
+        self._failed: set[Key] = set()
+
+    def close(self) -> None:
+        """Make no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def get(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
+        """Return a content that is fresh; HTTP error 503 if it takes too long."""
+        loop = asyncio.get_running_loop()
+        begun, future = self._made.get(key, (0.0, None))
+        if future is None or (future.done() and loop.time() - begun >= FRESH_SECONDS):
+            future = loop.run_in_executor(self._pool, self._content, key, make)
+            self._made[key] = loop.time(), future
+        self._made.move_to_end(key)
+        while len(self._made) > MOST_CONTENTS:
+            self._made.popitem(last=False)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), PATIENCE_SECONDS)
+        except TimeoutError:
+            raise web.HTTPError(503, reason="No Answer In Time") from None
+
+    def _content(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
+        try:
+            return Content.of(make())
+        except (LargekError, OSError) as error:
+            missing = isinstance(error, JobNotFoundError | NoModelError)
+            status = 404 if missing else 400 if isinstance(error, ParameterError) else 503
+            return Content.of({"error": str(error)}, status)
+        except Exception as error:
+            # Whatever it is, jobs and other viewers go on.
+            if key not in self._failed and len(self._failed) < MOST_CONTENTS:
+                self._failed.add(key)
+                logger.exception("largek's page cannot show %r", key)
+            return Content.of({"error": f"this cannot be shown: {type(error).__name__}"}, 500)
+
+
+class Page:
+    """The page on one HTTP server, until it is closed.
+
+    Parameters
+    ----------
+    application : tornado.web.Application
+    prefix : str
+        Path of the server's own pages, such as ``/`` or ``/proxy/``.
+    source : JobsSource
+    hosts : Hosts
+        Names under which the page is shown.
+    navigation : list of str, optional
+        Names of pages that other pages show as links; this one is added once.
+    actions : bool
+        Whether viewers may cancel jobs.
+    """
+
+    def __init__(
+        self,
+        application: web.Application,
+        prefix: str,
+        source: JobsSource,
+        hosts: Hosts,
+        navigation: list[str] | None = None,
+        *,
+        actions: bool = False,
+    ) -> None:
+        self.token = secrets.token_urlsafe(24) if actions else ""
+        self.files = Files()
+        self.source = source
+        self.home = navigation[0] if navigation else None
+        if navigation is not None and PATH not in navigation:
+            navigation.append(PATH)
+        self.contents, self.reports = Contents(), Contents()
+        self._application = application
+        root = re.escape("/" + prefix.strip("/") + "/" if prefix.strip("/") else "/")
+        shared = {"page": self, "hosts": hosts}
+        handlers = {"": Html, r"/data/(jobs?)\.json": Data, "/figure": Figure, "/report": Report,
+                    "/static/([A-Za-z0-9._-]+)": Static, "/cancel": Cancel}  # fmt: skip
+        application.add_handlers(
+            ".*$", [(f"{root}{PATH}{end}", handler, shared) for end, handler in handlers.items()]
+        )
+        # Tornado puts what is added last but one, before what answers for every host.
+        self._rule = application.default_router.rules[-2]
+
+    def close(self) -> None:
+        """Remove the page from its server."""
+        for part in (self.contents, self.reports, self.source):
+            part.close()
+        if self._rule in self._application.default_router.rules:
+            self._application.default_router.rules.remove(self._rule)
+
+    async def jobs(self, query: render.Query) -> Content:
+        """Return the content of the list."""
+        make = partial(render.jobs_content, query=query)
+        return await self.contents.get(("jobs", query), lambda: make(self.source.rows()))
+
+    async def job(self, job_id: str) -> Content:
+        """Return the content of a job."""
+        make = partial(render.job_content, can_cancel=bool(self.token))
+        return await self.contents.get(("job", job_id), lambda: make(*self.source.view(job_id)))
+
+
+class Handler(GuardedHandler):
+    """What all handlers have in common."""
+
+    def initialize(self, page: Page, hosts: Hosts) -> None:  # type: ignore[override]
+        """Called by tornado."""
+        super().initialize(hosts)
+        self.page = page
+
+    def set_default_headers(self) -> None:
+        """Let nobody guess types, forward addresses or keep answers."""
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Cache-Control", "private, no-cache")
+
+    def word(self, name: str) -> str:
+        """Return an argument that is a name; HTTP error 404 if it is none."""
+        value = self.get_query_argument(name, "")
+        if WORD.fullmatch(value) is None:
+            raise web.HTTPError(404, reason="Not Found")
+        return value
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the page is shown inside another one, which has a head of its own."""
+        return self.get_query_argument("frame", "") != ""
+
+    def query(self) -> render.Query:
+        """Return the query of a list; HTTP error 400 if it is not valid."""
+        start, sort = self.get_query_argument("from", "0"), self.get_query_argument("sort", "")
+        if not re.fullmatch(r"[0-9]{1,9}", start):
+            raise web.HTTPError(400, reason="from has to be a whole number")
+        if sort and sort.removeprefix("-") not in render.COLUMNS:
+            raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
+        search = printable(self.get_query_argument("search", ""))[:MOST_SEARCH]
+        return render.Query(search, sort, int(start), self.is_framed)
+
+    def send(self, body: bytes, kind: str, status: int = 200) -> None:
+        """Send compressed bytes; tornado sends none if the browser has the same."""
+        self.set_status(status)
+        self.set_header("Vary", "Accept-Encoding")
+        self.set_header("Content-Type", f"{kind}; charset=utf-8")
+        if "gzip" in self.request.headers.get("Accept-Encoding", ""):
+            self.set_header("Content-Encoding", "gzip")
+        else:
+            body = gzip.decompress(body)
+        self.finish(body)
+
+    def send_json(self, content: Content) -> None:
+        """Send a content as JSON."""
+        self.send(content.body, "application/json", content.status)
+
+    def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
+        """Send HTML under a Content-Security-Policy."""
+        self.set_header("Content-Security-Policy", policy)
+        self.send(packed(html), "text/html", status)
+
+    def write_error(self, status_code: int, **about: Any) -> None:
+        """Send the reason as JSON, without anything of the program."""
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish({"error": self._reason})
+
+
+class Html(Handler):
+    """The page: the list, or one job."""
+
+    async def get(self) -> None:
+        """Send it with its content; for an unknown job, a page that says so."""
+        page, job_id, is_framed = self.page, self.get_query_argument("job", ""), self.is_framed
+        content, data = None, ""
+        if not job_id:
+            content = await page.jobs(query := self.query())
+            data = f"{PATH}/data/jobs.json?{query.query()}"
+        elif WORD.fullmatch(job_id) is not None:
+            content = await page.job(job_id)
+            data = f"{PATH}/data/job.json?job={job_id}"
+        if content is None or content.status == 404:
+            value, job_id, data = render.lost_content(job_id, is_framed), "", ""
+        else:
+            # Where there is none now, the script asks again.
+            value = {"title": "Jobs", "html": "", **content.value}
+        bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id and page.files.bokeh else ""
+        html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh,
+                                 is_framed=is_framed)  # fmt: skip
+        # A page with buttons is not shown inside another one that could hide what is pressed.
+        policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
+        self.send_html(html, policy, 200 if data else 404)
+
+
+class Data(Handler):
+    """The list, or one job, as JSON."""
+
+    async def get(self, kind: str) -> None:
+        """Send a job, or the jobs that ``search`` finds, by ``sort``, beginning with ``from``."""
+        if kind == "jobs":
+            self.send_json(await self.page.jobs(self.query()))
+        else:
+            self.send_json(await self.page.job(self.word("job")))
+
+
+class Figure(Handler):
+    """A chart without data, from which BokehJS draws."""
+
+    async def get(self) -> None:
+        """Send that of a panel."""
+        job_id, kind = self.word("job"), self.word("panel")
+        theme, axis = self.get_query_argument("theme", "light"), self.get_query_argument("x", "")
+        if theme not in THEMES or (axis and WORD.fullmatch(axis) is None):
+            raise web.HTTPError(400, reason="theme or x is not known")
+        log = True if self.get_query_argument("log", "") else None
+        job = await self.page.job(job_id)
+        panel = job.value.get("panels", {}).get(kind)
+        if panel is None or not panel["series"] or not self.page.files.bokeh:
+            raise web.HTTPError(404, reason="Not Found")
+        from largek_dask.observe.figures import item
+
+        key = "figure", job_id, kind, theme, axis, log
+        make = partial(item, panel, theme, x=axis or None, log=log)
+        self.send_json(await self.page.contents.get(key, lambda: make() or {}))
+
+
+class Report(Handler):
+    """The report of a job that has a model."""
+
+    async def get(self) -> None:
+        """Send it as a page of its own."""
+        make = partial(self.page.source.report, self.word("job"))
+        content = await self.page.reports.get(make.args, lambda: {"html": make()})
+        if content.status != 200:
+            self.send_json(content)
+        else:
+            self.send_html(content.value["html"].encode(), REPORT_POLICY)
+
+
+class Static(Handler):
+    """Files of a version: a browser asks for each once."""
+
+    async def get(self, name: str) -> None:
+        """Send a file by its name, which holds its version."""
+        # BokehJS may still have to be compressed.
+        if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
+            raise web.HTTPError(404, reason="Not Found")
+        self.set_header("Cache-Control", "public, max-age=31536000, immutable")
+        self.send(body, "text/css" if name.endswith(".css") else "text/javascript")
+
+
+class Cancel(Handler):
+    """The only action of the page, where it is allowed."""
+
+    async def post(self) -> None:
+        """Ask a job to end."""
+        who = self.request.remote_ip or "an unknown address"
+        if (job_id := self._job_id()) is None:
+            logger.warning("largek's page refused that %s cancels a job", who)
+            raise web.HTTPError(403, reason="Not Allowed")
+        logger.info("largek's page: %s cancels job %s", who, job_id)
+        try:
+            state = await asyncio.to_thread(self.page.source.cancel, job_id, who)
+        except JobNotFoundError as error:
+            raise web.HTTPError(404, reason="Not Found") from error
+        self.finish({"state": state})
+
+    def _job_id(self) -> str | None:
+        """Return which job to cancel; None if that is not allowed."""
+        headers, token = self.request.headers, self.page.token
+        if not token or headers.get("Sec-Fetch-Site") != "same-origin":
+            return None
+        if headers.get("Content-Type", "").partition(";")[0].strip() != "application/json":
+            return None
+        try:
+            given = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(given, dict) or not isinstance(given.get("token"), str):
+            return None
+        if not hmac.compare_digest(given["token"].encode(), token.encode()):
+            return None
+        job_id = str(given.get("job"))
+        if WORD.fullmatch(job_id) is None:
+            raise web.HTTPError(404, reason="Not Found")
+        return job_id

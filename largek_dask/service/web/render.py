@@ -1,0 +1,258 @@
+"""The page's contents, rendered by Jinja templates that escape every value, and its files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from largek_dask.driver.events import is_number
+from largek_dask.driver.job_view import JobView
+from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import count_of, human_count, human_seconds, printable
+from largek_dask.observe.panels import iso, shown
+from largek_dask.observe.snapshot import snapshot
+from largek_dask.service.web.files import digest, has_bokeh
+from largek_dask.version import __version__
+
+__all__ = ["COLUMNS", "PAGE_JOBS", "Query", "job_content", "jobs_content", "lost_content",
+           "whole_page"]  # fmt: skip
+
+Row = Mapping[str, Any]
+
+PAGE_JOBS = 50
+"""Jobs on one page of the list."""
+COLUMNS = {
+    "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
+    "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
+    "rows_per_second": "Rows/s", "seconds": "Duration",
+}  # fmt: skip
+"""Headings of the list by the field that they sort by."""
+TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
+SEARCHED = (*TEXTS, "output")
+SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
+         "cancelled": "■", "unreadable": "?"}  # fmt: skip
+ORDER = ("running", "waiting", "queued", "unreadable")
+"""Order of states in the list unless it is sorted; all others follow."""
+ELSEWHERE = ("alive", "events", "job")
+"""Panels that are shown as tiles and lists."""
+LATE_SECONDS, LATE_STEPS = 15.0, 4
+"""A job is late after so many seconds, and so many steps, without an event."""
+MOST_ID = 80
+"""Characters of an unknown job's id that are shown."""
+NONE = "–"
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("largek_dask.service.web")
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True,
+                        undefined=StrictUndefined)  # fmt: skip
+    found.globals |= {"SIGNS": SIGNS, "NONE": NONE, "version": __version__}
+    found.filters |= {
+        "count": lambda value: human_count(value) if is_number(value) else NONE,
+        "whole": lambda value: f"{value:,.0f}" if is_number(value) else NONE,
+        "cost": lambda value: f"{value:.6g}" if is_number(value) else NONE,
+        "seconds": lambda value: human_seconds(max(0.0, value)) if is_number(value) else NONE,
+        "share": lambda value: f"{int(100 * value)} %" if is_number(value) else NONE,
+    }
+    return found
+
+
+def _rendered(name: str, **values: Any) -> str:
+    return _environment().get_template(name).render(values)
+
+
+def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
+    """Return a whole page around the HTML of a content."""
+    html = Markup(content["html"])
+    return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
+
+
+def lost_content(job_id: str, is_framed: bool) -> dict[str, Any]:
+    """Return title and HTML for a job that does not exist."""
+    html = _rendered("lost.html", job=shown(job_id)[:MOST_ID], is_framed=is_framed)
+    return {"title": "No such job", "html": html}
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Jobs that the list shows, and their order."""
+
+    search: str = ""
+    sort: str = ""
+    """A key of :data:`COLUMNS`, after ``-`` in descending order; empty: active jobs first, newest
+    first."""
+    start: int = 0
+    is_framed: bool = False
+    """Whether the page is shown inside another one, which has a head of its own."""
+
+    def query(self, **changes: Any) -> str:
+        """Return this query with changes, as the query string of an address."""
+        found = replace(self, **changes)
+        fields = {"search": found.search, "sort": found.sort, "from": found.start or "",
+                  "frame": "1" if found.is_framed else ""}  # fmt: skip
+        return urlencode({name: value for name, value in fields.items() if value})
+
+    def select(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that are searched for, in the order wanted."""
+        words = self.search.casefold().split()
+        found = [row for row in rows if all(word in _text(row) for word in words)]
+        if not self.sort:
+            found.sort(key=lambda row: row.get("created") or 0.0, reverse=True)
+            ranks = {state: rank for rank, state in enumerate(ORDER)}
+            return sorted(found, key=lambda row: ranks.get(row["state"], len(ranks)))
+        name = self.sort.removeprefix("-")
+        known = [row for row in found if _sort_key(row, name) is not None]
+        known.sort(key=lambda row: _sort_key(row, name), reverse=self.sort.startswith("-"))
+        return known + [row for row in found if _sort_key(row, name) is None]
+
+
+def _text(row: Row) -> str:
+    return " ".join(str(row.get(name) or "") for name in SEARCHED).casefold()
+
+
+def _sort_key(row: Row, name: str) -> Any:
+    value = (row.get("name") or row["id"]) if name == "name" else row.get(name)
+    return value.casefold() if isinstance(value, str) else value if is_number(value) else None
+
+
+def jobs_content(rows: Sequence[Row], query: Query) -> dict[str, Any]:
+    """Return title and HTML of the list of jobs."""
+    found = query.select(rows)
+    states = Counter(row["state"] for row in rows)
+    told = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
+    if workers := {name for row in rows for name in row.get("workers", ())}:
+        told.append(f"{count_of(len(workers), 'worker')} at work")
+    speeds = [speed for row in rows if is_number(speed := row.get("rows_per_second"))]
+    if speeds:
+        told.append(f"{human_count(sum(speeds))} rows/s")
+    columns = []
+    for name, heading in COLUMNS.items():
+        is_up, is_down = query.sort == name, query.sort == f"-{name}"
+        order = "ascending" if is_up else "descending" if is_down else ""
+        link = query.query(sort=f"-{name}" if is_up else name, start=0)
+        columns.append({"heading": heading, "order": order, "link": link,
+                        "is_text": name in TEXTS})  # fmt: skip
+    html = _rendered(
+        "list.html",
+        query=query,
+        columns=columns,
+        summary=" · ".join(told),
+        rows=[_shown_row(row) for row in found[query.start : query.start + PAGE_JOBS]],
+        n_found=len(found),
+        step=PAGE_JOBS,
+    )
+    return {"title": "Jobs", "html": html}
+
+
+def _shown_row(row: Row) -> dict[str, Any]:
+    """Return a row with every field of the list, and texts that are cut and printable."""
+    found = {**dict.fromkeys(COLUMNS), **row}
+    return {**found, **{name: shown(found[name] or "") for name in TEXTS}}
+
+
+# --- a job ----------------------------------------------------------------------------------------
+
+
+def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
+    """Return title and HTML of a job, and the series and marks of its charts.
+
+    Parameters
+    ----------
+    view : JobView
+    lack : str
+        What is missing of its events, in a sentence; empty if nothing.
+    can_cancel : bool
+        Whether viewers may cancel jobs.
+    """
+    content = snapshot(view)
+    panels = {panel["kind"]: panel for panel in content["panels"]}
+    about = panels.get("job", {"table": {"rows": ()}})["table"]["rows"]
+    known = {name for name, _ in content["facts"]}
+    result = view.status.get("result")
+    has_model = isinstance(result, Mapping) and bool(result.get("digest"))
+    output = printable(view.status.get("output"))
+    html = _rendered(
+        "job.html",
+        job=content,
+        lack=shown(lack),
+        waits=[text for name, text in content["facts"] if name == "waits"],
+        tiles=_tiles(content, panels.get("cost")),
+        panels=[panel for kind, panel in panels.items() if kind not in ELSEWHERE],
+        figures={kind: _version(panel) for kind, panel in panels.items() if panel["series"]},
+        facts=[*content["facts"], *(fact for fact in about if fact[0] not in known)],
+        marks=_main_marks(content["marks"]),
+        can_cancel=can_cancel and content["state"] not in ENDS,
+        model=repr(f"{output}/model.zarr") if has_model else "",
+    )
+    name, share = content["name"] or content["id"], content["now"]["share"]
+    done = f" {int(100 * share)} %" if content["state"] == "running" and share else ""
+    return {
+        "title": f"{content['state']}{done} · {name}",
+        "html": html,
+        "series": {kind: panel["series"] for kind, panel in panels.items() if panel["series"]},
+        "marks": content["marks"],
+        "panels": panels,
+    }
+
+
+def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the marks, the latest first, with the last checkpoint only: charts have them all."""
+    last = next((mark for mark in reversed(marks) if mark["kind"] == "checkpoint"), None)
+    shown_marks = (mark for mark in reversed(marks) if mark["kind"] != "checkpoint" or mark is last)
+    return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]
+
+
+def _tiles(content: Mapping[str, Any], cost: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the tiles at the head of a job: name, text or time, a small text, a fraction."""
+    now, is_live = content["now"], content["state"] == "running"
+    step, share, labelled = now["step_seconds"], now["share"], now["labelled"]
+    tiles = []
+
+    def add(name: str, text: str, small: str = "", **more: Any) -> None:
+        tiles.append({"name": name, "text": text, "small": small, "share": None, "time": "",
+                      "late": None, **more})  # fmt: skip
+
+    if now["last_event"]:
+        usual = f"usually every {human_seconds(step)}" if step and is_live else ""
+        late = max(LATE_SECONDS, LATE_STEPS * (step or 0.0)) if is_live else None
+        add("Last sign", "", usual, time=now["last_event"], late=late)
+    if cost is not None:
+        (_, last), (best_name, best) = cost["figures"][:2]
+        add(cost["title"], last, f"{best_name} {best}")
+    if is_live and (progress := now["progress"]):
+        done, of = progress["done"], progress["n_chunks"]
+        add("This pass", f"{int(100 * done / of)} %", f"{done:,.0f} of {of:,.0f} chunks",
+            share=done / of)  # fmt: skip
+    if share is not None:
+        labels = labelled is not None and content["state"] != "finished"
+        small = f"{int(100 * labelled)} % of the labels written" if labels else ""
+        add("Done", f"{int(100 * share)} %", small, share=share)
+    if is_live and now["limited_by"]:
+        left = now["eta_s"]
+        small = "converging" if left is None else f"at most, by {now['limited_by']}"
+        add("Left", NONE if left is None else human_seconds(max(0.0, left)), small)
+    if is_live and now["rows_per_second"] is not None:
+        add("Rows/s", human_count(now["rows_per_second"]))
+    if is_live and now["workers"]:
+        add("Workers", f"{now['workers']:,}")
+    return tiles
+
+
+def _version(panel: Mapping[str, Any]) -> str:
+    """Return a name for the figure of a panel: equal names, equal figures; empty without Bokeh."""
+    if not has_bokeh():
+        return ""
+    from largek_dask.observe.figures import key
+
+    return digest(repr(key(dict(panel))).encode())

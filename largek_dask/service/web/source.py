@@ -1,0 +1,157 @@
+"""The jobs of one scheduler, as the page reads them; every method may block."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from largek_dask.driver.job_view import JobView
+from largek_dask.driver.stopping import ENDS
+from largek_dask.driver.words import printable
+from largek_dask.errors import ParameterError
+from largek_dask.service.job_state import JobState
+from largek_dask.service.jobs import Jobs
+
+__all__ = ["JobsSource", "memory_of"]
+
+READERS = 2
+"""Threads that read events from folders: a store that does not answer holds up one of them."""
+MOST_VIEWS = 8
+"""Views of ended jobs that are kept; the least recently used goes first."""
+RETRY_SECONDS = 30.0
+"""Time until a folder that could not be read is read again."""
+MOST_NUMBERS = 10_000_000
+"""Numbers of a model's centres up to which the scheduler makes its report."""
+
+
+class JobsSource:
+    """Read jobs for the page.
+
+    The view of a job is that of its feed. Where the feed lacks earlier events, as after a restart
+    of the scheduler and of jobs that have ended, they are read from the job's folder in a thread.
+
+    Parameters
+    ----------
+    jobs : Jobs
+    memory : callable, optional
+        Returns ``used`` and ``limit`` (bytes, or None) of each worker of the cluster, by address.
+    """
+
+    def __init__(
+        self, jobs: Jobs, memory: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
+    ) -> None:
+        self._jobs = jobs
+        self._memory = memory
+        self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
+        self._read: OrderedDict[tuple[str, object, bool], tuple[float, Future[JobView]]] = (
+            OrderedDict()
+        )
+
+    def close(self) -> None:
+        """Read no more folders."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what the list shows of each job, the oldest first."""
+        return self._jobs.all(row_of)
+
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing."""
+        status = self._jobs.status(job_id)
+        view, lack = self._view(job_id, status)
+        if self._memory is not None and status.get("state") == "running":
+            known, mine = self._memory(), status.get("workers") or {}
+            status = {**status, "memory": {name: known[name] for name in mine if name in known}}
+        view.set_status(status)
+        return view, lack
+
+    def cancel(self, job_id: str, who: str) -> str:
+        """Ask a job to end, and return its state."""
+        return self._jobs.cancel(job_id, who)
+
+    def report(self, job_id: str) -> str:
+        """Return the report of a job's model as HTML; it reads no rows."""
+        from largek_dask.observe.report import make_report
+
+        output = printable(self._jobs.status(job_id).get("output"))
+        model = self._jobs.model(job_id)
+        if model.n_clusters * model.n_features > MOST_NUMBERS:
+            raise ParameterError(
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
+                f"where you are, with `largek report {output}`."
+            )
+        told = dict(model.provenance)
+        if "data" in told:
+            told["data"] = {**told["data"], "location": None}
+        note = f"`largek report {output}` adds scores and examples: it reads the rows."
+        return make_report(replace(model, provenance=told), warnings=[note]).html
+
+    def _view(self, job_id: str, status: Mapping[str, Any]) -> tuple[JobView, str]:
+        if status.get("state") == "unreadable" or status.get("needs"):
+            # Its folder cannot be reached now.
+            return JobView(), ""
+        feed = self._jobs.feed(job_id)
+        if (whole := feed.copy_view()) is not None:
+            return whole, ""
+        has_ended = status.get("state") in ENDS
+        key = job_id, status.get("run"), has_ended
+        now = time.monotonic()
+        begun, reading = self._read.get(key, (now, None))
+        if reading is None or (now - begun > RETRY_SECONDS and _has_failed(reading)):
+            reading = self._readers.submit(self._read_view, job_id)
+            self._read[key] = now, reading
+        self._read.move_to_end(key)
+        while len(self._read) > MOST_VIEWS:
+            self._read.popitem(last=False)[1][1].cancel()
+        lack = ""
+        if not reading.done():
+            lack = "Its earlier events are being read; charts follow."
+        elif _has_failed(reading):
+            lack = f"Its earlier events cannot be read: {reading.exception()}"
+        elif has_ended:
+            return reading.result(), ""
+        else:
+            del self._read[key]
+            feed.join(reading.result())
+        return feed.copy_view(partial=True) or JobView(), lack
+
+    def _read_view(self, job_id: str) -> JobView:
+        return JobView().update_all(self._jobs.history(job_id))
+
+
+def _has_failed(reading: Future[JobView]) -> bool:
+    return reading.done() and reading.exception() is not None
+
+
+def row_of(job: JobState) -> dict[str, Any]:
+    """Return what the list shows of a job; there may be thousands."""
+    record, result = job.record, job.result
+    spec, state = record.spec, job.state
+    row: dict[str, Any] = {
+        "id": record.id, "name": spec.name, "state": state, "algorithm": spec.algorithm.name,
+        "n_clusters": spec.n_clusters, "data": spec.data, "owner": record.owner,
+        "created": record.created, "output": spec.output,
+    }  # fmt: skip
+    if result is not None:
+        value = result.inertia if result.objective is None else result.objective.value
+        row |= {"cost": value, "seconds": result.seconds, "share": float(state == "finished")}
+    if job.running and state not in ENDS:
+        figures = job.feed.figures()
+        shown = ("cost", "share", "eta_s", "rows_per_second")
+        row |= {name: figures.get(name) for name in shown}
+        row |= {"seconds": figures.get("elapsed"), "workers": tuple(figures["workers"])}
+    return row
+
+
+def memory_of(scheduler: Any) -> dict[str, dict[str, Any]]:
+    """Return the memory that workers use and may use, in bytes, as they reported last.
+
+    Called from threads: the copy of the table of workers is one step of the interpreter.
+    """
+    workers = tuple(dict.values(scheduler.workers))
+    return {w.address: {"used": w.metrics.get("memory"), "limit": w.memory_limit or None}
+            for w in workers}  # fmt: skip
