@@ -271,7 +271,6 @@ def test_a_worker_that_forgot_the_job_is_asked_again(network, workers):
 MISFITS = [
     (OTHER, None, VersionMismatchError, "has numba 0.1 instead of"),
     (ImportError("no largek_dask"), None, VersionMismatchError, "cannot import this version"),
-    (AttributeError("no versions"), None, VersionMismatchError, "cannot import this version"),
     (YES, "OSError: no such folder", DataError, "OSError: no such folder"),
 ]
 
