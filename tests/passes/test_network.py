@@ -145,6 +145,13 @@ def test_tasks_of_the_same_moment_are_told_together_each_with_its_worker():
     assert client.alone == []
 
 
+def test_of_picked_workers_none_is_another_one():
+    pick = SimpleNamespace(chosen=["a", "b"])
+    client, keys = told_by(lambda n: [n.submitted(abs, -1, worker="a"), n.submitted(abs, -2)], pick)
+    [graph] = client.graphs
+    assert [graph[key][1] for key in keys] == [{"workers": ["a"]}, {"workers": ["a", "b"]}]
+
+
 def test_a_task_alone_is_told_alone_and_one_that_nobody_waits_for_is_not_told():
     async def given_up(network):
         task = asyncio.ensure_future(network.submitted(abs, -1, worker="a"))

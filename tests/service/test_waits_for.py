@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
-
 import dask
 import pytest
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.observe.job_text import facts, queue_words
 from largek_dask.observe.panels import shown
-from largek_dask.service.job_state import JobState, Waiting
-from largek_dask.service.queue import Queue
-from largek_dask.service.spec import JobSpec, Places
-from largek_dask.service.store import Record
-from tests.service.conftest import begun, wait_until
+from largek_dask.service.job_state import Waiting
+from largek_dask.service.spec import JobSpec
+from tests.service.conftest import begun, queue_of, wait_until
 
 
 @pytest.fixture
@@ -29,16 +24,10 @@ def standing(document):
     )  # fmt: skip
 
     def find(*changes, most=2):
-        jobs = []
-        for n, change in enumerate(changes):
-            of = secret if change is needing else spec
-            record = Record(f"lk-{n}", of, "me", float(n))
-            job = JobState(record, Places.of(of), {}, lambda event: None, True)
+        specs = [secret if change is needing else spec for change in changes]
+        queue, jobs = queue_of(specs)
+        for job, change in zip(jobs, changes, strict=True):
             change(job)
-            jobs.append(job)
-        changed = threading.Condition()
-        table = SimpleNamespace(jobs=lambda: tuple(jobs), changed=changed)
-        queue = Queue(table, None, "me", lambda: None)
         with dask.config.set({"largek.service.concurrent-jobs": most}):
             return queue.positions()
 
