@@ -90,9 +90,7 @@ def cluster(folder, tmp_path_factory):
                 for name, command in (("scheduler", scheduler(folder, address)), ("worker", worker))
             ]
             for name in ("scheduler", "worker"):
-                eventually(
-                    lambda name=name: look(f"{name}:", logs / name), f"{name} of {address}", 60
-                )
+                eventually(lambda name=name: look(f"{name}:", logs / name), f"{name} of {address}")
 
         def look(_what, log):
             text = log.read_text()
