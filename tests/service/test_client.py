@@ -56,7 +56,8 @@ def submit(service, rows_url, tmp_path):
     """``submit(output="a", **changes)``: a small job."""
 
     def make(output="out", **changes):
-        options = {"data": rows_url, "n_clusters": 7, "algorithm": lk.Lloyd(), **changes}
+        options = {"data": rows_url, "n_clusters": 7, "algorithm": lk.Lloyd(), "max_iter": 10}
+        options |= changes
         return service.submit(output=str(tmp_path / output), **options)
 
     return make
@@ -80,8 +81,8 @@ def endless(monkeypatch):
     return stepped
 
 
-def local_digest(rows_url, **options):
-    km = lk.KMeans(7, algorithm=lk.Lloyd(), random_state=0, **options)
+def local_digest(rows_url, max_iter=10, **options):
+    km = lk.KMeans(7, algorithm=lk.Lloyd(), random_state=0, max_iter=max_iter, **options)
     return km.fit(lk.open_rows(rows_url)).model_.digest()
 
 
