@@ -98,7 +98,7 @@ class Image:
 
 
 @contextmanager
-def built(folder: Path, target: str = "largek") -> Iterator[Image]:
+def built(folder: Path) -> Iterator[Image]:
     """Build the Dockerfile as it is, and mount what has come of it."""
     needs.root("an image is built and run")
     policy = folder / "policy.json"
@@ -117,7 +117,7 @@ def built(folder: Path, target: str = "largek") -> Iterator[Image]:
     called(*store, "commit", *trusting, scratch, "localhost/largek-base")
     called(
         *store, "build", *trusting, "--isolation", "chroot", "--network", "host",
-        "--format", "docker", "--pull-never", "--target", target,
+        "--format", "docker", "--pull-never", "--target", "largek",
         # Kernels of all kinds of rows take minutes; containers share those that they need.
         "--build-arg", "KERNELS=no",
         "--build-arg", "BASE=localhost/largek-base", *authorities(folder),

@@ -4,7 +4,6 @@ There is no engine here: what it would refuse beyond the schema is looked for by
 """
 
 import asyncio
-import copy
 import json
 import re
 import stat
@@ -161,10 +160,6 @@ def test_variables():
     assert set(found) == set(composed.example())
     assert all(found.values())
     assert all(composed.example().values())
-    # The check itself.
-    assert composed.variables("a: ${A}\nb: $B\n# $C\nd: $$D ${E:?it}\n") == {
-        "A": False, "B": False, "E": True
-    }  # fmt: skip
 
 
 def test_the_readme__no_command_undoes_the_one_before():
@@ -176,44 +171,16 @@ def test_the_readme__no_command_undoes_the_one_before():
     assert not any("--scale" in options for options in ups)
 
 
-def refused(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode in (0, 1), done.stderr
-    assert bool(done.returncode) == ("Error" in done.stdout or "error" in done.stdout), done.stdout
-    return done.returncode == 1
-
-
-SCHEMA_FAULTS = [
-    ("restart: unless-stopped", "restarts: unless-stopped"),
-    ("read_only: true", "read-only: true"),
-    ("cap_drop: [ALL]", "cap_drop: ALL"),
-    ("condition: service_healthy", "condition: healthy"),
-    ("    depends_on:", "    depend_on:"),
-    ("mem_limit: 512m", "mem_limits: 512m"),
-    ("start_period: 120s", "start-period: 120s"),
-    ("volumes: [/scratch]", "volumes: /scratch"),
-    ("secrets:\n  s3.json: {file:", "secrets:\n  s3.json: {path:"),
-]
-
-
 @pytest.mark.slow
-def test_schema_of_compose(tmp_path):
+def test_schema_of_compose():
     check = program("check-jsonschema", "the extra deploy")
-    command = [check, "--builtin-schema", "vendor.compose-spec"]
-    assert not refused(*command, str(composed.FILE), str(composed.OVERLAY))
-    text = composed.FILE.read_text()
-    files = []
-    for number, (old, new) in enumerate(SCHEMA_FAULTS):
-        assert old in text
-        files.append(tmp_path / f"{number}.yml")
-        files[-1].write_text(text.replace(old, new))
-    done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True)
-    passed = [path.name for path in files if f"{path}::" not in done.stdout]
-    assert passed == []
+    command = [check, "--builtin-schema", "vendor.compose-spec", composed.FILE, composed.OVERLAY]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
-def test_yamllint(tmp_path):
+def test_yamllint():
     """Of all files of settings, those for Kubernetes too."""
     lint = program("yamllint", "the extra deploy")
     command = [lint, "--strict", "-c", str(ROOT / ".yamllint")]
@@ -221,10 +188,6 @@ def test_yamllint(tmp_path):
         [*command, str(composed.FILE), str(DEPLOY)], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (0, "")
-    bad = tmp_path / "bad.yml"
-    for text in ("a: 1\na: 2\n", "a:\n    b: 1\n  c: 2\n", "a: yes\n", f"a: {'b ' * 60}\n"):
-        bad.write_text(text)
-        assert subprocess.run([*command, str(bad)], capture_output=True).returncode == 1, text
 
 
 # --- the same as elsewhere ------------------------------------------------------------------------
@@ -346,80 +309,11 @@ def test_what_prometheus_and_grafana_read():
 
 def test_prometheus_takes_its_settings(tmp_path):
     promtool = program("promtool", "Debian's prometheus")
-    text = (FOLDER / "prometheus.yml").read_text()
-    (tmp_path / "alerts.yml").write_bytes((DEPLOY / "prometheus" / "alerts.yml").read_bytes())
-
-    def taken(text):
-        (tmp_path / "prometheus.yml").write_text(text)
-        command = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    assert taken(text)
-    for old, new in (
-        ("targets:", "target:"), ("[alerts.yml]", "[alert.yml]"), ("type: A", "type: B")
-    ):  # fmt: skip
-        assert old in text
-        assert not taken(text.replace(old, new))
-
-
-# --- what would be refused ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        ("name", "Largek Dask", "a name that no engine takes"),
-        ("services/scheduler/ports/0", "8786:8786", "port 8786:8786 is open to others"),
-        ("services/scheduler/ports/1", "0.0.0.0:8787:8787", "is open to others"),
-        ("services/store/ports/0", "127.0.0.1:8333:8334", "where it does not listen"),
-        ("services/worker/read_only", None, "worker: may write its root"),
-        ("services/store/read_only", False, "store: may write its root"),
-        ("services/grafana/cap_drop", None, "grafana: has capabilities"),
-        ("services/worker/cap_add", ["NET_ADMIN"], "worker: has capabilities"),
-        ("services/worker/privileged", True, "worker: has capabilities"),
-        ("services/jupyter/security_opt", None, "jupyter: may gain privileges"),
-        ("services/scheduler/user", None, "scheduler: may run as root"),
-        ("services/store/user", "0:0", "store: may run as root"),
-        ("services/worker/init", None, "worker: leaves ended processes"),
-        ("services/worker/mem_limit", None, "worker: has no limit of memory"),
-        ("services/worker/network_mode", "host", "worker: shares"),
-        ("services/scheduler/stop_grace_period", "20s", "killed before its last checkpoint"),
-        ("services/scheduler/stop_grace_period", None, "killed before its last checkpoint"),
-        ("services/scheduler/restart", "no", "scheduler: is not started again"),
-        ("services/bucket/restart", "unless-stopped", "bucket: is not started again"),
-        ("services/worker/healthcheck", {}, "worker: has no health check"),
-        ("services/prometheus/image", "prom/prometheus", "prometheus: is of no version"),
-        ("services/jupyter/environment/JUPYTER_TOKEN", "abc", "JUPYTER_TOKEN says a secret"),
-        ("services/worker/depends_on", {"sheduler": {}}, "waits for sheduler, which is not there"),
-        ("services/worker/depends_on/scheduler", {}, "does not wait until scheduler is ready"),
-        ("services/scheduler/depends_on/bucket/condition", "service_started", "is ready"),
-        ("services/scheduler/depends_on", {"grafana": {}}, "grafana of another profile"),
-        ("services/worker/secrets/0", "credential", "there is no secrets credential"),
-        ("services/worker/secrets", [], "/run/secrets/credentials is not mounted"),
-        ("services/worker/configs", [], "/etc/dask is not mounted"),
-        ("services/worker/configs/0/source", "setting", "there is no configs setting"),
-        ("services/store/volumes/0", "stores:/data", "there is no volumes stores"),
-        ("services/worker/command/2", "tcp://scheduler:8785", "nobody is at scheduler:8785"),
-        ("services/worker/command/2", "tcp://boss:8786", "nobody is at boss:8786"),
-        ("services/scheduler/command/3", "--port=87", "nobody is at scheduler:8786"),
-        ("services/scheduler/environment/AWS_ENDPOINT_URL", "http://s3:8333", "nobody is at s3"),
-        ("services/worker/environment/LARGEK_HEALTH", "http://127.0.0.1:8787/", "nobody is at"),
-        ("configs/alerts/file", "./deploy/prometheus/alert.yml", "there is no file"),
-        ("secrets/more", {"file": "./more"}, "nobody uses secrets more"),
-        ("volumes/more", {}, "nobody uses volumes more"),
-    ],
-)
-def test_what_does_not_fit_is_refused(path, value, says):
-    document = copy.deepcopy(composed.loaded())
-    *way, last = path.split("/")
-    at = document
-    for step in way:
-        at = at[int(step) if step.isdigit() else step]
-    if value is None:
-        del at[last]
-    else:
-        at[int(last) if last.isdigit() else last] = value
-    assert any(says in text for text in faults(document)), faults(document)
+    for source in (FOLDER / "prometheus.yml", DEPLOY / "prometheus" / "alerts.yml"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    command = [promtool, "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- secrets --------------------------------------------------------------------------------------

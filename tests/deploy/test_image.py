@@ -16,31 +16,10 @@ from tests.helpers.needs import program
 TEXT = (ROOT / "Dockerfile").read_text()
 
 
-def refused(text, path):
-    path.write_text(text)
-    command = [program("hadolint", "the extra deploy"), str(path)]
-    return subprocess.run(command, capture_output=True, text=True).stdout
-
-
 @pytest.mark.slow
-def test_hadolint_finds_nothing(tmp_path):
-    assert refused(TEXT, tmp_path / "Dockerfile") == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "rule"),
-    [
-        ("WORKDIR /scratch", "WORKDIR scratch", "DL3000"),
-        ("RUN install -d /opt", "RUN cd /tmp && install -d /opt", "DL3003"),
-        ("ARG BASE=python:3.12-slim-bookworm\n\nFROM ${BASE} AS", "FROM python AS", "DL3006"),
-        ("USER 1000:1000", "USER root", "DL3002"),
-        ("STOPSIGNAL SIGTERM", "STOPSIGNALS SIGTERM", "missing whitespace"),
-    ],
-)
-def test_hadolint_bites(old, new, rule, tmp_path):
-    assert old in TEXT
-    assert rule in refused(TEXT.replace(old, new), tmp_path / "Dockerfile")
+def test_hadolint_finds_nothing():
+    command = [program("hadolint", "the extra deploy"), str(ROOT / "Dockerfile")]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == ""
 
 
 def test_what_is_copied_is_there_and_not_ignored():

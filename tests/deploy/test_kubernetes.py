@@ -3,7 +3,6 @@
 There is no cluster here: what a server would refuse beyond its schema is looked for by `faults`.
 """
 
-import copy
 import os
 import re
 import subprocess
@@ -24,7 +23,6 @@ OPERATOR = "LARGEK_OPERATOR"
 """A variable: the folder that `pip install --no-deps --target` has put dask-kubernetes into."""
 GIVEN = {"Secret": {"s3", "tls"}, "ConfigMap": set()}
 """What users make themselves, as the comments of the overlays say."""
-CREATED_BY_CLUSTER = ["kube-system"]
 CLIENT = {"largek-client": "true"}
 """Labels by which a pod of the namespace is a user, as the README says."""
 STRANGER = {"app": "other"}
@@ -341,35 +339,9 @@ def test_overlays_differ_in_what_they_say(built, tmp_path):
         assert secret["secret"]["defaultMode"] == 0o440
 
 
-def validated(folder, version):
-    """The files of a folder that `kubernetes-validate --strict` refuses."""
-    validate = program("kubernetes-validate", "the extra deploy")
-    files = sorted(map(str, folder.glob("*.yaml")))
-    done = subprocess.run(
-        [validate, "--strict", "-k", version, *files], capture_output=True, text=True
-    )
-    told = done.stdout + done.stderr
-    assert told.count("passed") > 0, told
-    refused = {file for file in files if re.search(rf"^(?!INFO).*{re.escape(file)}", told, re.M)}
-    assert bool(refused) == (done.returncode != 0), told
-    return {Path(file).stem for file in refused}
-
-
-SCHEMA_FAULTS = {
-    "replicas-is-a-text": ("Deployment", "replicas: 1\n", "replicas: one\n"),
-    "an-unknown-key": ("Deployment", "serviceAccountName:", "serviceAcountName:"),
-    "a-port-is-a-list": ("Service", "port: 8786", "port: [8786]"),
-    "a-drop-is-a-text": ("StatefulSet", "drop:\n", "drops:\n"),
-    "a-probe-of-another-kind": ("StatefulSet", "httpGet:", "htpGet:"),
-    "strategy": ("Deployment", "strategy:", "strategies:"),
-    "policy-types": ("NetworkPolicy", "policyTypes:", "policyType:"),
-    "budget": ("PodDisruptionBudget", "maxUnavailable:", "maxUnavailabel:"),
-}
-
-
 @pytest.mark.parametrize("version", ["oldest", "newest"])
 def test_schemas_of_kubernetes(version, built, tmp_path):
-    """The oldest and the newest version that the validator knows; and it bites."""
+    """The oldest and the newest version that the validator knows."""
     validate = program("kubernetes-validate", "the extra deploy")
     python = Path(validate).parent / "python"
     code = "import kubernetes_validate as k, os; print(os.path.dirname(k.__file__))"
@@ -381,95 +353,12 @@ def test_schemas_of_kubernetes(version, built, tmp_path):
     chosen = ".".join(map(str, known[0 if version == "oldest" else -1]))
     for name, documents in built.items():
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
-    for name, (kind, old, new) in SCHEMA_FAULTS.items():
-        text = yaml.safe_dump_all(of_kind(built["s3"], kind))
-        assert old in text, name
-        (tmp_path / f"{name}.yaml").write_text(text.replace(old, new, 1))
-    assert validated(tmp_path, chosen) == set(SCHEMA_FAULTS)
-
-
-def change(documents, kind, path, value):
-    """Set what is at a path in the first document of a kind."""
-    at = of_kind(documents, kind)[0]
-    *way, last = path.split("/")
-    for step in way:
-        at = at[int(step) if step.isdigit() else step]
-    if value is None:
-        del at[int(last) if last.isdigit() else last]
-    else:
-        at[int(last) if last.isdigit() else last] = value
-
-
-POD = "spec/template/spec"
-BOX = f"{POD}/containers/0"
-
-
-@pytest.mark.parametrize(
-    ("kind", "path", "value", "says"),
-    [
-        ("Deployment", "spec/selector/matchLabels/largek-part", "other", "selects other pods"),
-        ("Service", "spec/selector/largek-part", "schedular", "selects 0 workloads"),
-        ("Service", "spec/ports/0/targetPort", "dusk", "no port dusk"),
-        ("Service", "spec/ports/0/port", 8785, "nobody is at tcp://scheduler:8786"),
-        ("Service", "metadata/name", "schedule", "nobody is at"),
-        ("StatefulSet", f"{BOX}/args/2", "tcp://scheduler:87", "nobody is at tcp://scheduler:87"),
-        ("StatefulSet", "spec/serviceName", "workers", "no service workers"),
-        ("PodDisruptionBudget", "spec/selector/matchLabels/largek-part", "scheduler", "budget"),
-        ("StatefulSet", f"{BOX}/volumeMounts/1/name", "scrach", "mount scrach has no volume"),
-        ("StatefulSet", f"{POD}/volumes/0/configMap/name", "dask", "there is no ConfigMap dask"),
-        ("Deployment", f"{BOX}/envFrom/1/secretRef/name", "s4", "there is no Secret s4"),
-        ("Deployment", f"{POD}/serviceAccountName", "me", "there is no ServiceAccount me"),
-        ("Deployment", f"{BOX}/resources/limits/memory", "8Gi", "another memory than its limit"),
-        ("Deployment", f"{BOX}/livenessProbe", None, "has no livenessProbe"),
-        ("Deployment", f"{BOX}/readinessProbe/httpGet/port", "http", "no port http"),
-        ("StatefulSet", f"{BOX}/securityContext/readOnlyRootFilesystem", None, "write its root"),
-        ("StatefulSet", f"{BOX}/securityContext/capabilities", None, "has capabilities"),
-        ("StatefulSet", f"{POD}/securityContext/runAsNonRoot", False, "may run as root"),
-        ("StatefulSet", f"{POD}/securityContext/seccompProfile", None, "no seccomp profile"),
-        ("StatefulSet", f"{POD}/automountServiceAccountToken", None, "has a token"),
-        ("Deployment", f"{POD}/terminationGracePeriodSeconds", 20, "before its last checkpoint"),
-        ("StatefulSet", f"{POD}/volumes/1/emptyDir/sizeLimit", None, "has no limit"),
-        ("StatefulSet", f"{BOX}/args/5", "--local-directory=/data", "cannot be written"),
-        ("StatefulSet", f"{BOX}/args/4", "--dashboard-address=:8799", "no port of the container"),
-        ("Deployment", f"{BOX}/env/0/value", "/etc/dusk", "is not mounted"),
-        ("Deployment", "spec/replicas", 2, "two schedulers"),
-        ("Deployment", "spec/strategy/type", "RollingUpdate", "two schedulers"),
-        ("Service", "metadata/namespace", "default", "more than one namespace"),
-        ("NetworkPolicy", "spec/podSelector/matchLabels/largek-part", "boss", "is for no pod"),
-        ("NetworkPolicy", "spec/ingress/0/from/0/podSelector", {}, "lets everybody in"),
-        ("NetworkPolicy", "spec/ingress/0/ports/0/port", "dusk", "no port ['dusk']"),
-        ("NetworkPolicy", "spec/ingress/0/ports/1", None, "do not reach the scheduler's port da"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(kind, path, value, says, built):
-    documents = copy.deepcopy(built["s3"])
-    change(documents, kind, path, value)
-    assert any(says in text for text in faults(documents)), faults(documents)
-
-
-def test_a_store_that_is_not_mounted_and_no_closed_door_are_refused(built):
-    documents = copy.deepcopy(built["local-pvc"])
-    change(documents, "Deployment", f"{BOX}/env/1/value", "/jobs")
-    assert any("the store /jobs is not mounted" in text for text in faults(documents))
-    change(documents, "Deployment", f"{BOX}/env/1/value", "/store")
-    assert any("no room for outputs" in text for text in faults(documents))
-    open_door = [one for one in built["s3"] if one["metadata"]["name"] != "nothing"]
-    assert any("nothing is closed by default" in text for text in faults(open_door))
-
-
-@pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        ("from-clients", "clients do not reach the scheduler's port dask"),
-        ("clients", "clients do not reach the scheduler's port dashboard"),
-        ("cluster", "worker does not reach scheduler"),
-    ],
-)
-def test_whoever_is_shut_in_or_out_is_missed(policy, says, built):
-    """A connection has two ends: the policy that closes all pods shuts users in, too."""
-    left = [one for one in built["local-pvc"] if one["metadata"]["name"] != policy]
-    assert len(left) == len(built["local-pvc"]) - 1
-    assert says in faults(left)
+    files = sorted(map(str, tmp_path.glob("*.yaml")))
+    done = subprocess.run(
+        [validate, "--strict", "-k", chosen, *files], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("overlay", ["s3", "tls"])
@@ -524,22 +413,6 @@ def operators():
 
 def test_operator__its_schema_takes_it(refusals):
     assert refusals(operators()) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "says"),
-    [
-        ("spec/worker/replicas", "four", "'four' is not of type 'integer'"),
-        ("spec/worker/spec/containers/0/image", 3, "3 is not of type 'string'"),
-        ("spec/scheduler/service/prots", [], "'prots' was unexpected"),
-        ("spec/worker/spec/containers/0/resorces", {}, "'resorces' was unexpected"),
-        ("spec/scheduler", None, "'scheduler' is a required property"),
-    ],
-)
-def test_operator__mistakes_are_refused(path, value, says, refusals):
-    document = operators()
-    change([document], "DaskCluster", path, value)
-    assert any(says in text for text in refusals(document)), refusals(document)
 
 
 def test_operator__the_same_pods_as_without_it(built):

@@ -89,9 +89,11 @@ def told() -> tuple[str, ...]:
 
 def is_told(quote: str, texts: tuple[str, ...]) -> bool:
     """Whether one of the texts has these words, in their order."""
-    words = [re.escape(part) for part in quote.split(HOLE)]
-    pattern = re.compile(".+?".join(words).strip(), re.S)
-    return any(pattern.search(text) for text in texts)
+    parts = quote.split(HOLE)
+    pattern = re.compile(".+?".join(map(re.escape, parts)).strip(), re.S)
+    # (Most texts lack some of the words, which is found out quickly.)
+    some = (text for text in texts if all(part.strip() in text for part in parts))
+    return any(map(pattern.search, some))
 
 
 def quotes(cell: str) -> list[str]:
@@ -99,30 +101,17 @@ def quotes(cell: str) -> list[str]:
     return [text for text in re.findall(r"`([^`]+)`", cell) if not text.startswith("largek ")]
 
 
-@pytest.mark.parametrize("cause", CAUSES)
-def test_what_it_looks_like__in_the_words_of_the_code(cause):
-    found = [row for row in rows(part("What it looks like")) if cause in row[1]]
-    assert len(found) == 1, cause
-    [(looks, _, do)] = found
-    assert len(do) > 20
-    assert quotes(looks)
-    for quote in quotes(looks):
-        own = re.findall(r"\w{2,}", quote.replace(HOLE, " "))
-        assert len(own) >= 3, f"{quote}: anything would match"
-        assert is_told(quote, told()), f"no text of the code says: {quote}"
-
-
-def test_what_it_looks_like__has_no_other_rows():
-    assert len(rows(part("What it looks like"))) == len(CAUSES)
-
-
-def test_words_that_have_changed_are_noticed():
-    source = 'raise ValueError(f"the jobs in {url} are those " f"of {holder}: connect there")'
-    texts = tuple(texts_of(source))
-    assert is_told("the jobs in … are those of …: connect there", texts)
-    for other in ("the jobs in … are these of …", "are those of …: connect here", "of … in …"):
-        assert not is_told(other, texts)
-    assert is_told("… MB free in …: spill", tuple(texts_of('log("%.0f MB free in %s: spill", a)')))
+def test_what_it_looks_like__in_the_words_of_the_code():
+    found = rows(part("What it looks like"))
+    assert len(found) == len(CAUSES)
+    for cause in CAUSES:
+        [(looks, _, do)] = [row for row in found if cause in row[1]]
+        assert len(do) > 20
+        assert quotes(looks)
+        for quote in quotes(looks):
+            own = re.findall(r"\w{2,}", quote.replace(HOLE, " "))
+            assert len(own) >= 3, f"{quote}: anything would match"
+            assert is_told(quote, told()), f"no text of the code says: {quote}"
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -42,13 +42,10 @@ def example():
     return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", text, re.M))
 
 
-def copied(folder, **changes):
-    """The units in a folder, with a program that is there; ``changes`` replaces more text."""
+def copied(folder):
+    """The units in a folder, with a program that is there."""
     for path in FOLDER.iterdir():
         text = path.read_text().replace("/opt/largek/bin/dask", sys.executable)
-        for old, new in changes.get(path.name, ()):
-            assert old in text
-            text = text.replace(old, new)
         (folder / path.name).write_text(text)
     worker = folder / "largek-worker@1.service"
     shutil.copy(folder / WORKER, worker)
@@ -73,31 +70,6 @@ def test_units_are_taken_without_a_word(tmp_path):
     units = copied(tmp_path)
     assert verified(units) == []
     assert not any(exposed(unit) for unit in units[:2])
-
-
-@pytest.mark.parametrize(
-    ("unit", "old", "new"),
-    [
-        (SCHEDULER, "ProtectHome=", "ProtectHom="),
-        (WORKER, "Restart=always", "Restart=alway"),
-        (WORKER, "KillMode=mixed", "KillMode=some"),
-        (SCHEDULER, "MemoryMax=8G", "MemoryMax=${LARGEK_MEMORY}"),
-        (SCHEDULER, sys.executable, "/nowhere/dask"),
-        (SCHEDULER, "PartOf=largek.target", "PartsOf=largek.target"),
-    ],
-)
-def test_a_typing_error_is_refused(unit, old, new, tmp_path):
-    assert verified(copied(tmp_path, **{unit: [(old, new)]}))
-
-
-@pytest.mark.parametrize("unit", [SCHEDULER, WORKER])
-def test_a_unit_without_its_hardening_is_refused(unit, tmp_path):
-    names = ("Capability", "Protect", "Private", "Restrict", "SystemCall", "NoNew")
-    text = (FOLDER / unit).read_text()
-    kept = [line for line in text.splitlines() if not line.startswith(names)]
-    assert len(text.splitlines()) - len(kept) > 15
-    (tmp_path / SCHEDULER).write_text("\n".join(kept))
-    assert exposed(str(tmp_path / SCHEDULER))
 
 
 def test_what_units_promise():

@@ -90,9 +90,7 @@ def cluster(folder, tmp_path_factory):
                 for name, command in (("scheduler", scheduler(folder, address)), ("worker", worker))
             ]
             for name in ("scheduler", "worker"):
-                eventually(
-                    lambda name=name: look(f"{name}:", logs / name), f"{name} of {address}", 60
-                )
+                eventually(lambda name=name: look(f"{name}:", logs / name), f"{name} of {address}")
 
         def look(_what, log):
             text = log.read_text()
@@ -214,25 +212,21 @@ def test_make__the_second_run_takes_the_same_authority_and_overwrites_nothing(tm
     assert (tmp_path / "ca.pem").read_bytes() == before[tmp_path / "ca.pem"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "Missing argument 'HOST"),
-        (["--days", "0", "a"], "'--days': 0 is not in the range"),
-        (["--at", "here", "a"], "'--at': 'here': give an absolute path"),
-        (["../a"], "'../a': use HOST"),
-        (["a,,b"], "'a,,b': use HOST"),
-        (["--nonsense", "a"], "No such option"),
+def test_make__bad_arguments(tmp_path):
+    for arguments, says in (
+        (["--out", tmp_path], "Missing argument 'HOST"),
+        (["--out", tmp_path, "--days", "0", "a"], "'--days': 0 is not in the range"),
+        (["--out", tmp_path, "--at", "here", "a"], "'--at': 'here': give an absolute path"),
+        (["--out", tmp_path, "../a"], "'../a': use HOST"),
+        (["--out", tmp_path, "a,,b"], "'a,,b': use HOST"),
+        (["--out", tmp_path, "--nonsense", "a"], "No such option"),
         (["--out"], "'--out' requires an argument"),
-        (["--renew", "a"], "there is no authority"),
-    ],
-)
-def test_make__bad_arguments(arguments, says, tmp_path):
-    out = [] if arguments == ["--out"] else ["--out", tmp_path / "out"]
-    refused = make_certificates(*out, *arguments, check=False)
-    assert refused.exit_code in (1, 2)
-    assert says in refused.stderr
-    assert not list((tmp_path / "out").rglob("*.pem"))
+        (["--out", tmp_path, "--renew", "a"], "there is no authority"),
+    ):
+        refused = make_certificates(*arguments, check=False)
+        assert refused.exit_code in (1, 2)
+        assert says in refused.stderr
+    assert not list(tmp_path.rglob("*.pem"))
 
 
 # --- a cluster ------------------------------------------------------------------------------------

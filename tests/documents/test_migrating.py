@@ -91,26 +91,24 @@ def test_after_faiss(folder):
     np.testing.assert_allclose(own, cosines.max(1), rtol=1e-5)
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_what_was_before_is_said_here_too(library):
-    """Every name of a parameter in a script is taken, or answered."""
-    before, after = scripts(library)
-    names = {
+def keywords(code):
+    """Names of the parameters that a script gives to ``KMeans``."""
+    return {
         keyword.arg
-        for node in ast.walk(ast.parse(before))
+        for node in ast.walk(ast.parse(code))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("KMeans", "Kmeans"))
         for keyword in node.keywords
     }
-    assert len(names) > 3
+
+
+def test_what_was_before_is_said_here_too():
+    """Every name of a parameter in a script is taken, or answered."""
     taken = set(inspect.signature(lk.KMeans).parameters)
-    assert names <= taken | set(OF_KMEANS)
-    kept = {
-        keyword.arg
-        for node in ast.walk(ast.parse(after))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("KMeans")
-        for keyword in node.keywords
-    }
-    assert names & taken <= kept
+    for library in LIBRARIES:
+        before, after = map(keywords, scripts(library))
+        assert len(before) > 3
+        assert before <= taken | set(OF_KMEANS)
+        assert before & taken <= after
 
 
 def test_the_table_has_every_name():

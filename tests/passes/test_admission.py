@@ -256,22 +256,9 @@ def test_a_worker_that_has_just_come_does_not_hold_up_the_others(network, worker
     asyncio.run(scenario())
 
 
-def test_a_worker_that_forgot_the_job_is_asked_again(network, workers):
-    async def scenario():
-        network.answers = {A: YES}
-        network.has(A)
-        await workers.ready()
-        workers.forget(A)
-        assert await workers.ready() == {A: 1}
-        assert network.calls == [A, A]
-
-    asyncio.run(scenario())
-
-
 MISFITS = [
     (OTHER, None, VersionMismatchError, "has numba 0.1 instead of"),
     (ImportError("no largek_dask"), None, VersionMismatchError, "cannot import this version"),
-    (AttributeError("no versions"), None, VersionMismatchError, "cannot import this version"),
     (YES, "OSError: no such folder", DataError, "OSError: no such folder"),
 ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,9 +68,8 @@ def test_kept_is_what_was_put_last_or_nothing(operations):
     assert not any(cache.holds(index, SHARE) for index in range(4))
 
 
-@pytest.mark.parametrize(
-    ("span", "other", "holds"),
-    [
+def test_spans_hold_spans():
+    for span, other, holds in (
         (WHOLE, SHARE, True),
         (WHOLE, Span(1, 4, N), True),
         (SHARE, Span(0, 1, N, ORDER), True),
@@ -80,10 +78,8 @@ def test_kept_is_what_was_put_last_or_nothing(operations):
         (SHARE, Span(0, 1, N), False),
         (Span(2, 4, N), Span(1, 3, N), False),
         (Span(0, N, N, ORDER), WHOLE, False),
-    ],
-)
-def test_spans_hold_spans(span, other, holds):
-    assert span.holds(other) == holds
+    ):
+        assert span.holds(other) == holds
 
 
 def test_whole_chunks_make_room_for_shares():
@@ -140,8 +136,3 @@ def test_the_budget_may_shrink():
     limit[0] = 0
     cache.begin()
     assert cache.nbytes == 0
-
-
-def test_weights_count():
-    assert part(WHOLE, weighted=True).nbytes == 16 * N
-    assert Part(SHARE, np.zeros((2, 1)), None, np.arange(2)).nbytes == 32

@@ -53,23 +53,6 @@ def replay(generation):
     return tuple((g,) for g in range(1, generation))
 
 
-def test_guests_leave_the_retained_totals_alone(x, engine):
-    """Chunks of another worker's share, before and after this worker's own."""
-    whole(engine, 1, range(4))
-    guest = whole(engine, 2, [4], replay=replay(2), retain=False)
-    assert guest[0] == path_answers(x[40:50], 2)[-1]
-    assert whole(engine, 2, range(4), replay=replay(2))[0] == path_answers(x[:40], 2)[-1]
-    assert engine._retained["path"].members == frozenset(range(4))
-    late = whole(engine, 2, [5], replay=replay(2))
-    assert late[0] == path_answers(x[50:], 2)[-1]
-    held = engine._retained["path"]
-    assert held.members == frozenset(range(4))
-    assert held.generation == 2
-    own = whole(engine, 3, range(6), replay=replay(3))
-    assert own[0] == path_answers(x, 3)[-1]
-    assert own[2] == 4 + 4, "the four chunks were held already, in both passes"
-
-
 def test_replay_is_asked_for_and_only_the_chunks_that_need_it_wait(x, engine):
     whole(engine, 1, range(4))
     ticket = engine.open(spec(2), range(6), None)
@@ -139,18 +122,6 @@ def test_a_stop_is_asked_for_before_every_chunk_and_not_after_the_last(x):
     with pytest.raises(CancelledFit, match="too late"):
         engine.advance(ticket, late)
     assert ticket.report.chunks == 0
-    engine.close()
-
-
-def test_a_retained_total_is_copied_unless_it_is_lent(x):
-    engine = Engine(rows_of(x, [10] * 6), 1, lambda: 1 << 20, lambda: 0)
-    for generation, lent in ((1, False), (2, True), (3, False)):
-        ticket = engine.open(spec(generation), range(6))
-        engine.advance(ticket, never)
-        total = engine.collect(ticket, lent=lent)
-        assert total[0] == path_answers(x, generation)[-1]
-        (kept,) = engine._retained["path"].totals
-        assert (total is kept) == lent
     engine.close()
 
 

@@ -97,23 +97,6 @@ def test_deaths_are_of_workers_that_nobody_sent_away_and_that_had_the_task(sched
     assert asyncio.run(network.deaths("nobody's")) == []
 
 
-def test_copies_are_made_from_one_that_is_there(scheduler, network):
-    sent = SimpleNamespace(key="largek_m_5-1")
-    scheduler.workers = {"a": worker(), "b": worker()}
-    assert asyncio.run(network.spread(sent, "a", iter(["b"]))) is True
-    assert (scheduler.asked[-1]["key"], scheduler.asked[-1]["addresses"]) == (sent.key, ["b"])
-    assert asyncio.run(network.spread(sent, "gone", ["b"])) is False
-    assert asyncio.run(network.holders(sent)) == set()
-    scheduler.copies[sent.key] = ("a", "b")
-    assert asyncio.run(network.holders(sent)) == {"a", "b"}
-
-
-def test_names_of_tasks_are_the_job_s_own_and_never_the_same(network):
-    names = {network._key() for _ in range(100)}
-    assert len(names) == 100
-    assert {name.rpartition("-")[0] for name in names} == {network.group} == {"largek_m_5"}
-
-
 class Told:
     """A client that notes what it tells its scheduler."""
 
@@ -167,8 +150,6 @@ def test_of_picked_workers_none_is_another_one():
     client, keys = told_by(lambda n: [n.submitted(abs, -1, worker="a"), n.submitted(abs, -2)], pick)
     [graph] = client.graphs
     assert [graph[key][1] for key in keys] == [{"workers": ["a"]}, {"workers": ["a", "b"]}]
-    client, _ = told_by(lambda network: [network.submitted(abs, -1)], pick)
-    assert client.alone == [(abs, (-1,), ["a", "b"], False)]
 
 
 def test_a_task_alone_is_told_alone_and_one_that_nobody_waits_for_is_not_told():

@@ -51,26 +51,6 @@ def taken(source):
     return found
 
 
-def test_every_chunk_comes_once(reader):
-    chunks = Chunks()
-    source = chunks.source([3, 1, 4], [0, 2])
-    assert not source.in_memory
-    assert source.next() is None, "it has not begun"
-    source.start(reader)
-    assert sorted(taken(source)) == [0, 1, 2, 3, 4]
-    assert (chunks.read, chunks.recalled) == ([3, 1, 4], [0, 2])
-    assert source.in_memory
-    assert source.next() is None
-
-
-def test_what_is_in_memory_needs_no_reader():
-    chunks = Chunks()
-    source = chunks.source([], [5, 6])
-    assert source.in_memory
-    source.start(None)
-    assert taken(source) == [5, 6]
-
-
 def test_what_is_in_memory_comes_while_others_are_read(reader):
     chunks = Chunks(9)
     source = chunks.source([9], [0, 1])

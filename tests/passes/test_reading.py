@@ -417,16 +417,6 @@ def test_a_sixteenth_of_a_shuffled_store_reads_a_sixteenth_of_its_bytes(
         assert sum(decoded) == whole // 16, "of twice the rows, the new half"
 
 
-def test_a_slice_of_a_shuffled_store_reads_few_bytes(shuffled_store, four_chunks, decoded):
-    """As of a mini-batch in the middle of a round."""
-    rows = open_rows(shuffled_store)
-    x = np.concatenate([rows.read(i) for i in range(4)])
-    decoded.clear()
-    with LocalPasses(rows, n_threads=2) as passes:
-        check(rows, shares(passes, 1_100, 1_300), x, None, 1_100, 1_300, 4_096)
-    assert len(decoded) == 4 * 2
-
-
 def root(array):
     """The array that owns the memory of another."""
     while isinstance(array.base, np.ndarray):
@@ -557,9 +547,10 @@ def add(a, b):
     return a
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("budget", [0, 2_000, 1 << 20])
-@pytest.mark.parametrize("memory_limit", [0, 700, None])
+@pytest.mark.parametrize(
+    ("shuffled", "budget", "memory_limit"),
+    [(False, 0, 0), (True, 2_000, 0), (False, 2_000, 700), (True, 1 << 20, 700), (True, 0, None)],
+)
 def test_a_lost_state_is_rebuilt_on_the_rows_of_before(shuffled, budget, memory_limit):
     """State of a chain of two passes, each on more rows than the one before."""
     x = integers(400)
@@ -609,9 +600,9 @@ def bad_chunk(chunk, total):
     chunk.keep(n=np.zeros(1))
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("normalize", [None, "l2"])
+@pytest.mark.parametrize(
+    ("shuffled", "weighted", "normalize"), [(False, True, None), (True, False, "l2")]
+)
 def test_bad_rows_of_a_share_are_skipped(shuffled, weighted, normalize):
     """Also of one that is kept: what is kept is the rows as they were read."""
     x = integers(400) + 1

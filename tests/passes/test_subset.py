@@ -270,15 +270,6 @@ def test_evenly_spaced_rows_are_the_same_whether_their_slice_is_held(passes):
     assert [f[1:] for f in found if f[0]] == [f[1:] for f in found if not f[0]]
 
 
-def test_of_rows_that_all_count_only_the_spaced_ones_are_fetched(x):
-    with LocalPasses(rows_of(x, SIZES), n_threads=1) as passes:
-        passes.scan()
-        taken = passes.subset(SpacedRows(nested(300), 10)).take()
-        rows = first_rows(300)
-        np.testing.assert_array_equal(taken.rows, rows[:: -(-len(rows) // 10)])
-        assert set(passes._subsets._kept) == {SpacedRows}
-
-
 def test_a_subset_of_a_subset(passes, x):
     """Its rows are numbered by their places in the first one, however they were asked for."""
     asked = np.array([5, 900 - 1, 77, 12])
@@ -381,8 +372,7 @@ def test_chunks_tell_the_numbers_of_their_rows(x):
                 assert found[1:].tolist() == [len(own), own.sum(), weight[own].sum()]
 
 
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("on", ["table", "subset"])
+@pytest.mark.parametrize(("n_threads", "on"), [(3, "table"), (1, "subset")])
 def test_a_stop_is_heard_inside_a_chunk_that_is_everything(x, n_threads, on):
     """What it has touched is made again by the next pass."""
     with LocalPasses(rows_of(x, SIZES), n_threads=n_threads) as table:
@@ -559,10 +549,10 @@ def test_no_chunk_lies_across_a_cut(passes):
     rows_between(other, passes, [0, 40, 500])
 
 
-@pytest.mark.parametrize("ahead", [1, 8])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("as_one", [False, True])
+@pytest.mark.parametrize(
+    ("ahead", "weighted", "n_threads", "as_one"),
+    [(1, False, 3, True), (8, True, 1, True), (1, True, 3, False), (8, False, 1, False)],
+)
 def test_rows_between_all_cuts_come_in_one_pass(x, as_one, n_threads, weighted, ahead, monkeypatch):
     """From an array in memory, which is shown as one chunk, and from chunks."""
     monkeypatch.setattr(reading, "SETTLED_AHEAD", ahead)
@@ -609,8 +599,7 @@ def pieces_chunk(chunk, total):
     total.append((chunk.index, chunk.numbers(), shown))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("as_one", [False, True])
+@pytest.mark.parametrize(("weighted", "as_one"), [(True, False), (True, True), (False, True)])
 def test_pieces_of_a_share(x, weighted, as_one, monkeypatch):
     monkeypatch.setattr("largek_dask.passes.chunks.PIECE_BYTES", 4 * D * 30)
     weight = np.arange(N) % 5.0 if weighted else None
@@ -649,8 +638,7 @@ def few_chunk(chunk, total):
     total.append((chunk.numbers()[1:], x[:], weight))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("as_one", [False, True])
+@pytest.mark.parametrize(("weighted", "as_one"), [(True, False), (True, True), (False, True)])
 def test_a_share_of_which_few_rows_are_looked_at(x, weighted, as_one):
     weight = np.arange(N) % 5.0 if weighted else None
     with LocalPasses(rows_of(x, SIZES, weight), n_threads=1) as passes:

@@ -5,16 +5,22 @@ import logging
 import os
 import threading
 import time
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import dask
 import numpy as np
 import pytest
+from distributed import LocalCluster
 
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
+from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.spec import AlgorithmSpec, JobSpec
-from largek_dask.service.store import Records
+from largek_dask.service.queue import Queue
+from largek_dask.service.spec import AlgorithmSpec, JobSpec, Places
+from largek_dask.service.store import Record, Records
+from tests.conftest import make_client
 from tests.helpers.checks import eventually
 
 
@@ -32,6 +38,14 @@ def rows_url(tmp_path_factory):
     with dask.config.set({"largek.data.read-chunk-bytes": 1}):
         assert lk.open_rows(url).n_chunks == 6
     return url
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory):
+    """Jobs on two workers in this process, for tests that leave the cluster as it is."""
+    with ExitStack() as stack:
+        client = make_client(stack, 2, processes=False, protocol="tcp")
+        yield stack.enter_context(lk.connect(client, store=str(tmp_path_factory.mktemp("jobs"))))
 
 
 @pytest.fixture
@@ -139,3 +153,29 @@ def wait_until(jobs, job_id, *states, seconds=120.0):
 def begun(jobs, job_id, step):
     """Wait until a job has taken this step."""
     eventually(lambda: jobs.status(job_id).get("step", 0) >= step, f"step {step} of job {job_id}")
+
+
+def queue_of(specs, workers=None, takes=()):
+    """A queue of jobs with these specifications, on these workers; and the jobs."""
+    jobs = []
+    for n, spec in enumerate(specs):
+        record = Record(f"lk-{n}", spec, "me", float(n), takes=takes[n] if takes else None)
+        jobs.append(JobState(record, Places.of(spec), {}, lambda event: None, True))
+    table = SimpleNamespace(
+        jobs=lambda: tuple(jobs), free=lambda: tuple(jobs), changed=threading.Condition()
+    )
+    return Queue(table, None, "me", lambda: None, lambda: workers), jobs
+
+
+@contextmanager
+def preloaded(store, n_workers=1, **options):
+    """A cluster in this process whose scheduler begins with the jobs of a store."""
+    options = {"processes": False, "dashboard_address": ":0", **options}
+    preload = {"preload": "largek_dask.service.preload"}
+    with (
+        dask.config.set({"largek.store": str(store)}),
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, scheduler_kwargs=preload, **options
+        ) as cluster,
+    ):
+        yield cluster

@@ -64,24 +64,22 @@ def test_rows__what_is_known_of_each():
     assert asked == [[A, B]], "versions do not change while a worker runs"
 
 
-@pytest.mark.parametrize(
-    ("given", "answer", "said", "why"),
-    [
+def test_rows__why_one_is_left_out():
+    without = "3 workers go on without: "
+    for given, answer, said, why in (
         ({"status": "paused"}, versions(), "", "is paused by Dask for want of memory"),
         ({"status": "closing_gracefully"}, versions(), "", "is being retired"),
         ({"seen": -1.0}, versions(), "", "has not been heard of for 101 s"),
         ({}, {**versions(), "numba": "0.1"}, "", "has numba 0.1 instead of"),
         ({}, ImportError("no largek_dask"), "", "cannot import this version of largek_dask"),
         ({}, TimeoutError(), "", "does not answer (TimeoutError)"),
-        ({}, versions(), f"3 workers go on without: {A} cannot open /x: gone; {B} has not been "
-         "heard of for 70 s", "cannot open /x: gone (job lk-1)"),
-        ({}, versions(), f"3 workers go on without: {B} cannot open /x", None),
-    ],
-)  # fmt: skip
-def test_rows__why_one_is_left_out(given, answer, said, why):
-    rows, _ = rows_of([worker(**given)], {A: answer}, [job(said=said)])
-    found = rows[A]["why"]
-    assert found is None if why is None else found.startswith(why)
+        ({}, versions(), f"{without}{A} cannot open /x: gone; {B} has not been heard of for 70 s",
+         "cannot open /x: gone (job lk-1)"),
+        ({}, versions(), f"{without}{B} cannot open /x", None),
+    ):  # fmt: skip
+        rows, _ = rows_of([worker(**given)], {A: answer}, [job(said=said)])
+        found = rows[A]["why"]
+        assert found is None if why is None else found.startswith(why)
 
 
 def test_rows__who_does_not_answer_is_asked_again():
@@ -89,8 +87,7 @@ def test_rows__who_does_not_answer_is_asked_again():
     assert asked == [[A, B], [B]]
 
 
-@pytest.mark.parametrize("n_ready", [0, 2])
-def test_told_of__what_workers_say_of_each_other(n_ready):
+def test_told_of__what_workers_say_of_each_other():
     """The texts are made by the class that looks after workers, of any errors."""
     said = []
     workers = object.__new__(Workers)
@@ -101,10 +98,11 @@ def test_told_of__what_workers_say_of_each_other(n_ready):
         A: absence("data", "cannot open s3://x: Error: it; and more: a"),
         B: absence("silent", "has not answered for 70 s"),
     }
-    workers._tell(n_ready)
-    assert told_of(said[0], A) == "cannot open s3://x: Error: it; and more: a"
-    assert told_of(said[0], B) == "has not answered for 70 s"
-    assert told_of(said[0], A[:-1]) is None
+    for n_ready in (0, 2):
+        workers._tell(n_ready)
+        assert told_of(said[-1], A) == "cannot open s3://x: Error: it; and more: a"
+        assert told_of(said[-1], B) == "has not answered for 70 s"
+        assert told_of(said[-1], A[:-1]) is None
     assert told_of("", A) is None
 
 

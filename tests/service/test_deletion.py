@@ -44,10 +44,12 @@ def test_delete__models_and_labels_only_if_they_are_asked_for(
     job_id = finished(jobs)
     out = tmp_path / "out"
     assert {"model.zarr", "labels.zarr", "checkpoints", "claims"} <= names_in(out)
+    (out / "notes.txt").write_text("not the job's")
     digest = jobs.model(job_id).digest()
     size = jobs.delete(job_id, outputs)
     assert size > 100
-    assert names_in(out) == (set() if outputs else {"model.zarr", "labels.zarr"})
+    kept = set() if outputs else {"model.zarr", "labels.zarr"}
+    assert names_in(out) == kept | {"notes.txt"}
     if not outputs:
         assert lk.load_model(str(out / "model.zarr")).digest() == digest
     assert records_in(tmp_path) == set()
@@ -64,9 +66,8 @@ def test_delete__half_of_the_labels_are_none(open_jobs, finished, tmp_path):
     assert names_in(tmp_path / "out") == {"model.zarr"}
 
 
-@pytest.mark.parametrize("outputs", [False, True])
 def test_delete__that_is_cut_off_is_finished_by_the_next(
-    open_jobs, finished, tmp_path, monkeypatch, outputs
+    open_jobs, finished, tmp_path, monkeypatch
 ):
     """After each file: the record, which goes last, knows what was asked for."""
     first = open_jobs()
@@ -85,7 +86,7 @@ def test_delete__that_is_cut_off_is_finished_by_the_next(
         cut.after = (0, 2, 4)[n]
         monkeypatch.setattr(Folder, "remove", cut)
         with pytest.raises(KeyboardInterrupt):
-            first.delete(job_id, outputs)
+            first.delete(job_id, n == 1)
         monkeypatch.setattr(Folder, "remove", remove)
         assert len(removed) == cut.after
         assert first.status(job_id)["note"] == "it is being removed"
@@ -99,7 +100,7 @@ def test_delete__that_is_cut_off_is_finished_by_the_next(
     assert records_in(tmp_path) == {other}
     for n in jobs_of:
         left = names_in(tmp_path / str(n))
-        assert left == (set() if outputs else {"model.zarr", "labels.zarr"})
+        assert left == (set() if n == 1 else {"model.zarr", "labels.zarr"})
     assert "checkpoints" in names_in(tmp_path / "other")
 
 
@@ -183,11 +184,8 @@ def checkpoints_in(folder):
     return {path.name for path in folder.glob("**/checkpoints/*.json")}
 
 
-@pytest.mark.parametrize("n_init", [1, 2])
-def test_end__the_last_checkpoint_stays_and_a_resume_begins_there(
-    open_jobs, finished, document, tmp_path, n_init
-):
-    jobs = open_jobs()
+def test_end__the_last_checkpoint_stays_and_a_resume_begins_there(open_jobs, finished, tmp_path):
+    jobs, n_init = open_jobs(), 2
     with dask.config.set({"largek.checkpoints.seconds": 0.0}):
         job_id = finished(jobs, max_iter=4, tol=0.0, n_init=n_init)
         starts = [tmp_path / "out", *(tmp_path / "out" / "starts").glob("*")]

@@ -68,45 +68,42 @@ def test_a_fit_as_it_grows(place, tmp_path):
     assert (fit.view.state, fit.has_ended) == ("running", False)
 
 
-@pytest.mark.parametrize(
-    ("events", "state"),
-    [
+def test_an_end_is_that_of_all_starts_and_of_the_job(tmp_path):
+    run = {"event": "running", "run": 1}
+    for n, (events, state) in enumerate((
         ([{**STOPPED, "reason": "interrupted"}], "cancelled"),
         ([{**STOPPED, "start": 0}], "running"),
         ([{**STOPPED, "start": 1}, {"event": "best", "reason": "tol"}], "finished"),
-        ([{"event": "running", "run": 1}, STOPPED], "running"),
-        ([{"event": "running", "run": 1}, STOPPED, {"event": "finished"}], "finished"),
-        ([{"event": "running", "run": 1}, FAILED], "failed"),
-    ],
-)
-def test_an_end_is_that_of_all_starts_and_of_the_job(events, state, tmp_path):
-    fit = FitFolder(Folder(write(tmp_path, started(), step(1), *events)))
-    fit.update()
-    assert fit.view.state == state
+        ([run, STOPPED], "running"),
+        ([run, STOPPED, {"event": "finished"}], "finished"),
+        ([run, FAILED], "failed"),
+    )):  # fmt: skip
+        fit = FitFolder(Folder(write(tmp_path / str(n), started(), step(1), *events)))
+        fit.update()
+        assert fit.view.state == state
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"event": "started", "n_chunks": 1e999, "n_rows": NaN}',
-        '{"event": "started"}',
-        '{"event": "step", "cost": ' + "[" * 600 + "]" * 600 + "}",
-        '{"event": "step", "seconds": {"compute": 1e999, "read": "a"}}',
-        '{"event": ["a kind"], "format": 99}',
-        '{"event": "a newer kind", "format": 99, "n_chunks": {}}',
-        '{"event": "st',
-        "nonsense",
-    ],
-    ids=["infinite", "missing", "nested", "seconds", "list", "newer", "cut", "nonsense"],
+ODD = (
+    '{"event": "started", "n_chunks": 1e999, "n_rows": NaN}',
+    '{"event": "started"}',
+    '{"event": "step", "cost": ' + "[" * 600 + "]" * 600 + "}",
+    '{"event": "step", "seconds": {"compute": 1e999, "read": "a"}}',
+    '{"event": ["a kind"], "format": 99}',
+    '{"event": "a newer kind", "format": 99, "n_chunks": {}}',
+    '{"event": "st',
+    "nonsense",
 )
-def test_an_odd_line_hides_nothing_after_it(line, tmp_path):
+
+
+def test_an_odd_line_hides_nothing_after_it(tmp_path):
     (tmp_path / "events").mkdir()
-    lines = [json.dumps(started()), line, json.dumps(step(1)), json.dumps(STOPPED)]
-    (tmp_path / "events" / "000001.jsonl").write_text("\n".join([*lines, ""]))
-    fit = FitFolder(Folder(str(tmp_path)))
-    fit.update()
-    assert (fit.view.state, fit.view.status["step"]) == ("finished", 1)
-    invoke("watch", tmp_path)
+    for line in ODD:
+        lines = [json.dumps(started()), line, json.dumps(step(1)), json.dumps(STOPPED)]
+        (tmp_path / "events" / "000001.jsonl").write_text("\n".join([*lines, ""]))
+        fit = FitFolder(Folder(str(tmp_path)))
+        fit.update()
+        assert (fit.view.state, fit.view.status["step"]) == ("finished", 1), line
+        invoke("watch", tmp_path)
 
 
 def unreadable_while(is_away, monkeypatch):

@@ -56,7 +56,7 @@ class Site:
         return self.cluster.scheduler.workers
 
     def submit(self, rows_url, name, **options):
-        asked = {"n_clusters": 7, "algorithm": lk.Lloyd(), "seed": 0} | options
+        asked = {"n_clusters": 7, "algorithm": lk.Lloyd(), "seed": 0, "max_iter": 3} | options
         return self.service.submit(rows_url, output=str(self.folder / name), **asked)
 
     def come(self):
@@ -106,7 +106,7 @@ def test_workers_end_without_a_job__and_a_submit_starts_them_again(site, rows_ur
     code = f"open({str(called)!r}, 'a').write('x')"
     here = site([sys.executable, "-c", code])
     job = here.submit(rows_url, "a")
-    assert job.result("120s").digest() == expected(rows_url)
+    assert job.result("120s").digest() == expected(rows_url, max_iter=3)
     here.rest()
     assert not called.exists()
     # That is taken back, and the command has ended well, before a submit is answered.
@@ -115,7 +115,7 @@ def test_workers_end_without_a_job__and_a_submit_starts_them_again(site, rows_ur
     assert not here.idle.exists()
     assert called.read_text() == "x"
     here.come()
-    assert job.result("120s").digest() == expected(rows_url)
+    assert job.result("120s").digest() == expected(rows_url, max_iter=3)
 
 
 def test_workers_stay_while_a_job_runs_or_any_client_computes(site, rows_url, slow_steps):
@@ -159,7 +159,7 @@ def test_a_submit_says_what_to_type_where_workers_cannot_be_started(
     with pytest.warns(ClusterWarning, match="the workers have ended"):
         here.submit(rows_url, "b")
     here.come()
-    assert job.result("120s").digest() == expected(rows_url)
+    assert job.result("120s").digest() == expected(rows_url, max_iter=3)
     with quiet():
         here.submit(rows_url, "c").result("120s")
 

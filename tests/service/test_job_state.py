@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import dask
 import pytest
 
-from largek_dask.errors import OutputError
 from largek_dask.service import job_state
 from largek_dask.service.job_state import JobState
 from largek_dask.service.spec import JobSpec, Places
-from largek_dask.service.store import Record, Result
+from largek_dask.service.store import Record
 
 
 @pytest.fixture
@@ -25,18 +24,6 @@ def told():
 def job(document, told):
     spec = JobSpec.parse(document())
     return JobState(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
-
-
-def test_what_hides_secrets_is_made_once_for_those_that_are_known(document, told):
-    spec = JobSpec.parse(document(storage_options={"a": {"memory": True}, "b": {"memory": True}}))
-    record, places = Record("lk-1", spec, "me", 0.0), Places.of(spec)
-    job = JobState(record, places, {"a": "secret-a"}, told.append, is_new=True)
-    first = job.redact
-    assert first("secret-a, secret-b") == "***, secret-b"
-    assert job.redact is first
-    job.supply({"b": "secret-b"})
-    assert job.redact("secret-a, secret-b") == "***, ***"
-    assert job.redact is job.redact
 
 
 def warning(topic):
@@ -59,38 +46,24 @@ def test_the_first_reason_to_stop_counts_until_it_begins_anew(job):
 
 
 @pytest.mark.parametrize(("topic", "reason"), [("waiting", "workers"), ("storage", "storage")])
-@pytest.mark.parametrize(
-    "news",
-    [
+def test_what_it_waits_for_until_there_are_news(job, topic, reason):
+    job.running = True
+    for news in (
         {"event": "started"},
         {"event": "step", "step": 1},
         {"event": "labels", "rows": 10},
         *map(warning, ("workers", "retry", "back")),
-    ],
-    ids=str,
-)
-def test_what_it_waits_for_until_there_are_news(job, topic, reason, news):
-    job.running = True
-    assert (job.state, job.reason) == ("running", None)
-    job.heed(warning(topic))
-    assert (job.state, job.reason) == ("waiting", reason)
-    assert job.status()["note"] == f"about {topic}"
-    for other in (warning("DegenerateDataWarning"), {"event": "checkpoint", "n_iter": 1}):
-        job.heed(other)
-    assert job.reason == reason
-    assert not job.has_run
-    job.heed(news)
-    assert (job.state, job.reason, job.has_run) == ("running", None, True)
-    assert job.status()["note"] == ""
-
-
-def test_a_job_that_has_ended_waits_for_nothing(job):
-    job.heed(warning("storage"))
-    ended = Result(job="lk-1", run=1, token=1, state="finished")
-    job.change_now(result=ended)
-    assert (job.state, job.reason) == ("finished", None)
-    assert job.status()["result"]["state"] == "finished"
-    assert job.status()["needs"] == []
+    ):
+        assert (job.state, job.reason) == ("running", None)
+        job.heed(warning(topic))
+        assert (job.state, job.reason) == ("waiting", reason)
+        assert job.status()["note"] == f"about {topic}"
+        for other in (warning("DegenerateDataWarning"), {"event": "checkpoint", "n_iter": 1}):
+            job.heed(other)
+        assert job.reason == reason
+        job.heed(news)
+        assert (job.state, job.reason, job.has_run) == ("running", None, True)
+        assert job.status()["note"] == ""
 
 
 def test_pauses_grow_and_the_wait_is_counted_from_its_beginning(job, monkeypatch):
@@ -132,27 +105,6 @@ def test_only_what_comes_farther_than_ever_is_progress(job):
     assert [is_progress(labels(n)) for n in (10, 10, 5, 20)] == [1, 0, 0, 1]
     assert [is_progress(step(9, start)) for start in (1, 2)] == [0, 1]
     assert not is_progress({"event": "started"})
-
-
-def test_a_change_that_cannot_be_kept_is_none(job):
-    def refused(record):
-        raise OutputError("the disk is full")
-
-    kept = []
-    with pytest.raises(OutputError):
-        job.change(refused, run=2)
-    assert (job.record.run, job.is_kept) == (1, True)
-    job.change(kept.append, run=2)
-    assert (job.record.run, job.is_kept) == (2, True)
-    job.change_now(cancel=True)
-    assert (job.record.cancel, job.is_kept) == (True, False)
-    with pytest.raises(OutputError):
-        job.keep(refused)
-    assert not job.is_kept
-    job.keep(kept.append)
-    job.keep(kept.append)
-    assert job.is_kept
-    assert [(record.run, record.cancel) for record in kept] == [(2, False), (2, True)]
 
 
 def test_what_changes_while_it_is_written_is_written_as_well(job):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 
 import pytest
 
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import ClusterError, JobNotFoundError, ParameterError
-from largek_dask.service import job_table as module
+from largek_dask.errors import ClusterError
 from largek_dask.service.job_table import JobTable
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import Records, Result
+from largek_dask.service.store import Records
 
 
 class FakeTenure:
@@ -114,92 +112,3 @@ def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
     assert job is not late
     table.add(late, Records(records.folder))
     assert table.jobs() == (job,), "by records of an earlier claim"
-
-
-def test_unreadable_records_are_read_again(tenure, table, records, two, monkeypatch):
-    kept, torn, mend = two
-    table.take_up()
-    first = table.unreadable[torn]
-    with pytest.raises(ClusterError, match="again and again: ParameterError: "):
-        table.find(torn)
-    table.tend()
-    assert table.unreadable == {torn: first}
-    read = records.read
-
-    def loose(job_id):
-        raise OSError(errno.EIO, "a cable is loose")
-
-    monkeypatch.setattr(records, "read", loose)
-    table.tend()
-    assert "a cable is loose" in table.unreadable[torn]
-    monkeypatch.setattr(records, "read", read)
-    mend()
-    table.tend()
-    assert table.unreadable == {}
-    assert table.find(torn).record.id == torn
-    assert [job.record.id for job in table.jobs()] == [kept, torn]
-
-
-def test_unreadable_records_that_are_gone_are_forgotten(tenure, table, records, two):
-    kept, torn, _ = two
-    table.take_up()
-    records.remove(torn)
-    table.tend()
-    assert table.ids() == {kept}
-    with pytest.raises(JobNotFoundError, match=f"there is no job {torn}; .* are: {kept}"):
-        table.find(torn)
-    table.remove(kept)
-    with pytest.raises(JobNotFoundError, match=r"the jobs there are: none\."):
-        table.find(kept)
-
-
-def test_records_that_could_not_be_kept_are_kept_later(
-    tenure, table, records, two, logged, monkeypatch
-):
-    kept, _, _ = two
-    table.take_up()
-    job = table.find(kept)
-    update = records.update
-
-    def loose(record):
-        raise OSError(errno.EIO, "a cable is loose")
-
-    monkeypatch.setattr(records, "update", loose)
-    job.change_now(cancel=True)
-    for _ in range(2):
-        table.tend()
-        assert not job.is_kept
-    assert [line for line in logged if f"The record of {kept} cannot be written yet" in line]
-    assert not records.read(kept).cancel
-    monkeypatch.setattr(records, "update", update)
-    table.tend()
-    assert job.is_kept
-    assert records.read(kept).cancel
-
-
-def test_one_thread_has_a_job_that_has_ended(tenure, table, two, monkeypatch):
-    kept, _, _ = two
-    monkeypatch.setattr(module, "END_SECONDS", 0.0)
-    table.take_up()
-    job = table.find(kept)
-
-    def alone(otherwise="cancel it first"):
-        return table.alone(job, "deleted", otherwise)
-
-    with pytest.raises(ParameterError, match=f"job {kept} is queued: cancel it first"), alone():
-        pass
-    job.change_now(result=Result(job=kept, run=1, token=0, state="finished"))
-    job.running = True
-    with pytest.raises(ParameterError, match=f"job {kept} is finished: cancel it first"), alone():
-        pass
-    job.running = False
-    busy = pytest.raises(ParameterError, match=f"job {kept} is just being deleted")
-    with alone(), busy, alone():
-        pass
-    with pytest.raises(ValueError, match="somewhere inside"), alone():
-        raise ValueError("somewhere inside")
-    with alone():
-        pass
-    table.remove(kept)
-    with pytest.raises(JobNotFoundError, match=f"there is no job {kept} any more"), alone():
-        pass

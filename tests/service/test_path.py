@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import zarr
-from distributed import LocalCluster
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
@@ -20,25 +17,6 @@ from largek_dask.service.spec import JobSpec
 from tests.helpers.paths import PathToy
 
 K = 4
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    store = str(tmp_path_factory.mktemp("store"))
-    with (
-        dask.config.set({"largek.store": store}),
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp",
-            dashboard_address=":0",
-            scheduler_kwargs={"preload": "largek_dask.service.preload"},
-        ) as cluster,
-        lk.connect(cluster.scheduler_address) as service,
-    ):
-        service.client.wait_for_workers(2, timeout=60)
-        yield service
 
 
 @pytest.fixture(autouse=True)
@@ -79,39 +57,28 @@ def test_a_job_that_is_cut_gives_those_so_far_and_goes_on(service, rows_url, tmp
     assert model.digest() == whole.model_.digest()
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
+def test_an_effort_is_a_parameter_of_the_algorithm(service, monkeypatch):
+    sent = []
+    monkeypatch.setattr(service, "ask", lambda _, **more: sent.append(more) or "lk-0123456789")
+    for asked, expected in (
         ({"algorithm": "path-toy", "effort": "best"}, PathToy("best")),
-        ({"algorithm": "path-toy", "effort": "balanced"}, PathToy()),
         ({"algorithm": "path-toy"}, PathToy()),
-        ({"algorithm": PathToy("fast")}, PathToy("fast")),
         ({"algorithm": PathToy("fast"), "effort": "balanced"}, PathToy("fast")),
         ({"algorithm": "lloyd", "effort": "balanced"}, lk.Lloyd()),
         ({"effort": "fast"}, Auto("fast")),
         ({"effort": "balanced", "mixture": "iso"}, Auto()),
-    ],
-)
-def test_an_effort_is_a_parameter_of_the_algorithm(
-    service: Any, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], expected: Any
-) -> None:
-    sent: list[Any] = []
-    monkeypatch.setattr(service, "ask", lambda _, **more: sent.append(more) or "lk-0123456789")
-    service.submit("/x.zarr", output="/run", n_clusters=3, **asked)
-    assert JobSpec.parse(json.loads(sent[0]["document"])).algorithm.make() == expected
+    ):
+        service.submit("/x.zarr", output="/run", n_clusters=3, **asked)
+        assert JobSpec.parse(json.loads(sent[-1]["document"])).algorithm.make() == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"algorithm": "lloyd"}, "Lloyd has none: leave it out, or take one of these"),
-        ({"algorithm": lk.Lloyd()}, "Lloyd has none"),
+def test_an_effort_that_nobody_hears_is_refused(service):
+    for asked, message in (
+        ({"algorithm": lk.Lloyd()}, "Lloyd has none: leave it out, or take one of these"),
         ({"algorithm": PathToy("fast")}, r"says its own: give it there, PathToy\(effort='best'\)"),
         ({"algorithm": "none"}, "name: .*is not one of auto, "),
         ({"mixture": "iso"}, "VCGMM has none"),
         ({"algorithm": "path-toy", "effort": "most"}, "effort must be one of 'fast'"),
-    ],
-)
-def test_an_effort_that_nobody_hears_is_refused(service, asked, message):
-    with pytest.raises(ParameterError, match=message):
-        service.submit("/x.zarr", output="/run", n_clusters=3, **{"effort": "best", **asked})
+    ):
+        with pytest.raises(ParameterError, match=message):
+            service.submit("/x.zarr", output="/run", n_clusters=3, **{"effort": "best", **asked})

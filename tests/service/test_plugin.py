@@ -156,9 +156,13 @@ def test_close__waits_for_no_answer_that_is_under_way(tmp_path, quick_leases):
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [({"target_duration": "2s"}, 2.0), ({}, 7.0), ({"target_duration": 0}, 7)]
+    ("given", "seconds", "usual", "worth", "target"),
+    [
+        ({"target_duration": "2s"}, 2.0, 1, 3, 3),
+        ({}, 7.0, 5, 3, 5),
+        ({"target_duration": "0s"}, 0.001, 1, 9, 9),
+    ],
 )
-@pytest.mark.parametrize(("usual", "worth", "target"), [(1, 3, 3), (5, 3, 5)])
 def test_target__is_what_dask_or_the_jobs_have_use_for(
     given, seconds, usual, worth, target, tmp_path, quick_leases, monkeypatch
 ):
@@ -187,19 +191,6 @@ def test_target__is_what_dask_or_the_jobs_have_use_for(
     assert handlers[TARGET] is of_dask, "Dask has its own back"
     told = asyncio.run(handlers[HANDLER]("jobs", "{}"))
     assert told == {"away": "the scheduler at tcp://127.0.0.1:1 is going away, will be back"}
-
-
-def test_target__of_no_time_at_all_is_a_millisecond(tmp_path, quick_leases, monkeypatch):
-    asked = []
-
-    async def ask():
-        handlers = {TARGET: lambda target_duration=None: 1}
-        async with running(tmp_path, handlers) as plugin:
-            monkeypatch.setattr(plugin._jobs, "workers_worth", lambda s: asked.append(s) or 9)
-            return handlers[TARGET](target_duration="0s")
-
-    assert asyncio.run(ask()) == 9
-    assert asked == [0.001]
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -51,10 +51,8 @@ async def scheduler(store, *, started=True, **options):
 @pytest.mark.parametrize(
     ("options", "path"),
     [
-        ({"dashboard": True}, "/largek/ready"),
         ({"dashboard": False}, "/largek/ready"),
         ({"dashboard": True, "http_prefix": "/px"}, "/px/largek/ready"),
-        ({"dashboard": False, "http_prefix": "px/y/"}, "/px/y/largek/ready"),
     ],
     ids=str,
 )

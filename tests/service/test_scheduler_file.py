@@ -9,12 +9,11 @@ import os
 import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import dask
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import largek_dask as lk
 from largek_dask.cli import jobs as jobs_module
@@ -24,14 +23,12 @@ from largek_dask.errors import (
     ClusterError,
     DataError,
     OtherSchedulerError,
-    OutputError,
     ParameterError,
     SchedulerAwayError,
 )
 from largek_dask.service import client as client_module
 from largek_dask.service import scheduler_file
 from largek_dask.service.lease import STORE, Contender
-from largek_dask.service.plugin import dashboard_of
 from largek_dask.service.scheduler_file import (
     MOST_BYTES,
     NAME,
@@ -42,6 +39,7 @@ from largek_dask.service.scheduler_file import (
 )
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
+from tests.service.conftest import preloaded
 
 NOBODY = "tcp://127.0.0.1:9"
 NOON = datetime(2026, 3, 1, 12, 3).astimezone()
@@ -58,27 +56,13 @@ def written(folder, **changes):
 # --- a scheduler writes it ------------------------------------------------------------------------
 
 
-def start(stack, store, **settings):
-    """A scheduler with jobs, in this process, and one worker; at any port."""
-    quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
-    stack.enter_context(dask.config.set({"largek.store": str(store), **quick, **settings}))
-    return stack.enter_context(
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp://",
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,
-            scheduler_kwargs={"preload": "largek_dask.service.preload"},
-        )
-    )
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ExitStack() as stack:
-        cluster = start(stack, tmp_path_factory.mktemp("store"))
+    quick = {"largek.service.beat-seconds": 0.05, "largek.service.patience-seconds": 1.0}
+    options = {"protocol": "tcp://", "silence_logs": logging.CRITICAL}
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(quick), ExitStack() as stack:
+        patch.setenv("SLURM_JOB_ID", "4711")
+        cluster = stack.enter_context(preloaded(tmp_path_factory.mktemp("store"), **options))
         cluster.file = os.path.join(dask.config.get("largek.store"), NAME)
         eventually(lambda: os.path.exists(cluster.file), "the file")
         yield cluster
@@ -96,32 +80,12 @@ def test_the_file_says_where_the_scheduler_is(cluster):
         "dashboard": cluster.dashboard_link,
         "token": 1,
         "version": lk.__version__,
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "slurm_job": "4711",
     }
     assert os.stat(cluster.file).st_mode & 0o077 == 0, "it is for nobody else"
     # As Dask reads it, here and in `dask worker --scheduler-file`.
     with Client(scheduler_file=cluster.file, set_as_default=False) as client:
         assert client.scheduler.address == cluster.scheduler_address
-
-
-def test_the_job_of_slurm_is_in_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    with ExitStack() as stack:
-        start(stack, tmp_path / "store")
-        path = tmp_path / "store" / NAME
-        eventually(path.exists, "the file")
-        assert json.loads(path.read_text())["slurm_job"] == "4711"
-    assert path.exists(), "nobody removes it"
-
-
-def test_the_address_of_pages_is_one_for_others(monkeypatch):
-    def of(address):
-        server = SimpleNamespace(address=address, port=8787)
-        return dashboard_of(SimpleNamespace(http_server=server, address="tcp://10.0.0.5:8786"))
-
-    assert of("127.0.0.1") == "http://127.0.0.1:8787/status"
-    assert of("0.0.0.0") == of("::") == "http://10.0.0.5:8787/status"
-    assert dashboard_of(SimpleNamespace(address="tcp://10.0.0.5:8786")) is None
 
 
 class Holder:
@@ -158,77 +122,52 @@ def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
     assert not path.exists()
 
 
-def test_sign__trouble_is_told_once(tmp_path, logged, monkeypatch):
-    holder = Holder(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(Records, "post", lambda *_: (_ for _ in ()).throw(OutputError("no space")))
-        for _ in range(3):
-            holder.sign.tend()
-    told = [line for line in logged if NAME in line]
-    assert told == [f"{tmp_path}/{NAME} cannot be written yet: OutputError: no space"]
-    holder.sign.tend()
-    assert (tmp_path / NAME).exists()
-
-
 # --- what it may hold -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is empty: give the scheduler.json in the store"),
-        (b" \n", "is empty"),
-        (b"{", "is not JSON"),
-        (b"\xff\xfe", "is not JSON"),
-        (b"[" * 50_000, "is not JSON"),
-        (b"[1]", "does not say where a scheduler is"),
-        (b'{"address": "tcp://127.0.0.1:9"}', "does not say where a scheduler is"),
-        (
-            b'{"type": "Scheduler", "format": 2}',
-            "of format 2, and largek_dask .* reads format 1: install",
-        ),
-        (
-            b'{"type": "Scheduler", "address": "tcp://a:1", "workers": {}}',
-            "is Dask's own file of a scheduler",
-        ),
-        (
-            b'{"type": "Scheduler", "format": 1, "address": "tcp://a:1"}',
-            r"damaged \(started, token",
-        ),
-    ],
+OTHERS = (
+    (b" \n", "is empty"),
+    (b"{", "is not JSON"),
+    (b"\xff\xfe", "is not JSON"),
+    (b"[" * 50_000, "is not JSON"),
+    (b"[1]", "does not say where a scheduler is"),
+    (b'{"address": "tcp://127.0.0.1:9"}', "does not say where a scheduler is"),
+    (b'{"type": "Scheduler", "format": 2}', "format 2, and .* reads format 1: install"),
+    (b'{"type": "Scheduler", "address": "tcp://a:1", "workers": {}}', "is Dask's own file"),
+    (b'{"type": "Scheduler", "format": 1, "address": "tcp://a:1"}', r"damaged \(started, token"),
 )
-def test_find__content_of_something_else(tmp_path, content, said):
-    path = tmp_path / NAME
-    path.write_bytes(content)
-    with pytest.raises(ParameterError, match=said) as raised:
-        lk.connect(path)
-    assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"address": "rm -rf /"},
-        {"address": "tcp://a b"},
-        {"address": "tcp://" + "a" * 300},
-        {"address": 5},
-        {"started": "yesterday"},
-        {"started": "2026-03-01T12:03:00"},
-        {"token": 0},
-        {"token": "1"},
-        {"slurm_job": ""},
-        {"version": None},
-    ],
-    ids=str,
-)
-def test_find__fields_that_nobody_has_written(tmp_path, changes):
+def test_find__content_of_something_else(tmp_path):
     path = tmp_path / NAME
-    document = json.loads((tmp_path / NAME).read_text()) if written(tmp_path) else {}
+    for content, said in OTHERS:
+        path.write_bytes(content)
+        with pytest.raises(ParameterError, match=said) as raised:
+            lk.connect(path)
+        assert str(path) in str(raised.value)
+
+
+def test_find__fields_that_nobody_has_written(tmp_path):
+    path = tmp_path / NAME
+    written(tmp_path)
+    document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "more": "of a later version"}))
     assert Finder(path).find() == NOBODY
-    path.write_text(json.dumps({**document, **changes}))
-    with pytest.raises(ParameterError, match=rf"damaged \({next(iter(changes))}\)"):
-        Finder(path).find()
+    for name, value in (
+        ("address", "rm -rf /"),
+        ("address", "tcp://a b"),
+        ("address", "tcp://" + "a" * 300),
+        ("address", 5),
+        ("started", "yesterday"),
+        ("started", "2026-03-01T12:03:00"),
+        ("token", 0),
+        ("token", "1"),
+        ("slurm_job", ""),
+        ("version", None),
+    ):
+        path.write_text(json.dumps({**document, name: value}))
+        with pytest.raises(ParameterError, match=rf"damaged \({name}\)"):
+            Finder(path).find()
 
 
 def test_find__of_a_file_of_100_MB_little_is_read(tmp_path, monkeypatch):
@@ -297,12 +236,6 @@ def test_is_file__and_what_is_an_address(tmp_path, monkeypatch):
     ]
     assert [is_file(place) for place in (*files, *addresses)] == [True] * 8 + [False] * 6
     assert Finder("here").place == str(tmp_path / "here")
-
-
-def test_find__any_url_with_its_options(tmp_path):
-    content = SchedulerFile(address=NOBODY, started=NOON, token=1).dumped()
-    Folder("memory://somewhere").publish(NAME, content)
-    assert Finder(f"memory://somewhere/{NAME}", {"use_listings_cache": False}).find() == NOBODY
 
 
 # --- nobody is there ------------------------------------------------------------------------------
@@ -437,8 +370,7 @@ def test_commands_take_the_file(cluster, rows_url, tmp_path):
     out, file = str(tmp_path / "run"), cluster.file
     done = run("submit", rows_url, "-k", 3, "--out", out, "--scheduler", file, "--wait", "--json")
     job_id = json.loads(done.stdout)["id"]
-    for command in (["jobs"], ["watch", job_id], ["logs", job_id], ["cancel", job_id],
-                    ["result", job_id], ["doctor"],
+    for command in (["result", job_id], ["doctor"],
                     ["fit", rows_url, "-k", 3, "--out", tmp_path / "fit"]):  # fmt: skip
         told = run(*command, "--scheduler", file, "--json").stdout
         assert told, command
@@ -455,7 +387,7 @@ def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_pat
 
     monkeypatch.setattr(type(service), "_answer", lost)
     done = run("watch", "lk-1", "--scheduler", cluster.file, "--away", "0s", code=4)
-    assert "nobody answers there: is it still running?" in done.stderr
+    assert "nobody answers there: is job 4711 of SLURM still running?" in done.stderr
     assert run("watch", "lk-1", "--scheduler", cluster.file, "--away", "long", code=1)
     done = run("watch", "lk-1", "--scheduler", tmp_path / NAME, code=1)
     assert "there is no" in done.stderr
@@ -494,10 +426,9 @@ def test_who_follows_a_job__waits_for_a_scheduler_that_is_away_at_first(
     assert "there is no job" in answered
 
 
-@pytest.mark.parametrize("command", [["jobs"], ["cancel", "lk-0000000000"], ["workers"]])
-def test_who_only_asks__is_told_at_once_where_nobody_answers(command, nobody_at_first):
+def test_who_only_asks__is_told_at_once_where_nobody_answers(nobody_at_first):
     path, tried = nobody_at_first
-    done = run(*command, "--scheduler", path, code=1)
+    done = run("cancel", "lk-0000000000", "--scheduler", path, code=1)
     assert tried == [NOBODY]
     assert f"says {NOBODY} since" in done.stderr
     assert "nobody answers there: is it still running?" in done.stderr

@@ -2,9 +2,7 @@
 
 import gc
 import re
-import time
 import weakref
-from types import SimpleNamespace
 
 import dask
 import pytest
@@ -231,19 +229,3 @@ def test_waiting__holds_nothing_of_the_run_that_is_over(open_jobs, document, mon
         eventually(is_gone, "the end of what it held")
     assert jobs.cancel(job_id) == "waiting"
     assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
-
-
-def test_waiting__is_counted_from_its_beginning(open_jobs, document, monkeypatch):
-    """Not from that of the machine, which may have been up for longer than a job may wait."""
-
-    def away(*args, **options):
-        raise ConnectionError("storage is away")
-
-    monkeypatch.setattr(runner, "fit_into", away)
-    clock = SimpleNamespace(monotonic=lambda: 1e9, time=time.time)
-    monkeypatch.setattr("largek_dask.service.job_state.time", clock)
-    jobs = open_jobs()
-    job_id = jobs.submit(document(), {}, "me")
-    assert wait_until(jobs, job_id, "waiting", *ENDED, seconds=20.0)["reason"] == "storage"
-    jobs.cancel(job_id)
-    assert wait_until(jobs, job_id, *ENDED, seconds=20.0)["state"] == "cancelled"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from types import SimpleNamespace
-
 import dask
 import pytest
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.observe.job_text import facts, queue_words
 from largek_dask.observe.panels import shown
-from largek_dask.service.job_state import JobState, Waiting
-from largek_dask.service.queue import Queue
-from largek_dask.service.spec import JobSpec, Places
-from largek_dask.service.store import Record
-from tests.service.conftest import begun, wait_until
+from largek_dask.service.job_state import Waiting
+from largek_dask.service.spec import JobSpec
+from tests.service.conftest import begun, queue_of, wait_until
 
 
 @pytest.fixture
@@ -29,16 +24,10 @@ def standing(document):
     )  # fmt: skip
 
     def find(*changes, most=2):
-        jobs = []
-        for n, change in enumerate(changes):
-            of = secret if change is needing else spec
-            record = Record(f"lk-{n}", of, "me", float(n))
-            job = JobState(record, Places.of(of), {}, lambda event: None, True)
+        specs = [secret if change is needing else spec for change in changes]
+        queue, jobs = queue_of(specs)
+        for job, change in zip(jobs, changes, strict=True):
             change(job)
-            jobs.append(job)
-        changed = threading.Condition()
-        table = SimpleNamespace(jobs=lambda: tuple(jobs), changed=changed)
-        queue = Queue(table, None, "me", lambda: None)
         with dask.config.set({"largek.service.concurrent-jobs": most}):
             return queue.positions()
 
@@ -61,40 +50,32 @@ def elsewhere(job):
     job.note = "another scheduler has it"
 
 
-@pytest.mark.parametrize("reason", ["storage", "workers", "version"])
-def test_waiting__for_what_it_says(standing, reason):
+def test_waiting__for_what_it_says(standing):
     def waits(job):
-        job.waiting = Waiting(reason, f"no {reason} at all")
+        job.waiting = Waiting("storage", "no storage at all")
 
-    found = standing(plain, waits)
+    found = standing(plain, waits, needing)
     assert found["lk-1"] == {
-        "position": None, "of": 1, "waits_for": reason, "why": f"no {reason} at all",
+        "position": None, "of": 1, "waits_for": "storage", "why": "no storage at all",
     }  # fmt: skip
     assert found["lk-0"]["position"] == 1
+    assert (found["lk-2"]["position"], found["lk-2"]["waits_for"]) == (None, "credentials")
+    assert "storage options key" in found["lk-2"]["why"]
 
 
-def test_waiting__for_credentials(standing):
-    found = standing(needing)["lk-0"]
-    assert (found["position"], found["waits_for"]) == (None, "credentials")
-    assert found["why"] == "it needs values of the storage options key: supply() them"
-
-
-@pytest.mark.parametrize(
-    ("jobs", "options", "waits_for", "why"),
-    [
-        ((plain,), {}, "place", "it begins in a moment"),
-        ((running, plain), {"most": 1}, "place", "1 job runs, as many as may (largek.service."),
-        ((running, running, plain), {}, "place", "2 jobs run, as many as may"),
-        ((plain,), {"most": 0}, "place", "no job runs, as many as may"),
-        ((running, elsewhere), {"most": 1}, "place", "another scheduler has it"),
-    ],
-)
-def test_queued(standing, jobs, options, waits_for, why):
-    found = standing(*jobs, **options)
-    last = found[f"lk-{len(jobs) - 1}"]
-    assert (last["position"], last["of"], last["waits_for"]) == (1, 1, waits_for)
-    assert last["why"].startswith(why)
-    assert set(found) == {f"lk-{n}" for n, job in enumerate(jobs) if job is not running}
+def test_queued(standing):
+    for jobs, most, why in (
+        ((plain,), 2, "it begins in a moment"),
+        ((running, plain), 1, "1 job runs, as many as may (largek.service."),
+        ((running, running, plain), 2, "2 jobs run, as many as may"),
+        ((plain,), 0, "no job runs, as many as may"),
+        ((running, elsewhere), 1, "another scheduler has it"),
+    ):
+        found = standing(*jobs, most=most)
+        last = found[f"lk-{len(jobs) - 1}"]
+        assert (last["position"], last["of"], last["waits_for"]) == (1, 1, "place")
+        assert last["why"].startswith(why)
+        assert set(found) == {f"lk-{n}" for n, job in enumerate(jobs) if job is not running}
 
 
 def test_status__of_each_and_of_all(open_jobs, document, slow_steps):
