@@ -48,7 +48,7 @@ def _listing(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     from rich.console import Group as Lines
     from rich.text import Text
 
-    from largek_dask.driver.words import count_of, human_bytes, human_seconds, printable
+    from largek_dask.driver.formatting import count_of, human_bytes, human_seconds, printable
     from largek_dask.observe.job_text import NONE
     from largek_dask.observe.tables import Column, Fitting
 

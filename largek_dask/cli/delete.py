@@ -53,7 +53,7 @@ def delete(
     Prints each job that it deletes. The exit code is 1 if one could not be deleted, such as one
     that runs; one that is gone already is no error.
     """
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
 
     if bool(job_ids) == (older_than is not None):
         raise click.UsageError("give ID..., or --older-than TIME")

@@ -187,7 +187,7 @@ def _memory() -> Iterator[Finding]:
     import psutil
     from distributed.system import MEMORY_LIMIT
 
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
 
     available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
     text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
@@ -213,7 +213,7 @@ def _memory() -> Iterator[Finding]:
 
 def check_cluster(client: Client) -> Iterator[Finding]:
     """Check workers, their memory and scratch, and the versions of packages."""
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
 
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
@@ -291,7 +291,7 @@ def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
 def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Check a data set by its metadata and its first chunk."""
     from largek_dask.data.sources import open_rows
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
     from largek_dask.errors import LargekError, warnings_heard_by
     from largek_dask.kernels.exact.statistics import compute_dtype
 
@@ -331,7 +331,7 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     from largek_dask import config
     from largek_dask.data.stores import open_node
     from largek_dask.data.zarr_rows import ZarrRows
-    from largek_dask.driver.words import count_of, human_bytes
+    from largek_dask.driver.formatting import count_of, human_bytes
 
     if not isinstance(rows, ZarrRows) or rows.location is None:
         yield Finding("data", "ok", f"read in {count_of(rows.n_chunks, 'chunk')}")
@@ -366,7 +366,7 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
 
     import numpy as np
 
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
     from largek_dask.errors import LargekError
     from largek_dask.kernels.rows import finite_rows
     from largek_dask.passes.chunks import name_bad_columns
@@ -394,7 +394,7 @@ def _reading_memory(rows: Rows) -> Iterator[Finding]:
     import numpy as np
     from distributed.system import MEMORY_LIMIT
 
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
 
     largest = int(np.diff(rows.chunk_table).max()) * rows.n_features * rows.dtype.itemsize
     need = 4 * largest

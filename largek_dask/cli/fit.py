@@ -18,7 +18,7 @@ from largek_dask.cli.common import (
     output,
 )
 from largek_dask.cli.options import choose_algorithm, fit_options, option_clusters
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.algorithms.objective import Objective

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import Command, emit, key_values, option_source, option_storage
-from largek_dask.driver.words import count_of, human_bytes, human_seconds
+from largek_dask.driver.formatting import count_of, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.missing_chunks import Missing

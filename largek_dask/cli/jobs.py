@@ -607,7 +607,7 @@ def _tell_end(
 def _summary(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.algorithms.objective import value_in
     from largek_dask.cli.fit import what_of
-    from largek_dask.driver.words import human_seconds
+    from largek_dask.driver.formatting import human_seconds
     from largek_dask.observe.job_text import figure, figures_in, precise
     from largek_dask.service.store import LABELS, MODEL
 

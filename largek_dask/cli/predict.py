@@ -18,7 +18,7 @@ from largek_dask.cli.common import (
     option_storage,
     output,
 )
-from largek_dask.driver.words import human_seconds
+from largek_dask.driver.formatting import human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.missing_chunks import Missing

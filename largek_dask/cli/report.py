@@ -179,7 +179,7 @@ def _table(told: Mapping[str, Any]) -> Any:
 
 
 def _shown(told: Mapping[str, Any]) -> dict[str, str]:
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
 
     looked = told["n_rows_looked_at"]
     shown = {

@@ -37,8 +37,8 @@ from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
+from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.statistics import Statistics
-from largek_dask.points import at
 from largek_dask.version import check_format
 
 __all__ = [

@@ -55,9 +55,9 @@ from typing import Any, Literal, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.storage_errors import trouble
+from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.driver.history import sample_of
 from largek_dask.driver.stopping import StepRecord, StopRules
-from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [

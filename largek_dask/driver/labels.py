@@ -22,8 +22,8 @@ from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
 from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
+from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.numbers import LIMB, ORIGIN, ExactSums
-from largek_dask.points import at
 from largek_dask.version import check_format
 
 __all__ = [

@@ -18,15 +18,15 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import FORMAT, TREND, Events, estimate_end
+from largek_dask.driver.formatting import short_number
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
-from largek_dask.driver.words import short_number
 from largek_dask.driver.worker_columns import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
 from largek_dask.passes.base import BasePasses
-from largek_dask.points import at
 from largek_dask.version import __version__
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.driver.words import short_number
+from largek_dask.driver.formatting import short_number
 
 __all__ = ["Sizes", "sizes_of"]
 

@@ -7,8 +7,8 @@ import os
 import shutil
 from typing import Any
 
+from largek_dask.driver.formatting import human_bytes
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.words import human_bytes
 from largek_dask.errors import OutputError
 
 __all__ = ["check_space", "room_of"]

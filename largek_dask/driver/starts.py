@@ -16,14 +16,14 @@ from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
+from largek_dask.driver.fallback_model import rows_at_hand
 from largek_dask.driver.final import label_rows, of_search, seconds_of_last_pass
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.driver.unsearched import rows_at_hand
-from largek_dask.driver.words import human_seconds
 from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import printable
 from largek_dask.errors import ClusterError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.observe.snapshot import row, snapshot
 

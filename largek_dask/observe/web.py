@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from tornado import web
 
-from largek_dask.driver.words import printable
+from largek_dask.driver.formatting import printable
 from largek_dask.errors import JobNotFoundError
 from largek_dask.observe import pages
 from largek_dask.observe.desk import MOST_SEARCH, PAGE_JOBS, Answer, Desk, Key, Source

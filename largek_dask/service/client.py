@@ -28,9 +28,9 @@ from largek_dask.algorithms.names import (
     algorithm_of,
     check_effort,
 )
+from largek_dask.driver.formatting import human_seconds, printable
 from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
-from largek_dask.driver.words import human_seconds, printable
 from largek_dask.errors import (
     ClusterError,
     ClusterWarning,

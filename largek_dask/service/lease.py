@@ -41,7 +41,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.points import at
+from largek_dask.fault_injection import at
 from largek_dask.version import check_format
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask import config
+from largek_dask.driver.formatting import count_of, human_bytes
 from largek_dask.driver.plan import FitMemory, ProcessMemory
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_bytes
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.job_table import JobTable

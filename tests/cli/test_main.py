@@ -18,7 +18,7 @@ from largek_dask.cli.common import (
     key_values,
     parse_settings,
 )
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_seconds
 from largek_dask.errors import DataError
 from largek_dask.version import __version__
 
