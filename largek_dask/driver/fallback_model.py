@@ -1,4 +1,4 @@
-"""A few rows for a model whose fit had no time to look for one."""
+"""Sample a few rows for a model if the time limit passes before a search has one."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from largek_dask.passes.base import BasePasses
 __all__ = ["rows_at_hand"]
 
 LEAST_ROWS = 2_048
-ROWS_A_CLUSTER = 4
+ROWS_PER_CLUSTER = 4
 CHUNKS = 4
-"""Chunks that are read where rows do not lie in memory, evenly spaced; more if they are small."""
+"""Number of stored chunks that are read, evenly spaced; more if they have too few rows."""
 
 
 def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
-    """Some rows that weigh something, drawn evenly from all, or from a few chunks of a store.
+    """Draw at least ``k`` rows of positive weight, if there are as many.
 
-    Parameters
-    ----------
-    passes : BasePasses
-    k : int
-        At least as many rows are wanted.
-    draws : Generator
+    They come evenly from all rows in memory, or from a few chunks of a store.
     """
-    wanted = min(passes.n_rows, max(LEAST_ROWS, ROWS_A_CLUSTER * k))
+    wanted = min(passes.n_rows, max(LEAST_ROWS, ROWS_PER_CLUSTER * k))
     table, n_chunks = passes.chunk_table, passes.n_chunks
     n_read = n_chunks if passes.rows.in_memory() is not None else min(n_chunks, CHUNKS)
     while True:
@@ -34,15 +29,9 @@ def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> Take
         if len(there) >= wanted:
             there = np.sort(draws.choice(there, wanted, replace=False))
         taken = passes.take(there)
-        counts = _that_count(taken)
-        if len(counts.x) >= k or n_read == n_chunks:
-            return counts
+        if taken.weight is not None:
+            some = np.flatnonzero(taken.weight > 0)
+            taken = TakenRows(taken.x[some], taken.weight[some], taken.rows[some])
+        if len(taken.x) >= k or n_read == n_chunks:
+            return taken
         wanted, n_read = 2 * wanted, min(n_chunks, 2 * n_read)
-
-
-def _that_count(rows: TakenRows) -> TakenRows:
-    """Those of the rows that weigh something."""
-    if rows.weight is None:
-        return rows
-    some = np.flatnonzero(rows.weight > 0)
-    return TakenRows(rows.x[some], rows.weight[some], rows.rows[some])

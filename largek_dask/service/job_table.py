@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask import config
 from largek_dask.driver.events import Event
-from largek_dask.driver.space import room_of
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -368,7 +367,7 @@ class Tender(threading.Thread):
                     self._table.tend()
                     for call in self._also:
                         call()
-                    if (room := room_of(self._tenure.records.folder)) is not None:
+                    if (room := self._tenure.records.folder.disk_usage()) is not None:
                         self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.
                     if (begun := time.monotonic()) >= next_look:

@@ -18,7 +18,6 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
-from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     LargekError,
@@ -643,7 +642,7 @@ class Submissions:
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
-        check_space(folder, needed, "model, labels and checkpoints")
+        folder.check_space(needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
         return takes
