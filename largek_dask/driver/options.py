@@ -7,6 +7,8 @@ threads, checkpoint, labels, events, callbacks) are parameters of ``driver.fit.f
 Nothing heavy is imported at the top: ``largek --help`` reads this module.
 """
 
+# ruff: noqa: RUF009
+# `_option` returns a field.
 from __future__ import annotations
 
 from collections.abc import Sequence
