@@ -57,15 +57,7 @@ from largek_dask.passes.worker_selection import current_selection
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "FitResult",
-    "checked",
-    "chosen",
-    "fit",
-    "kind_of_problem",
-    "open_passes",
-    "problem_of",
-]
+__all__ = ["FitResult", "checked", "chosen", "fit", "kind_of_problem", "open_passes", "problem_of"]
 
 ANSWER_SECONDS = 10.0
 """Seconds beyond a time limit for which present workers may take to answer."""

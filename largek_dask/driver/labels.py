@@ -31,6 +31,7 @@ __all__ = [
     "LabelWriter",
     "are_whole",
     "group_chunks",
+    "refuse_taken",
     "sums_from_json",
     "sums_to_json",
 ]
@@ -93,6 +94,14 @@ def are_whole(place: Folder) -> bool:
         return False
     notes = array.attrs.get(ATTRIBUTE)
     return isinstance(notes, Mapping) and notes.get("complete") is True
+
+
+def refuse_taken(place: Folder) -> None:
+    """Raise OutputError if the output exists."""
+    if place.exists():
+        raise OutputError(
+            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +181,7 @@ class LabelStore:
     def _check_free(self) -> None:
         if self._unfinished() is not None:
             return
-        if self._parent.exists(self._name):
-            raise OutputError(
-                f"{self.url} exists already; nothing was changed. Remove it or choose another "
-                "output."
-            )
+        refuse_taken(self._parent.sub(self._name))
         what = f"{self._values.name.replace('_', ' ')} of {self.n_rows:,} rows"
         self._parent.check_space(self._row_bytes * self.n_rows, what)
 

@@ -13,6 +13,7 @@ from largek_dask import config
 from largek_dask.algorithms.base import Algorithm, Footprint
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
+from largek_dask.driver.formatting import human_bytes
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
@@ -139,8 +140,8 @@ def check_memory(
             why = " (weights, or rows, differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
-                f"{_gigabytes(needed)} with {threads} threads{why}, and {where} has "
-                f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
+                f"{human_bytes(needed)} with {threads} threads{why}, and {where} has "
+                f"{human_bytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )
 
@@ -266,8 +267,8 @@ def check_output_fits(
     available = _available()
     if needed > available:
         raise NotEnoughMemoryError(
-            f"An array of shape {shape} needs {_gigabytes(needed)}, and this machine has "
-            f"{_gigabytes(available)}. {advice}"
+            f"An array of shape {shape} needs {human_bytes(needed)}, and this machine has "
+            f"{human_bytes(available)}. {advice}"
         )
 
 
@@ -287,7 +288,3 @@ def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, 
         for address, worker in workers_known_to(client).items()
         if worker["memory_limit"]
     ]
-
-
-def _gigabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

@@ -413,6 +413,10 @@ class Clock:
         return self._was_over
 
 
+COUNTS = ("copied", "retries", "rebuilt", "evictions")
+"""Counts of passes that events have."""
+
+
 class _Meter:
     """Measure what the passes spent since the last call."""
 
@@ -427,16 +431,10 @@ class _Meter:
             "passes": spent.seconds,
             "total": time.monotonic(),
             "compile": self._watch.seconds(self._passes),
-            "compute": spent.compute,
-            "read": spent.read,
-            "wait": spent.wait,
-            "reduce": spent.reduce,
+            **{name: getattr(spent, name) for name in ("compute", "read", "wait", "reduce")},
             "driver": self._passes.beside,
             "bytes": spent.bytes_read + spent.bytes_moved,
-            "copied": spent.copied,
-            "retries": spent.retries,
-            "rebuilt": spent.rebuilt,
-            "evictions": spent.evictions,
+            **{name: getattr(spent, name) for name in COUNTS},
         }
 
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
@@ -451,7 +449,6 @@ class _Meter:
         between = spent["total"] - spent.pop("passes")
         if self._passes.n_workers:
             spent["driver"] = max(spent["driver"], between)
-        counted = ("bytes", "copied", "retries", "rebuilt", "evictions")
-        counts = {key: int(spent.pop(key)) for key in counted}
+        counts = {key: int(spent.pop(key)) for key in ("bytes", *COUNTS)}
         total = self._passes.total
         return spent, counts | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}

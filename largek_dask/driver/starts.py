@@ -111,13 +111,11 @@ class Starts:
             try:
                 outcome = self._one(stream, seconds, n_init)
             except (KeyboardInterrupt, NoModelError) as stopped:
-                if best is None:
-                    best = self._fallback(stopped, stream, begun)
-                    if best is None:
-                        raise
-                    break
-                reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
-                best = replace(best, reason=reason)
+                if best is not None:
+                    reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
+                    best = replace(best, reason=reason)
+                elif (best := self._fallback(stopped, stream, begun)) is None:
+                    raise
                 break
             # A resumed start began earlier.
             begun = min(begun, outcome.run.begun)
@@ -129,7 +127,11 @@ class Starts:
                 break
         assert best is not None
         if n_init > 1:
-            self._report_best(best, n_init, time.monotonic() - begun)
+            self.events.emit(
+                "best", start=best.stream, starts=n_init, reason=best.reason,
+                n_iter=best.run.n_iter, value=best.value, elapsed=time.monotonic() - begun,
+                **objective.told(),
+            )  # fmt: skip
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
@@ -139,18 +141,6 @@ class Starts:
         if self.events and (sizes := sizes_of(arrays.counts)):
             self.events.emit("sizes", **sizes)
         return replace(best, seconds=time.monotonic() - begun)
-
-    def _report_best(self, best: StartResult, n_init: int, seconds: float) -> None:
-        self.events.emit(
-            "best",
-            start=best.stream,
-            starts=n_init,
-            reason=best.reason,
-            n_iter=best.run.n_iter,
-            value=best.value,
-            elapsed=seconds,
-            **self.algorithm.objective.told(),
-        )
 
     def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
         """Return a fallback model if the time limit passed before there was a model, else None."""
@@ -189,12 +179,11 @@ class Starts:
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
         """Run one start, or resume it."""
-        alone, folder = n_init == 1, self.folder
+        alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
         if folder is not None:
-            objective = self.algorithm.objective
             checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
         result = run(
@@ -222,12 +211,10 @@ class Starts:
         if alone:
             final = self._count(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
-        objective = self.algorithm.objective
-        known = None
         if folder is not None:
             known = self.passes.retry(partial(counted_value, folder, result.n_iter, objective))
-        if known is not None:
-            return StartResult(stream, result, reason, known, None)
+            if known is not None:
+                return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
         final = self._count(result, labels=labels, out=None)
         if folder is not None:

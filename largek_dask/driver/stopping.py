@@ -19,15 +19,7 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = [
-    "ENDS",
-    "End",
-    "StepRecord",
-    "StopReason",
-    "StopRules",
-    "parse_duration",
-    "record_of",
-]
+__all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
 End = Literal["finished", "failed", "cancelled"]
 """Final state of a run."""
@@ -149,11 +141,7 @@ class StopRules:
         return math.inf if self.max_time is None else float(self.max_time)
 
     def reason(
-        self,
-        record: StepRecord | None,
-        n_iter: int,
-        seconds: float,
-        objective: Objective = INERTIA,
+        self, record: StepRecord | None, n_iter: int, seconds: float, objective: Objective = INERTIA
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
         """Return why to stop after a step's record (None before the first); None to continue."""
         if record is not None:

@@ -131,35 +131,31 @@ class Folder:
         """Return the folder of a URL; a folder unchanged, with its own options."""
         return place if isinstance(place, Folder) else cls(place, storage_options)
 
+    def _with(self, **changes: Any) -> Folder:
+        other = object.__new__(Folder)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
     def sub(self, name: str) -> Folder:
         """Return a folder inside this one."""
-        inner = object.__new__(Folder)
-        inner.__dict__.update(self.__dict__, url=f"{self.url}/{name}", root=self.path(name))
-        return inner
+        return self._with(url=f"{self.url}/{name}", root=self.path(name))
 
     def parent(self) -> tuple[Folder, str]:
         """Return the parent of this folder, and its name there."""
         url, _, name = self.url.rpartition("/")
-        outer = object.__new__(Folder)
-        outer.__dict__.update(
-            self.__dict__, url=url or "/", root=self.root.rpartition("/")[0] or "/"
-        )
-        return outer, name
+        root = self.root.rpartition("/")[0]
+        return self._with(url=url or "/", root=root or "/"), name
 
     def guarded(self, may_write: Callable[[], None]) -> Folder:
         """Return this folder with a check, which raises to forbid a write.
 
         It is called before every write and removal, also in folders inside this one.
         """
-        same = object.__new__(Folder)
-        same.__dict__.update(self.__dict__, _may_write=may_write)
-        return same
+        return self._with(_may_write=may_write)
 
     def private(self) -> Folder:
-        """Return this folder with access for its user only to what is created on a local disk."""
-        same = object.__new__(Folder)
-        same.__dict__.update(self.__dict__, _is_private=True)
-        return same
+        """Return this folder; what is created on a local disk is accessible to its user only."""
+        return self._with(_is_private=True)
 
     def path(self, name: str) -> str:
         """Return the path of ``name`` on the file system; of the folder itself without a name."""
@@ -340,7 +336,9 @@ class Folder:
         if not self.is_local:
             self.fs.pipe_file(target, data)
             return
-        with self._unfinished(target, partial(_pour, data), is_durable=is_durable) as unfinished:
+        with self._unfinished(
+            target, lambda file: file.write(data), is_durable=is_durable
+        ) as unfinished:
             os.replace(unfinished, target)
 
     def publish_file(self, name: str, write: Callable[[BinaryIO], None]) -> None:
@@ -414,7 +412,7 @@ class Folder:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            with self._unfinished(target, partial(_pour, data)) as unfinished:
+            with self._unfinished(target, lambda file: file.write(data)) as unfinished:
                 _become(unfinished, target)
         except OSError as error:
             if not _exists_already(error):
@@ -635,10 +633,6 @@ def _exists_already(error: OSError) -> bool:
     """Return whether the file to be created exists; s3fs recognizes this for AWS only."""
     answer = getattr(error.__cause__, "response", {}).get("Error", {})
     return isinstance(error, FileExistsError) or answer.get("Code") == "PreconditionFailed"
-
-
-def _pour(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
 
 
 def _become(unfinished: str, target: str) -> None:

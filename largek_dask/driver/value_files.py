@@ -21,9 +21,9 @@ from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
 from largek_dask.data.stores import read_stored
-from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
+from largek_dask.errors import MissingDependencyError, ParameterError
 
 __all__ = [
     "PROBABILITIES",
@@ -158,14 +158,6 @@ def stage_of(place: Folder) -> Folder:
     return parent.sub(name + STAGE)
 
 
-def refuse_taken(place: Folder) -> None:
-    """Raise OutputError if the output exists."""
-    if place.exists():
-        raise OutputError(
-            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
-        )
-
-
 class LabelFile(LabelStore):
     """Label store that becomes a file once all values are there.
 
@@ -287,12 +279,22 @@ def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
 def holds_values(place: Folder, kind: str) -> bool:
     """Return whether a file was written here with such values, and so may be replaced."""
     parent, name = place.parent()
-    suffix = suffix_of(place.url, tuple(WRITERS))
+    column = kind.removesuffix("s")
     with parent.fs.open(parent.path(name), "rb") as file:
         try:
-            return _HOLDERS[str(suffix)](file, kind)
-        except (ValueError, EOFError, KeyError):
-            return False
+            match suffix_of(place.url, tuple(WRITERS)):
+                case ".npy":
+                    return _npy_holds(file, kind)
+                case ".csv":
+                    return bool(file.read(64).startswith(f"{column}\n".encode()))
+                case ".parquet":
+                    _need_pyarrow()
+                    import pyarrow.parquet as pq
+
+                    return bool(pq.read_schema(file).names == [column])
+        except (ValueError, EOFError):
+            pass
+    return False
 
 
 def _npy_holds(file: Any, kind: str) -> bool:
@@ -300,27 +302,7 @@ def _npy_holds(file: Any, kind: str) -> bool:
         return False
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     wanted = "<i4" if kind == LABELS.name else "<f8"
-    return dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1)
-
-
-def _csv_holds(file: Any, kind: str) -> bool:
-    head: bytes = file.read(64)
-    return head.startswith(kind.removesuffix("s").encode() + b"\n")
-
-
-def _parquet_holds(file: Any, kind: str) -> bool:
-    _need_pyarrow()
-    import pyarrow.parquet as pq
-
-    names: list[str] = pq.read_schema(file).names
-    return names == [kind.removesuffix("s")]
-
-
-_HOLDERS: Mapping[str, Callable[[Any, str], bool]] = {
-    ".npy": _npy_holds,
-    ".csv": _csv_holds,
-    ".parquet": _parquet_holds,
-}
+    return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))
 
 
 def _need_pyarrow() -> None:

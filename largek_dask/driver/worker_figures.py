@@ -61,10 +61,7 @@ class WorkerColumns:
     """
 
     def __init__(
-        self,
-        by_worker: Mapping[str, PassReport],
-        left: Collection[str],
-        clock: Callable[[], float],
+        self, by_worker: Mapping[str, PassReport], left: Collection[str], clock: Callable[[], float]
     ) -> None:
         self._by_worker = by_worker
         self._left = left
