@@ -223,7 +223,7 @@ class _Loop(Generic[State]):
             n_chunks=self.passes.n_chunks,
             n_workers=self.passes.n_workers,
             n_iter=0 if self.progress is None else self.progress.n_iter,
-            **self.algorithm.objective.told(),
+            **self.algorithm.objective.describe(),
         )
 
     def go(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> StopReason:

@@ -130,7 +130,7 @@ class Starts:
             self.events.emit(
                 "best", start=best.stream, starts=n_init, reason=best.reason,
                 n_iter=best.run.n_iter, value=best.value, elapsed=time.monotonic() - begun,
-                **objective.told(),
+                **objective.describe(),
             )  # fmt: skip
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):

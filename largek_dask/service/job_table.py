@@ -64,7 +64,7 @@ class JobTable:
     Parameters
     ----------
     tenure : Tenure
-    tell : callable
+    emit : callable
         Called with every event of every job.
     changed : Condition
         That of the tenure.
@@ -84,7 +84,7 @@ class JobTable:
     def __init__(
         self,
         tenure: Tenure,
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         changed: threading.Condition,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,7 +93,7 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self._tell = tell
+        self._emit = emit
         self.shelf = Shelf()
         """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
@@ -172,7 +172,7 @@ class JobTable:
     def _earlier(self, record: Record) -> JobState:
         """A job that an earlier scheduler had."""
         job = JobState(
-            record, Places.of(record.spec, links=False), {}, self._tell, False, self.shelf
+            record, Places.of(record.spec, links=False), {}, self._emit, False, self.shelf
         )
 
         def find_place() -> None:

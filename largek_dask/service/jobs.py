@@ -68,7 +68,7 @@ class Jobs:
     records : Records
     connect : callable
         Returns the client whose cluster computes; None: threads of this process.
-    tell : callable
+    emit : callable
         Called with every event of every job.
     owner : str
         Name and location of this scheduler, for claims of the store and jobs.
@@ -95,7 +95,7 @@ class Jobs:
         self,
         records: Records,
         connect: Callable[[], Client | None],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
@@ -104,8 +104,8 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, tell, self._changed, *tend)
-        self._submissions = Submissions(table, tenure, owner, connect, tell, workers)
+        self._table = table = JobTable(tenure, emit, self._changed, *tend)
+        self._submissions = Submissions(table, tenure, owner, connect, emit, workers)
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
@@ -274,7 +274,7 @@ class Jobs:
                 ended=None,
             )
             # It begins when this thread releases it.
-            job.tell({"event": "queued", "run": run, "owner": job.record.owner})
+            job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def _accept_version(
@@ -283,7 +283,9 @@ class Jobs:
         """Let this version continue a job that has not ended."""
         job_id = job.record.id
         if not accept:
-            raise ParameterError(f"job {job_id} waits: {job.told}, or continue it with that one.")
+            raise ParameterError(
+                f"job {job_id} waits: {job.explanation}, or continue it with that one."
+            )
         if changes:
             raise ParameterError(
                 f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
@@ -293,7 +295,7 @@ class Jobs:
             job.supply(secrets)
             job.change_now(versions=(*job.record.versions, __version__))
             versions = list(job.record.versions)
-            job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
+            job.emit({"event": "accepted", "run": job.record.run, "versions": versions})
             job.go_on()
             self._changed.notify_all()
         self._table.keep(job)
@@ -403,7 +405,7 @@ class Jobs:
             # What ends it sends the event of the end.
             kind = "cancelling" if ended is None else "cancelled"
             origin = {} if who is None else {"who": who}
-            job.tell({"event": kind, "run": job.record.run, **origin})
+            job.emit({"event": kind, "run": job.record.run, **origin})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
@@ -498,7 +500,7 @@ class Submissions:
     tenure : Tenure
     owner : str
         This scheduler's name, for the claims of outputs.
-    connect, tell, workers : callable
+    connect, emit, workers : callable
         As of :class:`Jobs`.
     """
 
@@ -508,14 +510,14 @@ class Submissions:
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._table = table
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
-        self._tell = tell
+        self._emit = emit
         self._workers = workers
         self._store = place_of(tenure.records.url)
         self._under_way: list[Places] = []
@@ -545,9 +547,9 @@ class Submissions:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, self._tell, True, self._table.shelf)
+            job = JobState(record, places, secrets, self._emit, True, self._table.shelf)
             # Sent before it can begin, so that this is its first event.
-            job.tell({"event": "queued", "run": record.run, "owner": owner})
+            job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)
         return job
 

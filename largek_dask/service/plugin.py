@@ -164,7 +164,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         records.check_writable()
         idle = partial(IdleWorkers, activity=self._activity, release=self._release)
         return Jobs(
-            records, self._connect, self._tell, owner, self._scheduler_file, self._standing, idle
+            records, self._connect, self._emit, owner, self._scheduler_file, self._standing, idle
         )
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
@@ -250,7 +250,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client.close()
                 self._client = None
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         # The loop may have ended.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._log, event)

@@ -494,7 +494,7 @@ def _with_log(event: Event) -> Event:
 
 def _value(objective: Objective, value: float | None) -> dict[str, Any]:
     """The fields of a result that say how far a fit has come."""
-    told = objective.told(value=plain(value))
+    told = objective.describe(value=plain(value))
     return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
 
 

@@ -348,7 +348,7 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     holds = []
     monkeypatch.setattr(JobTable, "take_up", held)
     monkeypatch.setattr(Queue, "close", closed)
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
         holds.append(True)
@@ -510,7 +510,7 @@ def test_output__of_another_job_is_not_taken_for_its_own(open_jobs, document, tm
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "other").rename(tmp_path / "out")
     told = []
-    later = open_jobs(tell=told.append)
+    later = open_jobs(emit=told.append)
     status = wait_until(later, job_id, "failed")
     assert f"is the output of job {other}" in status["result"]["message"]
     assert status["n_events"] == len(told), "events of the other one are none of its own"

@@ -125,7 +125,7 @@ def test_queue__it_is_told_once(queue_of):
     (event,) = job.feed.since(0, 10)
     assert (event["event"], event["reason"]) == ("waiting", "workers")
     assert event["message"] == "it wants 3 workers, and of the 1 there 1 can be used"
-    assert "the 2 there" in job.told, "the newest number is in its status"
+    assert "the 2 there" in job.explanation, "the newest number is in its status"
 
 
 def test_queue__nobody_waits_where_nobody_knows_the_workers(queue_of):
@@ -136,7 +136,7 @@ def test_queue__nobody_waits_where_nobody_knows_the_workers(queue_of):
 def test_queue__a_cancel_waits_for_no_workers(queue_of):
     queue, (job,) = queue_of([], {"tags": ["gpu"]})
     assert begins(queue) == []
-    assert "no worker has gpu" in job.told
+    assert "no worker has gpu" in job.explanation
     job.change_now(cancel=True)
     assert begins(queue) == ["lk-0"]
     job.begin()
