@@ -57,7 +57,7 @@ class Objective:
         return None if change is None else float(change)
 
     def describe(self, **value: float | None) -> dict[str, Any]:
-        """Return the fields of a document about this objective; none of that of k-means, the default.
+        """Return the fields of a document about this objective; none for that of k-means.
 
         ``value=`` is added to them; that of k-means under its name, "inertia".
         """
