@@ -56,10 +56,10 @@ class Objective:
         change = record["shift"] if self.change == "shift" else record["extra"].get(self.change)
         return None if change is None else float(change)
 
-    def told(self, **value: float | None) -> dict[str, Any]:
-        """What a document says of it; nothing of that of k-means, as before there were others.
+    def describe(self, **value: float | None) -> dict[str, Any]:
+        """Return the fields of a document about this objective; none for that of k-means.
 
-        ``value=`` is told beside it; that of k-means under its name, "inertia".
+        ``value=`` is added to them; that of k-means under its name, "inertia".
         """
         if self == INERTIA:
             return {self.name: value["value"]} if value else {}
@@ -72,7 +72,7 @@ centres. Documents that name no objective mean this one."""
 
 
 def objective_in(document: Mapping[str, Any]) -> Objective:
-    """The objective of what a document tells: see :meth:`Objective.told`.
+    """The objective of what a document tells: see :meth:`Objective.describe`.
 
     Events and results may come from files that anybody could have written to: what is no
     objective is passed over.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import command, emit, wants_json
-from largek_dask.driver.words import human_seconds
+from largek_dask.driver.formatting import human_seconds
 
 if TYPE_CHECKING:
     import numpy as np

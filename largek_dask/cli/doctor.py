@@ -22,7 +22,7 @@ from largek_dask.cli.common import (
     option_scheduler,
     option_storage,
 )
-from largek_dask.driver.words import count_of, human_bytes
+from largek_dask.driver.formatting import count_of, human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client

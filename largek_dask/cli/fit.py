@@ -19,7 +19,7 @@ from largek_dask.cli.common import (
     wants_json,
 )
 from largek_dask.cli.options import chosen, fit_options, option_clusters
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows

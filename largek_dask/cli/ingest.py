@@ -21,7 +21,7 @@ from largek_dask.cli.common import (
     output,
     wants_json,
 )
-from largek_dask.driver.words import count_of, human_bytes, human_seconds
+from largek_dask.driver.formatting import count_of, human_bytes, human_seconds
 
 __all__ = ["coreset", "ingest"]
 

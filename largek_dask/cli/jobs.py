@@ -531,7 +531,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     """Return the result of a finished job in words."""
     from largek_dask.algorithms.objective import value_in
     from largek_dask.cli.fit import found_words
-    from largek_dask.driver.words import human_seconds
+    from largek_dask.driver.formatting import human_seconds
     from largek_dask.observe.job_text import figure, figures_in, precise
     from largek_dask.service.store import LABELS, MODEL
 
@@ -580,7 +580,7 @@ def delete(
     Deletes their records, checkpoints and events, and prints each of them. The exit code is 1 if
     one could not be deleted, such as one that runs; one that is gone already is no error.
     """
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
     from largek_dask.service.job import Job
     from largek_dask.service.store import checked_id
 
@@ -652,7 +652,7 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     """Return workers as a table of rich, and below it why some are left out."""
     from rich.text import Text
 
-    from largek_dask.driver.words import count_of, human_bytes, human_seconds, printable
+    from largek_dask.driver.formatting import count_of, human_bytes, human_seconds, printable
     from largek_dask.observe.job_text import NONE
 
     notes = [f"{address} is retired" for address in gone]

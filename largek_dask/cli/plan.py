@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from distributed import Client

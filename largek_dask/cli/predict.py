@@ -21,7 +21,7 @@ from largek_dask.cli.common import (
     options,
     output,
 )
-from largek_dask.driver.words import human_seconds
+from largek_dask.driver.formatting import human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows

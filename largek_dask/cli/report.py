@@ -142,7 +142,7 @@ def _write_page(
     """Write the page, if there is a model; return whether it is to be written again."""
     from dataclasses import replace
 
-    from largek_dask.driver.words import human_bytes
+    from largek_dask.driver.formatting import human_bytes
     from largek_dask.errors import DataError
     from largek_dask.observe.report import make_report
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
-from largek_dask.facts import facts_table
+from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
 __all__ = [
@@ -345,7 +345,7 @@ class Rows(ABC):
             "order": "shuffled" if self.shuffled else "as given",
             "lie in": self.location or "this process",
         }
-        return facts_table("largek_dask rows", facts)
+        return html_table("largek_dask rows", facts)
 
 
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:

@@ -1,15 +1,15 @@
-"""Checkpoints of a fit, and what tells one job from another.
+"""Write and read the checkpoints of a fit.
 
 A job's folder::
 
-    job.json                    what the job is: data, algorithm, parameters, seed, statistics
+    job.json                    the job: data, algorithm, parameters, seed, statistics
     checkpoints/000012.zarr/    the arrays of the state after step 12
     checkpoints/000012.json     written last: the rest of the state, the checksum of every array
     starts/01/checkpoints/...   the same for every further start of ``n_init``
 
-A checkpoint counts once its JSON file is there, and that file appears whole or not at all. What
-it names is checked byte for byte on reading; a damaged checkpoint falls back to the one before.
-One that cannot be read now, as its storage does not answer, is not damaged: it is waited for.
+A checkpoint counts once its JSON file exists, which appears whole or not at all. Reading verifies
+every byte; a damaged checkpoint falls back to the one before. Storage that does not answer is
+waited for.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
+from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.statistics import Statistics
-from largek_dask.points import at
 from largek_dask.version import check_format
 
 __all__ = [
@@ -54,42 +54,42 @@ __all__ = [
 FORMAT = 1
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
 RESUMED = ("checkpoints", "starts", "counted.json")
-"""All in a fit's folder that is only there to go on from."""
+"""Files of a fit that only a resume needs."""
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(Generic[State]):
-    """A fit between two steps: all that a resume needs."""
+    """State of a fit between two steps; all that a resume needs."""
 
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """Records up to that of step ``n_iter`` count; of many steps not all are kept."""
+    """May be longer than ``n_iter`` (those records do not count), and may be thinned."""
     seconds: float
-    """Seconds used so far, earlier runs included."""
+    """Used so far, earlier runs included."""
 
     def records(self, objective: Objective) -> list[StepRecord]:
-        """The records of the steps so far, thinned (see ``driver.history``)."""
+        """Return the records of the steps so far, thinned (see ``driver.history``)."""
         return thinned(up_to(self.n_iter, self.history), objective)
 
 
 class Checkpoints(Generic[State]):
-    """The checkpoints of one start of a fit.
+    """Checkpoints of one start of a fit.
 
     Parameters
     ----------
     folder : Folder
         Holds ``checkpoints/``.
     expected : type
-        The algorithm's state class, or those of several.
+        The algorithm's state class, or a union of several.
     objective : Objective
-        The algorithm's; what is only read needs none.
+        The algorithm's; only writing needs it.
     keep : int, optional
-        How many to keep; ``largek.checkpoints.keep`` by default.
+        Number of checkpoints to keep; ``largek.checkpoints.keep`` by default.
     seconds : float, optional
-        Least time between two of them; ``largek.checkpoints.seconds`` by default. When one is
-        written changes no result.
+        Minimum time between two; ``largek.checkpoints.seconds`` by default. No result depends on
+        it.
     """
 
     def __init__(
@@ -110,22 +110,22 @@ class Checkpoints(Generic[State]):
         self._newest: int | None = None
         self._damaged: set[int] = set()
         self.has_failed = False
-        """The last one could not be written; noted by who writes them."""
+        """The last write failed; set by the caller."""
 
     def latest(self) -> Progress[State] | None:
-        """The newest checkpoint that is whole, None without one.
+        """Return the newest intact checkpoint; None without one.
 
         Raises
         ------
         OSError
-            Storage does not answer, or is gone: it cannot be said which one is whole.
+            Storage does not answer, or is gone.
         CheckpointError
             It is of a newer version.
 
         Warns
         -----
         RecoveryWarning
-            A newer one is damaged; names it and what it falls back to.
+            A newer one is damaged.
         """
         broken = []
         for n in sorted(self._published(), reverse=True):
@@ -160,7 +160,7 @@ class Checkpoints(Generic[State]):
         name = f"{n:06d}"
         try:
             record = json.loads(self.folder.read(f"{name}.json"))
-            # Before its digest, which may be made in another way there.
+            # Checked first: another format may compute its digest differently.
             check_format(record, f"{self.folder.url}/{name}.json", CheckpointError, FORMAT)
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
@@ -173,13 +173,13 @@ class Checkpoints(Generic[State]):
         return Progress(state, record["n_iter"], record["history"], record["seconds"])
 
     def due(self) -> bool:
-        """Whether it is time for the next one."""
+        """Return whether it is time for the next one."""
         return time.monotonic() - self._written_at >= self._every
 
     def save(self, progress: Progress[State]) -> bool:
-        """Write a checkpoint unless the same one is there; False if it was.
+        """Write a checkpoint unless the newest is of this step; return whether it was written.
 
-        One that cannot be written is due again after as long as one that can.
+        A failed write also waits until the next one is due.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Checkpoints(Generic[State]):
         n, name = progress.n_iter, f"{progress.n_iter:06d}"
         arrays: dict[str, NDArray[Any]] = {}
         tree = encode(progress.state, arrays)
-        # A damaged checkpoint of this step must stop counting before its arrays are replaced.
+        # Unpublish a damaged checkpoint of this step before its arrays are replaced.
         self.folder.remove(f"{name}.json")
         record = {
             "format": FORMAT,
@@ -216,46 +216,40 @@ class Checkpoints(Generic[State]):
         self._prune(n, self._keep)
 
     def keep_last(self) -> None:
-        """Remove all checkpoints but the last whole one.
-
-        Raises
-        ------
-        OSError, CheckpointError
-            As of :meth:`latest`; or one cannot be removed.
-        """
+        """Remove all but the last intact checkpoint; raises as :meth:`latest`."""
         if len(self._published()) > 1 and (last := self.latest()) is not None:
             self._prune(last.n_iter, keep=1)
 
     def _prune(self, newest: int, keep: int) -> None:
-        """Remove what is too old or damaged, and arrays that were never published."""
+        """Remove old or damaged checkpoints, and arrays that were never published."""
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-keep:] for end in (".json", ".zarr")}
-        # Records first: arrays without a record are nothing, a record without arrays is damage.
+        # Records first: a record without arrays would be a damaged checkpoint.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
-    """Make sure that a fit writes into no folder that holds anything but a fit of this package.
+    """Refuse a folder that holds anything but a fit of this package.
 
-    Whether it is the *same* job is found when its checkpoints are opened (:class:`FitFolder`).
+    :class:`FitFolder` checks whether it is the *same* job.
 
     Parameters
     ----------
     folder : Folder
-        Where it is to write. It need not exist.
+        Need not exist.
     advice : str
-        What to do instead, the end of the message.
+        What to do instead; end of the message.
     may_be_begun : bool
-        Whether it may hold a job, to be gone on with.
+        Whether it may hold a job to resume.
 
     Raises
     ------
     OutputError
-        Something else lies there. Nothing has been written.
+        Nothing has been written.
     """
     names = folder.names()
-    # What a fit that was killed before it knew its rows has left.
+    # A fit that was killed before it had read its rows leaves only events.
     is_begun = "job.json" in names or (names == [EVENTS] and JsonLines.is_in(folder))
     if names and not (may_be_begun and is_begun):
         holds = "holds a job already" if is_begun else "is not empty and holds no job"
@@ -265,19 +259,19 @@ def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> No
 
 
 def description_in(folder: Folder) -> dict[str, Any] | None:
-    """What ``job.json`` says; None in a folder that no fit has begun in.
+    """Read ``job.json``; None if no fit has begun in the folder.
 
     Raises
     ------
     CheckpointError
-        It cannot be understood, or is not there though checkpoints are.
+        It is unreadable, or missing although there are checkpoints.
     """
     try:
         record = json.loads(folder.read("job.json"))
-        told: dict[str, Any] = {"format": int(record["format"])}
+        head: dict[str, Any] = {"format": int(record["format"])}
         if isinstance(versions := record.get("versions"), dict):
-            told["version"] = versions.get("largek_dask", "")
-        check_format(told, f"{folder.url}/job.json", CheckpointError, FORMAT)
+            head["version"] = versions.get("largek_dask", "")
+        check_format(head, f"{folder.url}/job.json", CheckpointError, FORMAT)
         return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
     except FileNotFoundError:
         if folder.sub("checkpoints").names():
@@ -293,13 +287,7 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
 
 
 def forget_torn(folder: Folder) -> None:
-    """Remove a ``job.json`` that is empty or torn, and all checkpoints, which are of nobody knows.
-
-    Warns
-    -----
-    RecoveryWarning
-        It is; the fit begins from its data.
-    """
+    """Remove an empty or torn ``job.json`` and all checkpoints, with a RecoveryWarning."""
     try:
         if not is_torn(folder.read("job.json")):
             return
@@ -310,13 +298,13 @@ def forget_torn(folder: Folder) -> None:
         "checkpoints, and the fit begins from its data.",
         RecoveryWarning,
     )
-    # Without it, checkpoints would be in the way of every fit.
+    # Checkpoints without it would block every fit.
     for name in (*RESUMED, "job.json"):
         folder.remove(name)
 
 
 def _difference(what: str, theirs: Any, mine: Any) -> str:
-    """In which words two values differ; of those with fields, in which field."""
+    """Describe how two values differ; of mappings, in which field."""
     if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
         if theirs.get("name") != mine.get("name"):
             return f"{what} is {theirs.get('name')}, not {mine.get('name')}"
@@ -327,31 +315,29 @@ def _difference(what: str, theirs: Any, mine: Any) -> str:
 
 
 class FitFolder:
-    """A folder that belongs to one fit: opened again only by the very same job.
+    """Folder of one fit, which only the same job can open again.
 
     Parameters
     ----------
     folder : Folder
-        The job's folder, new or of an earlier run.
     identity : mapping
-        What has to be equal on a resume: algorithm, parameters, seed. Plain JSON.
+        JSON that must be equal on a resume: algorithm, parameters, seed.
     data : mapping
         ``Rows.fingerprint()``, and the names of columns.
     versions : mapping
-        Name and version of whatever might change bits.
+        Name and version of every package that might change bits.
 
     Raises
     ------
     CheckpointError
-        The folder holds another job (says which field differs) or cannot be understood.
+        The folder holds another job, or is unreadable.
     DataChangedError
-        The data differ from those the job was started with.
+        The data differ from those at the start.
 
     Warns
     -----
     RecoveryWarning
-        The job was started with other versions: bits may differ from those of a run without
-        a stop.
+        The job was started with other versions, so bits may differ.
     """
 
     def __init__(
@@ -362,7 +348,7 @@ class FitFolder:
         versions: Mapping[str, str],
     ) -> None:
         self.folder = folder
-        # As JSON would give it back, so that the two can be compared.
+        # Through JSON, so that it compares equal to what is read back.
         self._record: dict[str, Any] = json.loads(
             canonical_json(
                 {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
@@ -376,10 +362,10 @@ class FitFolder:
         mine, theirs = self._record["job"], before["job"]
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
-                told = _difference(f"its {key}", theirs.get(key), mine.get(key))
+                difference = _difference(f"its {key}", theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: {told}. Give the same {key}, or another "
-                    "folder."
+                    f"{self.folder.url} holds another job: {difference}. Give the same {key}, or "
+                    "another folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:
@@ -402,23 +388,23 @@ class FitFolder:
 
     @property
     def is_new(self) -> bool:
-        """Whether no earlier run has begun it."""
+        """Whether no earlier run has begun the job."""
         return self._before is None
 
     @property
     def begun_with(self) -> dict[str, str]:
-        """Versions that the job was begun with, where they are others than those of now."""
+        """Versions at the start of the job if they differ from the current ones, else empty."""
         before = {} if self._before is None else dict(self._before["versions"])
         return {} if before == self._record["versions"] else before
 
     def statistics(self) -> Statistics | None:
-        """What an earlier run has found out about the rows, None in a new job."""
+        """Return the statistics of the rows from an earlier run; None in a new job."""
         if self._before is None:
             return None
         try:
             return Statistics.from_dict(self._before["statistics"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            return None  # another version's: the rows are scanned again
+            return None  # of another version: the rows are scanned again
 
     def begin(self, statistics: Statistics) -> None:
         """Write ``job.json`` unless an earlier run has."""

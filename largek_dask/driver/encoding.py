@@ -1,14 +1,14 @@
-"""State as a tree of plain JSON beside named arrays, and back.
+"""Encode state as plain JSON with named arrays, and decode it.
 
-No pickle, and no name in a file is ever imported: a dataclass is found again only among those
-that the type hints of the expected class mention.
+No pickle, and no name in a file is imported: only dataclasses that the type hints of the expected
+class mention are made.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -25,7 +25,7 @@ KINDS = "biuf"
 
 
 def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
-    """``value`` as JSON; its arrays are added to ``arrays`` and referred to by name.
+    """Return ``value`` as JSON that refers to arrays by name; they are added to ``arrays``.
 
     Parameters
     ----------
@@ -33,14 +33,13 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
         None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
         dataclasses of these.
     arrays : dict
-        Takes the arrays.
     where : str
-        What messages call the value.
+        Name of the value in error messages.
 
     Raises
     ------
     TypeError
-        Something else is in it; the message says where.
+        Anything else is in it.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -50,7 +49,7 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
         number = np.asarray(value, value.dtype.newbyteorder("<"))
         return {"scalar": number.dtype.str, "hex": number.tobytes().hex()}
     if isinstance(value, np.ndarray) and value.dtype.kind in KINDS:
-        # What is in it several times is written once.
+        # Write an array once, however often it occurs.
         known = (name for name, array in arrays.items() if array is value)
         name = next(known, f"a{len(arrays)}")
         arrays[name] = np.atleast_1d(value)
@@ -73,19 +72,14 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
 
 
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
-    """The value that :func:`encode` was given.
-
-    Equal arrays and equal dataclasses in it are one object, as they were if they were one: what is
-    written of it again is no larger, and what it leads to is computed once.
+    """Return the value that :func:`encode` was given; equal arrays and dataclasses are one object.
 
     Parameters
     ----------
     tree : JSON
-        What ``encode`` returned.
     arrays : mapping
-        The arrays, by the same names.
     expected : type
-        The class of the value, or several: only they and the dataclasses in their type hints are
+        The class of the value, or a union: only these and the dataclasses in their type hints are
         made.
 
     Raises
@@ -132,7 +126,6 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | Union
 
 
 def _numeric(text: str) -> np.dtype[Any]:
-    """The dtype named in a file, if it is one of numbers."""
     dtype = np.dtype(text)
     if dtype.kind not in KINDS:
         raise ValueError(f"dtype {text} is not one of numbers")
@@ -140,20 +133,15 @@ def _numeric(text: str) -> np.dtype[Any]:
 
 
 def dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
-    """The dataclasses that ``expected`` and its type hints mention, by qualified name."""
+    """Return the dataclasses that ``expected`` and its type hints mention, by qualified name."""
     found: dict[str, Callable[..., Any]] = {}
     waiting: list[Any] = [expected]
     while waiting:
         kind = waiting.pop()
-        # Of a generic class with its parameters: the class, and these.
+        # A generic class and its parameters.
         waiting.extend(part for part in (get_origin(kind), *get_args(kind)) if part is not None)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
             found[kind.__qualname__] = kind
-            waiting.extend(_hints(kind))
+            hints = get_type_hints(kind)
+            waiting.extend(hints[f.name] for f in fields(kind))
     return found
-
-
-def _hints(kind: type) -> Iterator[Any]:
-    """The types of a dataclass's fields."""
-    hints = get_type_hints(kind)
-    return (hints[f.name] for f in fields(kind))

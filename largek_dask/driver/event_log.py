@@ -1,16 +1,15 @@
-"""Events in a folder: lines of JSON in parts, each written once but the open one.
+"""Write and read events in a folder, as parts of JSON lines.
 
 A job's folder::
 
     events/000001.jsonl     the first part
-    events/000002.jsonl     the next; every run begins one of its own
+    events/000002.jsonl     the next; every run begins a new one
 
-So nothing grows without bound that is read or written as a whole: neither the log of a job of
-many steps nor, on a store that cannot append, the part that is written anew again and again. There
-parts are the smaller. Earlier versions wrote one file ``events.jsonl``, which is read still.
+Parts bound what is read as a whole, and what is rewritten on a store that cannot append. Earlier
+versions wrote one file ``events.jsonl``, which is still read.
 
-A local part is synced to the disk when a checkpoint has been written, when steps end, and when it
-is closed: a power failure may cost the events since.
+A local part is synced to disk after a checkpoint, when steps end, and when it is closed: a power
+failure may lose the events since.
 """
 
 from __future__ import annotations
@@ -33,43 +32,42 @@ from largek_dask.version import check_format
 __all__ = ["JsonLines", "Tail", "open_sinks"]
 
 PART_BYTES = 1 << 20
-"""A local part is not longer, unless by a single event."""
+"""Maximum size of a local part, unless a single event is larger."""
 STORE_PART_BYTES = 1 << 17
-"""Nor is one on a store that cannot append."""
+"""The same on a store that cannot append."""
 MOST_UNSAVED = 128
-"""Parts that wait for a store which is away; of more the oldest are lost."""
+"""Maximum number of parts that wait for a store; the oldest are dropped."""
 UNKEPT = "progress"
-"""A kind of event that says nothing later, and is in no file."""
+"""Kind of event that is not stored."""
 SYNCED = ("checkpoint", "stopped")
-"""Kinds of events with which all before them are written to the disk."""
+"""Kinds of events after which a local part is synced."""
 NAME = "events"
 HEADS = ("running", "started")
-"""Kinds of events by which a run says in which format those after it are."""
+"""Kinds of events that declare the format of those after them."""
 PART = re.compile(r"(\d{6,12})\.jsonl")
 
 
 class JsonLines:
-    """A sink that keeps events as lines of JSON in a folder of any fsspec URL.
+    """Sink that writes events as lines of JSON to a folder of any fsspec URL.
 
-    Local parts grow line by line; object stores cannot append, so there the open part is written
-    anew at most every ``every`` seconds and on closing. JSON escapes line ends, so that no text
-    inside an event can forge another one.
+    Local parts are appended to. Object stores cannot append: there the open part is rewritten at
+    most every ``every`` seconds and on closing. JSON escapes line ends, so no text forges an event.
 
     Parameters
     ----------
     folder : Folder
-        Where the folder of parts lies.
+        Holds the folder of parts.
     name : str
-        Its name.
+        Name of the folder of parts.
     every : float
-        Seconds between two writes to an object store, and between two tries where one failed.
+        Seconds between two writes to an object store, and before a retry.
     clock : callable
-        Seconds.
+        Returns seconds.
 
     Raises
     ------
     OutputError
-        Nothing can be written there.
+        It cannot be written.
     """
 
     def __init__(
@@ -83,15 +81,15 @@ class JsonLines:
         self._folder, self._every = folder.sub(name), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
         self._lock = threading.Lock()
-        """Passes tell from the thread of a client's event loop."""
+        """Events may come from the thread of a client's event loop."""
         folder.check_writable()
         self._number = max(_parts(self._folder), default=0) + 1
         self._text = bytearray()
-        """The open part, as far as it is not in a local file."""
+        """Lines that are not in a local file."""
         self._size = 0
         self._file: int | None = None
         self._unsaved: deque[tuple[int, bytes]] = deque(maxlen=MOST_UNSAVED)
-        """Parts that are full and not written yet."""
+        """Full parts that are not written yet."""
         self._clock = clock
         self._tried = clock()
         self._failed = False
@@ -100,13 +98,7 @@ class JsonLines:
         return self._folder.url
 
     def __call__(self, event: Event) -> None:
-        """Add one event.
-
-        Raises
-        ------
-        OSError
-            It cannot be written now; it is kept, and written with a later one.
-        """
+        """Write one event; after an OSError it is written with a later one."""
         if event.get("event") == UNKEPT:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))
@@ -123,12 +115,11 @@ class JsonLines:
                 os.fsync(self._file)
 
     def _close_part(self) -> None:
-        """Begin the next part."""
         if self._file is not None:
             self._close_file()
             self._number += 1
         if self._text:
-            # Of a local part what could not be written to it: a part of its own then.
+            # Lines that could not be appended to a local part become a part of their own.
             self._unsaved.append((self._number, bytes(self._text)))
             self._text.clear()
             self._number += 1
@@ -137,7 +128,6 @@ class JsonLines:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is not written yet."""
         self._tried, self._failed = self._clock(), True
         while self._unsaved:
             number, text = self._unsaved[0]
@@ -151,8 +141,7 @@ class JsonLines:
 
     def _append(self) -> None:
         if self._file is None and self._text:
-            # Of two writers, one of which has lost the job, each has a part of its own: what is
-            # replaced here would go on being written, and be read by nobody.
+            # A scheduler that has lost the job may still write: each writer has its own parts.
             while not self._folder.create(_name(self._number), b""):
                 self._number += 1
             path = self._folder.path(_name(self._number))
@@ -162,13 +151,7 @@ class JsonLines:
             del self._text[: os.write(self._file, self._text)]
 
     def close(self) -> None:
-        """Write what is left.
-
-        Raises
-        ------
-        OSError
-            It cannot be written.
-        """
+        """Write the remaining events, or raise OSError."""
         with self._lock:
             try:
                 self._flush()
@@ -177,7 +160,7 @@ class JsonLines:
                     self._close_file()
 
     def _close_file(self) -> None:
-        """Close the local part, which is on the disk then."""
+        """Close and sync the local part."""
         assert self._file is not None
         number, self._file = self._file, None
         try:
@@ -187,12 +170,12 @@ class JsonLines:
 
     @staticmethod
     def is_in(folder: Folder) -> bool:
-        """Whether there are events in a folder."""
+        """Return whether there are events in a folder."""
         return folder.exists(f"{NAME}.jsonl") or bool(_parts(folder.sub(NAME)))
 
     @staticmethod
     def read(folder: Folder) -> Iterator[dict[str, Any]]:
-        """The events in a folder, the oldest first; lines that a kill has cut are left out."""
+        """Yield the events in a folder, oldest first, without torn lines."""
         for line in folder.lines(f"{NAME}.jsonl"):
             yield from _events_in(line, folder)
         parts = folder.sub(NAME)
@@ -202,10 +185,7 @@ class JsonLines:
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
-        """At most ``most`` of the last events in a folder; no more parts are read than needed.
-
-        Nor any part after so many bytes.
-        """
+        """Return at most ``most`` of the last events; no part is read after ``most_bytes``."""
         found: deque[dict[str, Any]] = deque()
         parts, n_bytes = folder.sub(NAME), 0
         for number in sorted(_parts(parts), reverse=True):
@@ -223,22 +203,16 @@ class JsonLines:
 
 
 class Tail:
-    """What is added to the events in a folder, as it is added.
-
-    Parameters
-    ----------
-    folder : Folder
-        That of the fit.
-    """
+    """Follow the events in the folder of a fit."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._number = 0
-        """The part that was read last; 0 is the one file of earlier versions."""
+        """Last part that was read; 0 is the single file of earlier versions."""
         self._offset = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Events that have been added since the last call, of whole lines; all at the first.
+        """Yield the events since the last call, of complete lines; all of them at first.
 
         Raises
         ------
@@ -253,7 +227,7 @@ class Tail:
             raise FileNotFoundError(f"{self._folder.url} holds no events.")
         for number in [0] * is_old + [number for number in parts if number >= self._number]:
             if number != self._number:
-                # What a kill has cut off at the end of the part before stays cut off.
+                # A line that a kill has torn at the end of the last part stays torn.
                 self._number, self._offset = number, 0
             name = f"{NAME}/{_name(number)}" if number else f"{NAME}.jsonl"
             text = self._folder.read_from(name, self._offset)
@@ -273,13 +247,7 @@ def _parts(folder: Folder) -> list[int]:
 
 
 def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
-    """The event that a line holds, if it is whole.
-
-    Raises
-    ------
-    OutputError
-        It is the first of a run by a later version, in a format of its own.
-    """
+    """Yield the event of a complete line; raise OutputError if a later version's format begins."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -291,19 +259,12 @@ def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
 
 
 def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
-    """Sinks from callables and URLs of folders, and one in the job's folder if it has one.
+    """Return sinks from callables and URLs of folders, and one for the job's folder.
 
     Raises
     ------
     OutputError
         Events cannot be written.
     """
-    opened: list[Sink] = []
-    for sink in sinks:
-        if isinstance(sink, str):
-            opened.append(JsonLines(*Folder(sink).parent()))
-        else:
-            opened.append(sink)
-    if folder is not None:
-        opened.append(JsonLines(folder))
-    return opened
+    opened = [JsonLines(*Folder(s).parent()) if isinstance(s, str) else s for s in sinks]
+    return opened if folder is None else [*opened, JsonLines(folder)]

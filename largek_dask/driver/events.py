@@ -1,37 +1,37 @@
-"""What a running fit tells the world: events as JSON lines, and one line of progress.
+"""Emit events of a fit as JSON, and show its progress on one line.
 
-An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (UTC) and what its
-kind adds:
+An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (UTC) and the fields
+of its kind:
 
 ========== =====================================================================================
-chosen     what ``algorithm="auto"`` takes: ``name``, its parameters, ``starts``, ``reason``
+chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
 started    ``format`` of the events that follow, ``version`` of the package, ``n_rows``,
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``n_iter``
-           (more than 0 on a resume), and of what is no k-means ``objective``: its ``name``,
+           (more than 0 on a resume), and unless it is k-means ``objective``: its ``name``,
            ``of_step``, ``unit`` and ``sense``
-progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once a
+progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once per
            second; jobs keep only the latest, and files none
-compiling  kernels are being compiled: ``functions`` so far in this fit, ``seconds`` that they took,
-           ``left_s`` that others will take, or null
+compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
+           ``left_s``, the estimated seconds left, or null
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
-           (rows of the sample that it was about; null: it was about all), its ``seconds`` as
+           (number of rows in its sample; null: all rows), its ``seconds`` as
            ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
            over rows that the driver holds), ``bytes`` (read or moved), ``copied``
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
            the seconds without ``compile``), ``elapsed``, ``eta_s``, ``limited_by``, ``share``
-workers    what workers did in the last ``seconds``, every few of them, the fewer workers the more
-           often: columns of what was added (``rows``, and of ``chunks compute read wait compiled
+workers    work in the last ``seconds``, at intervals that grow with the number of workers:
+           columns of what was added (``rows``, and of ``chunks compute read wait compiled
            bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
-           0; seconds, bytes and counts), one value a worker in the order of ``names``. These are
-           told the first time, when they change and every 16 times, with ``before``: columns of
-           the figures of all passes before. (Earlier versions had ``workers``: the figures of all
-           passes so far as a mapping by worker. ``driver.worker_figures`` reads both.)
+           0; seconds, bytes and counts), one value per worker in the order of ``names``. The
+           first event has ``names``, and every 16th, and those after a change; with ``before``:
+           columns of the figures of all passes before. (Earlier versions had ``workers``: the
+           figures of all passes so far as a mapping by worker.)
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
-           memory), "slow" (it kept others waiting, and has no chunks for a while) or "back";
+           memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
-sizes      rows of the clusters (their weight) as the last step left them, at most every 30
-           seconds, and in the end those of the model: ``n_empty`` clusters; of the others
+sizes      number of rows per cluster (or weight) after the last step, at most every 30 seconds,
+           and in the end those of the model: ``n_empty`` clusters; of the others
            ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of 32 bins
            on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
@@ -39,7 +39,7 @@ warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
 best       of several starts, after the last: which ``start`` (from 0) of how many ``starts``, its
            ``n_iter`` and exact ``value``, the ``reason`` and ``elapsed`` of the whole fit
-report     what the algorithm tells of the model in the end: figures, and ``words``
+report     figures of the algorithm about the final model, and ``words``
 ========== =====================================================================================
 """
 
@@ -55,9 +55,9 @@ from typing import Any, Literal, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.data.storage_errors import trouble
+from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.driver.history import sample_of
 from largek_dask.driver.stopping import StepRecord, StopRules
-from largek_dask.driver.words import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Format of events; those of the earliest versions do not say it."""
+"""Format of events; those of the earliest versions lack it."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +82,15 @@ Sink = Callable[[Event], None]
 
 
 class Events:
-    """Hands every event to every sink.
+    """Send every event to every sink.
 
     Parameters
     ----------
     sinks : iterable of callable
-        Each is called with the event. One that fails is dropped with a warning: the fit is
-        worth more than its log. One whose storage is in trouble stays: that may pass.
+        Called with each event. One that fails is dropped with a warning; one whose storage has
+        trouble stays.
     context : mapping, optional
-        Put into every event (which start, which job).
+        Fields of every event (start, job).
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Events:
 
     @property
     def start(self) -> tuple[int, int]:
-        """Return which start events are of, from 0, and of how many."""
+        """Number of the start, from 0, and the number of starts."""
         return self._context.get("start", 0), self._context.get("starts", 1)
 
     def within(self, **context: Any) -> Events:
-        """The same sinks with more context in every event."""
+        """Return the same sinks with more fields in every event."""
         inner = Events((), {**self._context, **context})
         inner._sinks, inner._in_trouble = self._sinks, self._in_trouble
         return inner
@@ -123,7 +123,7 @@ class Events:
             **values,
         }
         if kind == "warning" and not self._sinks:
-            # A quiet fit without a folder: what should be known still shows in Python's log.
+            # A quiet fit without a folder still logs warnings.
             logger.warning(values["message"])
         for sink in list(self._sinks):
             try:
@@ -135,7 +135,7 @@ class Events:
                     self._in_trouble.remove(sink)
 
     def _failed(self, sink: Sink, error: Exception) -> None:
-        """Drop a sink; one with trouble in its storage is only mentioned, once."""
+        """Drop a sink; if its storage has trouble, only warn, once."""
         if trouble(error) is None:
             self._sinks.remove(sink)
             warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
@@ -144,12 +144,7 @@ class Events:
             warn(f"Events cannot be written to {sink!r} now: {error}", RecoveryWarning)
 
     def close(self) -> None:
-        """Close every sink that can be closed; what cannot be written then is lost with a warning.
-
-        Warns
-        -----
-        RecoveryWarning
-        """
+        """Close every sink that can be closed; warn of events that are lost."""
         for sink in self._sinks:
             close = getattr(sink, "close", None)
             if close is None:
@@ -161,7 +156,7 @@ class Events:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON that every reader takes: NaN and infinity become null."""
+    """Return ``value`` as strict JSON: NaN and infinity become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -172,22 +167,21 @@ def plain(value: Any) -> Any:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value of an event or status is a number that a float holds, and finite."""
+    """Return whether a value is a finite number that a float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 
 
 TREND = 8
-"""Steps that the estimate of the time left looks back over."""
+"""Steps that the estimate of the time left is based on."""
 WELL_BEFORE = 0.8
-"""Fraction of the time to ``max_time`` or ``max_iter`` within which a guess says convergence."""
+"""Fraction of the time to ``max_time`` or ``max_iter`` within which convergence is predicted."""
 LEAST_STEPS = 3
-"""Steps over all rows that there have to be for one."""
+"""Minimum number of steps over all rows for an estimate."""
 
 
 Limit = Literal["max_time", "max_iter", "convergence"]
-"""What is going to end a fit."""
 
 
 def estimate_end(
@@ -198,14 +192,12 @@ def estimate_end(
     objective: Objective = INERTIA,
     starts_left: int = 0,
 ) -> tuple[Limit | None, float | None]:
-    """Estimate what will end the fit, and in how many seconds at most.
+    """Estimate what will end the fit, and an upper bound of the seconds until then.
 
-    Steps are taken to last as long as the mean of the last eight. The limit is "convergence" if
-    ``n_changed`` will fall below one row, or what ``tol`` is compared with to ``tol``, well before
-    the other two, as long as they go on falling by the mean factor of the last eight steps: that is
-    a guess, so no seconds are given. Only ``max_time`` says anything before three steps have gone
-    through as many rows as the last one (eight of batches), and while they go through a sample
-    that all rows come after. Only shown, never used to decide anything.
+    A step is expected to last as long as the mean of the last eight. The limit is "convergence" if
+    ``n_changed``, or what ``tol`` is compared with, falls fast enough to end the fit well before
+    the other limits; it has no bound. An estimate other than ``max_time`` needs three steps over as
+    many rows as the last one (eight of batches), and all rows not still ahead. For display only.
 
     Parameters
     ----------
@@ -216,14 +208,11 @@ def estimate_end(
     n_rows : int
     objective : Objective
     starts_left : int
-        Starts that follow this one.
 
     Returns
     -------
     limit : "max_time", "max_iter", "convergence" or None
-        None if nothing can be said.
     seconds : float or None
-        None if the limit is no bound.
     """
     recent = _alike(history[-TREND - 1 :])
     until = math.inf if stop.max_time is None else max(0.0, stop.seconds - elapsed)
@@ -248,7 +237,7 @@ def estimate_end(
 
 
 def _alike(history: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """The last records that are of as many rows each."""
+    """Return the last records of as many rows each."""
     n = len(history)
     while n and history[n - 1]["rows"] == history[-1]["rows"]:
         n -= 1
@@ -256,15 +245,15 @@ def _alike(history: Sequence[StepRecord]) -> Sequence[StepRecord]:
 
 
 def _least_steps(last: StepRecord, n_rows: int) -> float:
-    """How many steps like the last one say how long those to come will take."""
+    """Return how many steps like the last one an estimate needs."""
     if last["extra"].get("everywhere", 1) == 0:
         return math.inf
-    # Batches may grow: they stay as they are where they have been so for long.
+    # Batches may grow until they have stayed the same for long.
     return LEAST_STEPS if sample_of(last, n_rows) is None else TREND
 
 
 def _steps_until(values: Sequence[float], goal: float) -> list[float]:
-    """How many more steps a falling sequence needs to ``goal``; nothing if it does not fall."""
+    """Return the number of steps until a falling sequence reaches ``goal``, or nothing."""
     if len(values) < 3 or not 0 < values[-1] < values[0]:
         return []
     factor = (math.log(values[-1]) - math.log(values[0])) / (len(values) - 1)
@@ -272,17 +261,17 @@ def _steps_until(values: Sequence[float], goal: float) -> list[float]:
 
 
 class ProgressLine:
-    """A sink that shows a fit as one line of text.
+    """Sink that shows a fit as one line of text.
 
-    On a terminal the line is rewritten, at most ten times a second; elsewhere a plain line is
-    written at most every ten seconds, and the last one always.
+    A terminal's line is rewritten at most ten times per second. Elsewhere a line is written at most
+    every ten seconds, and the last one always.
 
     Parameters
     ----------
     stream : text stream, optional
         Standard error by default.
     clock : callable
-        Seconds, for the limits of rate.
+        Returns seconds.
     """
 
     def __init__(
@@ -315,12 +304,12 @@ class ProgressLine:
         self._stream.flush()
 
     def close(self) -> None:
-        """End the line, where a fit has ended without a word."""
+        """End the line."""
         self._end_line()
         self._stream.flush()
 
     def _end(self, event: Event) -> None:
-        """Sum up; of several starts all together, when the best is known."""
+        """Write a summary; of several starts only for the best."""
         if self._pending:
             self._show()
         is_one_of_several = event["event"] == "stopped" and "start" in event
@@ -348,13 +337,12 @@ class ProgressLine:
 
 
 def compiling_words(left: float | None) -> str:
-    """Describe what is waited for while kernels are compiled; ``left``: seconds, if known."""
+    """Describe the wait for compiling kernels; ``left``: seconds, if known."""
     text = "compiling kernels, once on this machine"
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
 
 def _progress_text(event: Event, objective: Objective) -> str:
-    """One step in words."""
     start = event.get("start")
     parts = [] if start is None else [f"start {start + 1} of {event['starts']}"]
     parts.append(f"step {event['step']}")
@@ -364,7 +352,7 @@ def _progress_text(event: Event, objective: Objective) -> str:
         parts.append(f"{objective.of_step} {event['cost']:.6g}{where}")
     energy = event.get("extra", {}).get("energy")
     if energy is not None:
-        # Where it is not the cost it may say otherwise: both are shown.
+        # It may differ from the cost.
         parts.append(f"energy {energy:.6g} a row")
     if event["n_changed"] is not None:
         parts.append(f"{event['n_changed']:,} rows changed")

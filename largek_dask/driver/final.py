@@ -1,50 +1,48 @@
-"""The last pass, of whatever kind of problem: every row's label, and exact sums over all rows.
+"""Label every row and compute exact sums, in one pass over all rows.
 
-What a label is, what is added up and what follows from it is the problem's
-(``algorithms.problem``). Here is what all of them need: chunks in groups, labels in memory or in
-storage, a run that was killed gone on with. Sums have no rounding; nothing that an algorithm
-estimated on its way is taken over.
+The problem (``algorithms.problem``) defines labels and sums. This module groups chunks, keeps
+labels in memory or storage, and resumes a killed run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, ModelArrays
+from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.problem import Final, Labelled, Labelling
+from largek_dask.algorithms.problem import Labelled, Labelling
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
-__all__ = ["label_rows", "marks_of", "of_search", "seconds_of_last_pass"]
+__all__ = ["label_rows", "marks_of", "seconds_of_last_pass"]
 
 TRIAL_ROWS = 2_048
-"""Rows on which the time of the last pass is found, the best of some trials."""
+"""Rows on which the time of the last pass is measured, as the best of some trials."""
 TRIALS = 3
 MORE = 1.25
-"""What the last pass takes beside labelling rows: reading them, keeping or writing labels."""
+"""Factor for reading rows and keeping or writing labels; not tuned."""
 
 
 @dataclass
 class LabelTotal(Additive):
-    """What one process adds up: labels by chunk, and the sums of the labelling by name."""
+    """Labels by chunk, and the sums of the labelling by name."""
 
     labels: dict[int, NDArray[Any]]
     sums: dict[str, ExactSums]
 
     @classmethod
     def of(cls, lengths: Mapping[str, int]) -> LabelTotal:
-        """Of sums of these lengths, empty."""
+        """Return empty sums of these lengths."""
         sums = {name: ExactSums(length) for name, length in lengths.items()}
         # Rows with NaN or infinity.
         sums["n_bad"] = ExactSums(1)
@@ -77,7 +75,7 @@ def label_rows(
     *,
     labels: bool = True,
     out: LabelStore | None = None,
-    told: Callable[[int], None] | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> Labelled:
     """Label every row, in one pass.
 
@@ -85,13 +83,11 @@ def label_rows(
     ----------
     passes : LocalPasses or ClusterPasses
     labelling : Labelling
-        How.
     labels : bool
         False: only the sums.
     out : LabelStore, optional
-        Where the labels go; without it they come back in memory. What is done there already is
-        not done again.
-    told : callable, optional
+        Where to write the labels, resuming what is there; otherwise they are returned.
+    report : callable, optional
         Called with the number of rows done, after every group of chunks.
     """
     table = passes.rows.chunk_table
@@ -125,22 +121,21 @@ def label_rows(
         done.merge(total)
         if out is not None:
             passes.retry(partial(out.record, chunks[-1] + 1, done.sums))
-        if told is not None:
-            told(stop)
+        if report is not None:
+            report(stop)
     return Labelled(in_memory, done.sums)
 
 
 def marks_of(labelling: Labelling) -> dict[str, str]:
-    """Hashes of the arrays by which the model of a labelling is told from another."""
+    """Return hashes of the arrays that identify the model of a labelling."""
     return {name: sha256_of(array) for name, array in labelling.marks.items()}
 
 
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
-    """About how long :func:`label_rows` is going to take, by a trial on a few rows.
+    """Estimate the time of :func:`label_rows` by a trial on a few rows.
 
-    Where most centres are passed over (``kernels.bounds.boxes``) the first trial makes what that
-    takes, and the fastest of them tells how many are, as far as the rows of the trial are like the
-    others.
+    The first trial also makes what skipping centres needs (``kernels.bounds.boxes``); the fastest
+    one counts.
     """
     if labelling.expect is not None:
         labelling.expect(passes.n_rows, *labelling.broadcast)
@@ -156,27 +151,8 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
 
 
 def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
-    """Rows spread over all that lie here, or over the first chunk, of which all is read anyway."""
+    """Return rows spread over those in memory, or over the first chunk, read whole anyway."""
     here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
     here = min(max(here, TRIAL_ROWS), passes.n_rows)
     n = min(here, TRIAL_ROWS)
     return np.arange(n) * here // n
-
-
-def of_search(
-    arrays: ModelArrays, labels: NDArray[np.int32], value: float, counts: NDArray[np.float64]
-) -> Final:
-    """Where there was no time for the last pass: the labels of a search, as they are.
-
-    Parameters
-    ----------
-    arrays : ModelArrays
-    labels : int32 (n,)
-        -1 for rows that were left out of the search.
-    value : float
-        Of the objective, with these labels.
-    counts : (k,)
-        Weight of the rows of each cluster.
-    """
-    arrays = replace(arrays, counts=counts)
-    return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))

@@ -1,4 +1,4 @@
-"""A fit put together from its parts: what estimators, the command line and the service share."""
+"""Run a whole fit: the function behind estimators, the command line and the service."""
 
 from __future__ import annotations
 
@@ -19,19 +19,23 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
+from largek_dask.driver.checkpoint import FitFolder, forget_torn
 from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.events import Sink
+from largek_dask.driver.event_log import open_sinks
+from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.final import marks_of
+from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.driver.outputs import Outputs
 from largek_dask.driver.parallel_compile import compiles_in_parallel, is_worth_it
 from largek_dask.driver.plan import (
     check_memory,
     check_problem,
     check_rows_that_count,
     check_scale,
+    footprint_of,
+    space_needed,
 )
-from largek_dask.driver.provenance import parameters_of, stop_rules_of, versions
+from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
 from largek_dask.driver.starts import StartResult, Starts
 from largek_dask.driver.stopping import StepRecord, StopReason
@@ -53,44 +57,34 @@ from largek_dask.passes.worker_selection import current_selection
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "FitResult",
-    "checked",
-    "chosen",
-    "fit",
-    "kind_of_problem",
-    "open_passes",
-    "problem_of",
-]
+__all__ = ["FitResult", "checked", "chosen", "fit", "kind_of_problem", "open_passes", "problem_of"]
 
 ANSWER_SECONDS = 10.0
-"""How long workers that are there may take to answer, beyond a time limit."""
+"""Seconds beyond a time limit for which present workers may take to answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """What a fit gives."""
+    """Result of a fit."""
 
     arrays: ModelArrays
     labels: NDArray[np.int32] | None
-    """(n,) labels, -1 for rows that were skipped; None if they were not asked for in memory."""
+    """(n,) labels, -1 for skipped rows; None if they were not wanted in memory."""
     objective: Objective
     value: float | None
-    """The exact value of the objective over all rows, with the returned model (of k-means: the sum
-    of ``w ||x - c||^2``); None after a cancel."""
+    """Exact objective over all rows with the returned model; None after a cancel."""
     n_iter: int
     history: tuple[StepRecord, ...]
     stop_reason: StopReason
     statistics: Statistics
     n_distinct: int | None
-    """How many distinct rows there are where that is fewer than clusters, else None."""
+    """Number of distinct rows if there are fewer than clusters, else None."""
     seconds: float
-    """Time from the first look at the rows to the model, with that of earlier runs."""
+    """From the first look at the rows to the model, earlier runs included."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """What the algorithm tells of the model (``Algorithm.report``)."""
+    """Figures of the algorithm about the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
-    """Names of the rows' columns, None where they have none."""
 
 
 @contextmanager
@@ -102,7 +96,7 @@ def open_passes(
     memory_limit: int | None = None,
     **options: Unpack[PassOptions],
 ) -> Iterator[BasePasses]:
-    """Passes on the client's cluster, or on threads of this process without one."""
+    """Open passes on the client's cluster, or on threads of this process without one."""
     if client is None:
         passes: BasePasses = LocalPasses(
             rows, n_threads=n_threads, memory_limit=memory_limit, **options
@@ -136,27 +130,25 @@ def fit(
     ----------
     rows : Rows
     options : FitOptions
-        What is asked of the fit.
     client : distributed.Client, optional
-        Its cluster; None: threads of this process.
+        None: threads of this process.
     n_threads : int, optional
-        Threads.
     checkpoint : str or Folder, optional
-        Folder to write to, and to resume from if it holds this very job.
+        Folder to write to, and to resume from if it holds this job.
     labels : bool, str or Folder
-        Whether every row's label comes back; a URL: they are written there.
+        Whether labels are returned; or the URL to write them to.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable or str
         Sinks of events, or URLs of folders for them.
     log : bool
-        Whether they go to ``events/`` in the checkpoint folder as well.
+        Write events to ``events/`` in the checkpoint folder as well.
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled : callable, optional
-        Asked all the time until the last pass whether to stop.
+        Called often before the last pass; true stops the fit.
     held : callable, optional
-        Asked all the time, also in the last pass, whether to leave all as it is in the checkpoint.
+        Called often, also in the last pass; true leaves all as it is in the checkpoint.
 
     Returns
     -------
@@ -167,12 +159,11 @@ def fit(
     Raises
     ------
     ParameterError, DataError, BadRowsError, NotEnoughMemoryError, OutputError
-        What is asked cannot be done or written; found before the first step.
+        Found before the first step.
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
-        A cancel came before there was a model, or the time limit while workers were waited for;
-        or it is held, whatever there is.
+        Cancelled, or out of time waiting for workers, before there was a model; or held.
 
     Warns
     -----
@@ -180,31 +171,46 @@ def fit(
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
     rows, choice = checked(rows, options, n_threads=n_threads, client=client)
-    out = Outputs.open(
-        rows,
-        options,
-        choice,
-        checkpoint=checkpoint,
-        labels=labels,
-        storage_options=storage_options,
-        sinks=events,
-        log=log,
-    )
+    identity, fingerprint = identity_of(options), rows.fingerprint()
+    job = store = None
+    if checkpoint is not None:
+        folder = Folder.of(checkpoint, storage_options)
+        job = _open_job(folder, rows, choice, identity, fingerprint)
+    if not isinstance(labels, bool):
+        owner = {"job": identity, "data": fingerprint["content"]}
+        store = LabelStore(labels, rows.chunk_table, owner, storage_options)
+    out = Events(open_sinks(events, job.folder if job is not None and log else None))
     work = _Work(
-        rows, options, choice, out, bool(labels), client, n_threads, callbacks, cancelled, held
-    )
+        rows, options, choice, identity, fingerprint, job, store, out, bool(labels),
+        client, n_threads, callbacks, cancelled or _never, held or _never,
+    )  # fmt: skip
     passes, best = work.search()
     return work.finish(passes, best)
 
 
+def _open_job(
+    folder: Folder,
+    rows: Rows,
+    choice: Choice,
+    identity: dict[str, Any],
+    fingerprint: dict[str, Any],
+) -> FitFolder:
+    """Open the folder of checkpoints; check the free space for a new job."""
+    folder.check_writable()
+    forget_torn(folder)
+    # Names are not part of the fingerprint: they may change between two runs.
+    data = {**fingerprint, "feature_names": rows.feature_names}
+    job = FitFolder(folder, identity, data, versions())
+    if job.is_new:
+        k = identity["n_clusters"]
+        footprint = footprint_of(rows, choice.algorithm)
+        needed = space_needed(rows, k, footprint, n_init=choice.n_init, labels=False)
+        folder.check_space(needed, "checkpoints")
+    return job
+
+
 def _never() -> bool:
     return False
-
-
-def _held() -> NoModelError:
-    return NoModelError(
-        "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,67 +220,65 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
-    """What is run, with its problem."""
-    out: Outputs
+    """The algorithm, with its problem."""
+    identity: dict[str, Any]
+    fingerprint: dict[str, Any]
+    job: FitFolder | None
+    store: LabelStore | None
+    events: Events
     labels: bool
-    """Whether they are wanted, here or in a store."""
+    """Whether labels are wanted, in memory or in the store."""
     client: Client | None
     n_threads: int | None
     callbacks: Sequence[Callback]
-    cancelled: Callable[[], bool] | None
-    held: Callable[[], bool] | None
+    cancelled: Callable[[], bool]
+    held: Callable[[], bool]
 
     @property
     def problem(self) -> Problem:
-        """What is asked."""
         assert self.choice.algorithm.problem is not None
         return self.choice.algorithm.problem
 
     def search(self) -> tuple[BasePasses, StartResult]:
-        """The best start, and the passes that it was found by."""
-        stop, events = self.options.stop, self.out.events
+        """Return the best start, and the passes that computed it."""
+        stop, asked, held = self.options.stop, self.cancelled, self.held
         clock = Clock(0.0, stop)
-        asked, held = (ask or _never for ask in (self.cancelled, self.held))
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
-        watch = CompileWatch(events, k, is_helped=is_helped)
+        watch = CompileWatch(self.events, k, is_helped=is_helped)
         helper = (
             compiles_in_parallel(compute_dtype(rows.dtype), rows.n_features, k)
             if is_helped
             else nullcontext()
         )
         try:
-            # Heard from the first moment on: workers may have to be waited for.
+            # Cancelling works from the first moment: the cluster may have no workers yet.
             with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:
                 passes.cancelled = lambda: watch.report() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
-                if self.out.job is not None:
-                    self.out.job.begin(passes.statistics)
+                if self.job is not None:
+                    self.job.begin(passes.statistics)
                 starts = self._starts(passes, watch)
                 if isinstance(self.options.make_algorithm(), Auto):
                     engine = parameters_of(self.choice.algorithm)
-                    events.emit(
-                        "chosen", **engine, starts=self.choice.n_init, reason=self.choice.reason
-                    )
+                    n_init, reason = self.choice.n_init, self.choice.reason
+                    self.events.emit("chosen", **engine, starts=n_init, reason=reason)
                 with asked_before(passes.raise_if_stopped):
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
-            # Later ones are taken by the loop, which then has a model to return.
-            raise (_held() if held() else self._without_model(no_model(clock, stop))) from cut
+            # The loop handles later ones: it has a model to return.
+            raise self._no_model(no_model(clock, stop)) from cut
         except NoModelError as error:
-            raise (_held() if held() else self._without_model(error)) from error
+            raise self._no_model(error) from error
         except KeyboardInterrupt:
-            # Where it was just then says nothing, and would fill a screen.
+            # The traceback would fill a screen and tell nothing.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
-            events.close()
+            self.events.close()
 
     def _is_too_late(self, clock: Clock) -> bool:
-        """Whether the time limit ends the wait for workers to answer.
-
-        Those that are there may take a moment; without any, nothing will come.
-        """
+        """Return whether the time limit ends the wait for workers; present ones get a moment."""
         if not clock.is_over():
             return False
         late = clock.seconds() - self.options.stop.seconds
@@ -288,27 +292,30 @@ class _Work:
         pick = current_selection()
         return len(workers_known_to(self.client)) >= (1 if pick is None else pick.least)
 
-    def _without_model(self, error: NoModelError) -> NoModelError:
-        """The error, which says so where nobody was there to compute."""
+    def _no_model(self, error: NoModelError) -> NoModelError:
+        """Return the error, or a more precise one if the fit is held or workers are missing."""
+        if self.held():
+            return NoModelError(
+                "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
+            )
         if self.client is None or error.reason != "max_time" or self._has_workers():
             return error
         address, pick = self.client.scheduler.address, current_selection()
+        limit = f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was"
         if pick is not None:
             return NoModelError(
-                f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there "
-                f"was a model: the cluster at {address} has fewer workers than the job asks for "
-                f"({pick}). Start some, or ask for fewer.",
+                f"{limit} a model: the cluster at {address} has fewer workers than the job asks "
+                f"for ({pick}). Start some, or ask for fewer.",
                 "max_time",
             )
         return NoModelError(
-            f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was a "
-            f"model: the cluster at {address} has no workers. Start some, as by `dask worker "
-            f"{address}`, or compute in this process, without a client.",
+            f"{limit} a model: the cluster at {address} has no workers. Start some, as by `dask "
+            f"worker {address}`, or compute in this process, without a client.",
             "max_time",
         )
 
     def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
-        options, job, events = self.options, self.out.job, self.out.events
+        options, job, emit = self.options, self.job, self.events.emit
         return open_passes(
             self.rows,
             client=self.client,
@@ -318,14 +325,12 @@ class _Work:
             on_bad_rows=options.on_bad_rows,
             statistics=None if job is None else job.statistics(),
             cancelled=cancelled,
-            log=lambda kind, text, **about: events.emit(
-                "warning", topic=kind, message=text, **about
-            ),
-            tell=events.emit if events else None,
+            log=lambda kind, text, **about: emit("warning", topic=kind, message=text, **about),
+            tell=emit if self.events else None,
         )
 
     def _check(self, statistics: Statistics) -> None:
-        """Refuse what could not be known before the rows were read."""
+        """Check what is known only after the scan of the rows."""
         k = self.options.n_clusters
         check_rows_that_count(k, statistics)
         check_scale(statistics)
@@ -339,18 +344,18 @@ class _Work:
             problem=self.problem,
             seed=self.options.seed,
             stop=self.options.stop,
-            folder=self.out.folder,
-            events=self.out.events,
+            folder=None if self.job is None else self.job.folder,
+            events=self.events,
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             labels=self.labels,
-            out=self.out.labels,
+            out=self.store,
             watch=watch,
         )
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
-        """What comes back; labels that are stored are whole now."""
-        final, store = best.final, self.out.labels
+        """Declare stored labels complete, and return the result."""
+        final, store = best.final, self.store
         if final is not None:
             had_time = best.reason != "max_time_without_last_pass"
             history = best.run.history
@@ -379,16 +384,15 @@ class _Work:
         )
 
     def _provenance(self, best: StartResult) -> dict[str, Any]:
-        """Where the model comes from."""
-        data = {key: value for key, value in self.out.fingerprint.items() if key != "stamps"}
-        before = {} if self.out.job is None else self.out.job.begun_with
+        data = {key: value for key, value in self.fingerprint.items() if key != "stamps"}
+        before = {} if self.job is None else self.job.begun_with
         return {
-            "parameters": self.out.identity,
+            "parameters": self.identity,
             "engine": parameters_of(self.choice.algorithm),
             "stop": stop_rules_of(self.options),
             "data": data,
             "versions": versions(),
-            # Bits are only promised of one and the same version.
+            # Equal bits are promised for one version only.
             **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
@@ -403,7 +407,7 @@ class _Work:
 def checked(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice]:
-    """The rows of a fit and what is run on them, with its problem; none has been read.
+    """Return the rows of a fit, and its algorithm with the problem set; nothing is read.
 
     Raises
     ------
@@ -422,7 +426,7 @@ def checked(
 
 
 def chosen(rows: Rows, options: FitOptions) -> Choice:
-    """What is run."""
+    """Return the algorithm and number of starts; ``algorithm="auto"`` chooses by the rows."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
         if not algorithm.takes_starts and n_init > 1:
@@ -432,18 +436,18 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
             )
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, options.n_clusters, options.init)
-    # From the same centres every start is the same.
+    # Given centres make every start the same.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
 
 
 def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
-    """Which kind of problem an algorithm answers: a mixture where one is asked for."""
+    """Return the class of an algorithm's problem: a mixture if one is asked for."""
     return algorithm.solves if mixture is None else MixtureProblem
 
 
 def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:
-    """What is asked of an algorithm: options are fields of its kind of problem, by their names."""
+    """Return the problem; options are fields of its class, by name."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

@@ -1,9 +1,8 @@
-"""A history that stays small however many steps a fit takes.
+"""Thin a fit's history to a bounded number of records.
 
-Kept are the first step, the last, the one of the best cost, and every s-th, where s is the smallest
-power of two that leaves no more than ``MOST_STEPS``. So what is left of a history does not depend
-on how often it was thinned on its way: a fit that was resumed ends with the records of one that
-was not.
+It keeps the first step, the last, the one of the best cost, and every s-th, where s is the smallest
+power of two that leaves at most ``MOST_STEPS``. The result does not depend on how often a history
+was thinned before, so a resumed fit ends with the same records.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ __all__ = ["MOST_STEPS", "gaps", "sample_of", "thinned", "up_to"]
 Record = TypeVar("Record", bound=Mapping[str, Any])
 
 MOST_STEPS = 10_000
-"""Records that are kept of a history."""
+"""Maximum number of records."""
 EXTRA = 3
-"""The first, the last and the best, which may lie between the others."""
+"""The first, the last and the best record."""
 
 
 def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
-    """At most ``MOST_STEPS`` records of a history, which may have been thinned before.
+    """Return at most ``MOST_STEPS`` records of a history, which may have been thinned before.
 
     Parameters
     ----------
     history : sequence of mappings
         Each with ``step``, ascending, and ``cost``.
     objective : Objective
-        Which says what the best cost is.
+        Defines the best cost.
     """
     if not history or history[-1]["step"] <= MOST_STEPS:
         return list(history)
@@ -54,15 +53,12 @@ def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[R
 
 
 def up_to(step: int, history: Sequence[Record]) -> list[Record]:
-    """The records of a history up to a step."""
-    counted = list(history)
-    while counted and counted[-1]["step"] > step:
-        counted.pop()
-    return counted
+    """Return the records up to a step."""
+    return [record for record in history if record["step"] <= step]
 
 
 def gaps(history: Sequence[Mapping[str, Any]]) -> list[int]:
-    """How many steps each record stands for: itself, and those that were left out before it."""
+    """Return the number of steps of each record: itself, and those left out before it."""
     steps = [0]
     for record in history:
         steps.append(int(record.get("step", steps[-1] + 1)))
@@ -70,10 +66,10 @@ def gaps(history: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
-    """How many rows the sample has that a step was about; None: it was about all of them.
+    """Return the number of rows in a step's sample; None if the step was over all rows.
 
-    The cost of such a step is what all rows would cost if they were like the sample. Centres are
-    fitted to that, so on all rows it is higher.
+    The cost of such a step is scaled from the sample to all rows. Centres are fitted to the sample,
+    so the cost of all rows is higher.
     """
     extra = record.get("extra") or {}
     on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Self, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in
 from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
 from largek_dask.driver.series import A_START, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_seconds, printable, short_number
 from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]

@@ -1,7 +1,7 @@
-"""Labels on disk: a Zarr array that grows group by group, and goes on after a kill.
+"""Store labels in a Zarr array that grows group by group and can be resumed.
 
-Beside ``labels.zarr`` lies ``labels.zarr.progress.json`` while it is not complete: whose labels
-they are, how many chunks of rows are done, and the exact sums over those.
+While it is incomplete, ``labels.zarr.progress.json`` lies beside ``labels.zarr``: the owner of the
+labels, the number of chunks done, and the exact sums over them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.durable import declare, make_chunk_folder, sync_rows, torn_chunk
 from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
-from largek_dask.driver.space import check_space
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
 from largek_dask.errors import OutputError
+from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.numbers import LIMB, ORIGIN, ExactSums
-from largek_dask.points import at
 from largek_dask.version import check_format
 
 __all__ = [
@@ -32,21 +31,22 @@ __all__ = [
     "LabelWriter",
     "are_whole",
     "group_chunks",
+    "refuse_taken",
     "sums_from_json",
     "sums_to_json",
 ]
 
 FORMAT = 1
 GROUP_ROWS = 1 << 22
-"""Rows of a group: what a killed run may lose, and what the driver may hold at once."""
+"""Rows per group: what a killed run may lose, and what the driver may hold at once."""
 LABEL_BYTES = 4
-"""Bytes of one row's label."""
+"""Bytes of one label."""
 PIECE_ROWS = 1 << 20
-"""Rows of a stored piece where the chunk table is not regular."""
+"""Rows of a stored piece if the chunk table is not regular."""
 
 
 def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Iterator[range]:
-    """Successive ranges of chunks of about ``most`` (``GROUP_ROWS``) rows each, at least one."""
+    """Yield ranges of at least one chunk and about ``most`` (``GROUP_ROWS``) rows each."""
     most = GROUP_ROWS if most is None else most
     n_chunks, begin = len(chunk_table) - 1, 0
     while begin < n_chunks:
@@ -57,13 +57,13 @@ def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Ite
 
 
 def sums_to_json(sums: ExactSums) -> dict[str, Any]:
-    """Exact sums as JSON."""
+    """Encode exact sums."""
     values, exponent = sums.integers()
     return {"integers": [f"{value:x}" for value in values], "exponent": exponent}
 
 
 def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
-    """The sums that :func:`sums_to_json` was given."""
+    """Decode exact sums."""
     values = [int(text, 16) for text in packed["integers"]]
     sums = ExactSums(len(values))
     limb = (packed["exponent"] + ORIGIN) // LIMB
@@ -78,7 +78,7 @@ def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
 
 
 def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
-    """The stored array; None where there is none that can be read."""
+    """Return the stored array; None if it is missing or unreadable."""
     try:
         return retry_io(lambda: zarr.open_array(parent.store(name, read_only=True), mode="r"))
     except (OSError, KeyError, ValueError, TypeError) as error:
@@ -96,61 +96,59 @@ def are_whole(place: Folder) -> bool:
     return isinstance(notes, Mapping) and notes.get("complete") is True
 
 
+def refuse_taken(place: Folder) -> None:
+    """Raise OutputError if the output exists."""
+    if place.exists():
+        raise OutputError(
+            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class LabelWriter:
-    """Writes labels from wherever they were computed; travels to workers."""
+    """Write labels where they are computed; sent to workers."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, start: int, labels: NDArray[Any]) -> None:
-        """Write the labels of the rows from ``start`` on.
-
-        Raises
-        ------
-        OutputError
-            They cannot be written.
-        """
+        """Write the labels of the rows from ``start`` on, or raise OutputError."""
         what = f"{self.url} (labels of rows {start} to {start + len(labels) - 1})"
         with writing(what), at("labels"):
             retry_io(lambda: self._write(start, labels))
 
     def _write(self, start: int, labels: NDArray[Any]) -> None:
-        place = self.url
-        store = (
-            place if is_local(place) else remote_store(place, self.storage_options, read_only=False)
-        )
+        store: Any = self.url
+        if not is_local(self.url):
+            store = remote_store(self.url, self.storage_options, read_only=False)
         _write_rows(store, start, labels)
 
 
 def _write_rows(store: Any, start: int, labels: NDArray[Any]) -> None:
-    """Write labels of rows from ``start`` on, which are on the disk then."""
+    """Write labels of the rows from ``start`` on, durably."""
     array = zarr.open_array(store, mode="r+")
     array[start : start + len(labels)] = labels
     sync_rows(array, start, start + len(labels))
 
 
 class LabelStore:
-    """A Zarr array of one number a row: its label, or what else is found for it.
+    """Zarr array of one number per row, such as its label.
 
     Parameters
     ----------
     place : str or Folder
-        Where it lies, or shall lie.
+        Path of the array.
     chunk_table : ndarray of int64
         Of the rows.
     owner : mapping
-        JSON that says whose labels these are (model, data): unfinished ones of the same owner
-        are gone on with.
+        JSON that identifies model and data: unfinished labels of the same owner are resumed.
     storage_options : mapping, optional
     values : RowValues
-        What it holds.
 
     Raises
     ------
     OutputError
-        Something is there already that is not an unfinished run of the same owner, or nothing
-        can be written. Found before anything is computed.
+        Something other than unfinished labels of the same owner is there, or it cannot be written.
     """
 
     def __init__(
@@ -173,7 +171,7 @@ class LabelStore:
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
-        # Where no two chunks share a stored piece, whoever computes a chunk writes it.
+        # Workers write only if no two chunks share a stored piece.
         reachable = not self.url.startswith("memory://")
         self.writer = LabelWriter(self.url, self._options) if regular and reachable else None
         self._model = ""
@@ -183,22 +181,17 @@ class LabelStore:
     def _check_free(self) -> None:
         if self._unfinished() is not None:
             return
-        if self._parent.exists(self._name):
-            raise OutputError(
-                f"{self.url} exists already; nothing was changed. Remove it or choose another "
-                "output."
-            )
-        needed = self._row_bytes * self.n_rows
-        what = self._values.name.replace("_", " ")
-        check_space(self._parent, needed, f"{what} of {self.n_rows:,} rows")
+        refuse_taken(self._parent.sub(self._name))
+        what = f"{self._values.name.replace('_', ' ')} of {self.n_rows:,} rows"
+        self._parent.check_space(self._row_bytes * self.n_rows, what)
 
     @property
     def _row_bytes(self) -> int:
-        """Bytes that a row takes on disk at most."""
+        """Maximum bytes of a row on disk."""
         return np.dtype(self._values.dtype).itemsize
 
     def _unfinished(self) -> dict[str, Any] | None:
-        """The record of an unfinished run of the same owner, None without any."""
+        """Return the record of an unfinished run of the same owner; None without one."""
         try:
             record = json.loads(self._parent.read(self._progress))
             check_format(record, f"{self.url}.progress.json", OutputError, FORMAT)
@@ -218,12 +211,12 @@ class LabelStore:
         return record  # type: ignore[no-any-return]
 
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
-        """How many chunks are done already, and the sums over them; makes the array if none is.
+        """Return the number of chunks done and the sums over them; create the array if none are.
 
         Parameters
         ----------
         model : str
-            Hash of the model whose labels are written: labels by others are not gone on with.
+            Hash of the model; only labels of the same model are resumed.
 
         Raises
         ------
@@ -236,14 +229,14 @@ class LabelStore:
         if record is not None and goes_on and self._are_there(record["done"]):
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
-        # The record comes first: an array without one would be taken for somebody else's.
+        # The record comes first: an array without one would be refused.
         self.record(0, {})
         with writing(self.url):
             retry_io(self._make)
         return 0, {}
 
     def _are_there(self, done: int) -> bool:
-        """Whether all labels of these chunks are there, which a disk may have torn."""
+        """Return whether the labels of these chunks are intact."""
         array = _opened(self._parent, self._name)
         return (
             array is not None
@@ -267,21 +260,20 @@ class LabelStore:
         make_chunk_folder(array)
 
     def _state(self, *, complete: bool) -> dict[str, Any]:
-        """What the array says of itself."""
         return {"format": FORMAT, "kind": self._values.name, "complete": complete}
 
     def write(self, start: int, labels: NDArray[Any]) -> None:
-        """Write labels from here."""
+        """Write labels from this process."""
         with at("labels"):
             retry_io(lambda: _write_rows(self._parent.store(self._name), start, labels))
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
-        """Note that the first ``done`` chunks are written, and the sums over them."""
+        """Record that the first ``done`` chunks are written, and the sums over them."""
         packed = {name: sums_to_json(value) for name, value in sums.items()}
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            # So called since there was no other kind of model.
+            # Named when centres were the only kind of model.
             "centers": self._model,
             "done": done,
             "sums": packed,
@@ -289,13 +281,7 @@ class LabelStore:
         self._parent.publish(self._progress, json.dumps(record).encode())
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Declare the labels complete.
-
-        Raises
-        ------
-        OutputError
-            That cannot be written.
-        """
+        """Declare the labels complete, or raise OutputError."""
         state = {**self._state(complete=True), **notes}
         with writing(self.url):
             array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))

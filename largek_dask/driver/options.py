@@ -1,17 +1,18 @@
-"""What a fit is asked to do: every option once, with its default, its bounds and its meaning.
+"""Options of a fit, each defined once with its default, bounds and meaning.
 
-``KMeans``, ``fit``, the document of a job, the command line and what a fit writes about itself
-are made from these fields or held against them; ``tests/driver/test_options.py`` names whichever
-lacks one. Where a fit runs and what it tells meanwhile (client, threads, checkpoint, labels,
-events, callbacks) is no option of this kind: ``driver.fit.fit`` takes that beside them.
+``KMeans``, ``fit``, the document of a job and the command line are made from these fields or tested
+against them (``tests/driver/test_options.py``). Where a fit runs and what it writes (client,
+threads, checkpoint, labels, events, callbacks) are parameters of ``driver.fit.fit``.
 
 Nothing heavy is imported at the top: ``largek --help`` reads this module.
 """
 
+# ruff: noqa: RUF009
+# `_option` returns a field.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,36 +53,37 @@ __all__ = [
 ]
 
 Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
-"""What values an option has; "seconds" and "bytes" are numbers or texts with a unit. An "array"
-has no place on a command line or in the document of a job."""
+"""Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. An "array"
+is missing from the command line and the document of a job.
+"""
 Part = Literal["job", "mixture", "algorithm", "stop", "means"]
-"""What an option is part of.
+"""What an option belongs to.
 
 job
-    What tells one job from another: a checkpoint is gone on with only by the same values.
+    The identity of a job: a checkpoint is resumed only with the same values.
 mixture
-    The same, of mixtures only: k-means has no such option, and what is told of it names none.
+    The same, of mixtures only.
 algorithm
-    The same, as a parameter of the algorithm object that is made.
+    The same, as a parameter of the algorithm object.
 stop
-    When a fit ends: a checkpoint may be gone on with by other values.
+    When a fit ends: a checkpoint may be resumed with other values.
 means
-    What the fit may use; it changes no bit of the result and is not written down.
+    Resources; they affect no result and are not recorded.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option besides its name."""
+    """Description of an option."""
 
     kind: Kind
     part: Part
     help: str
-    """Its meaning: whole sentences, which ``--help`` shows and docstrings begin with."""
+    """Whole sentences, for ``--help`` and docstrings."""
     default: Any
     """``dataclasses.MISSING`` if there is none."""
     least: int | None = None
-    """The smallest value of a number."""
+    """Minimum of a number."""
     choices: tuple[str | None, ...] = ()
 
     @property
@@ -90,29 +92,28 @@ class Option:
         return self.default is MISSING
 
 
-def _about(
+def _option(
     kind: Kind,
     part: Part,
+    default: Any,
     text: str,
     *,
     least: int | None = None,
     choices: tuple[str | None, ...] = (),
-) -> dict[str, Any]:
-    """The metadata of a field."""
-    return {"kind": kind, "part": part, "help": text, "least": least, "choices": choices}
+) -> Any:
+    """Return a dataclass field whose metadata is its :class:`Option`."""
+    option = Option(kind, part, text, default, least, choices)
+    return field(default=default, metadata={"option": option})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """What a fit is asked to do.
-
-    Values are checked, and given in one unit: ``max_time`` in seconds, ``memory_limit`` in bytes.
+    """Validated options of a fit: ``max_time`` in seconds, ``memory_limit`` in bytes.
 
     Raises
     ------
     ParameterError
-        A value cannot be right, whatever the data are. What depends on them is checked by
-        ``driver.plan.check_problem``.
+        A value is invalid for any data; ``driver.plan.check_problem`` checks the others.
 
     Examples
     --------
@@ -121,156 +122,128 @@ class FitOptions:
     (3600.0, 2147483648, Auto(effort='balanced'))
     """
 
+    # A plain field, so that type checkers know that it is required.
     n_clusters: int = field(
-        metadata=_about("integer", "job", "Clusters to form, and centres to find.", least=1)
+        metadata={
+            "option": Option(
+                "integer", "job", "Clusters to form, and centres to find.", MISSING, least=1
+            )
+        }
     )
-    algorithm: str | Algorithm[Any] | Auto = field(
-        default="auto",
-        metadata=_about(
-            "algorithm",
-            "job",
-            'How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", '
-            '"nmbatch", "truncated", "vc-gmm" or "vrkm".',
-        ),
+    algorithm: str | Algorithm[Any] | Auto = _option(
+        "algorithm",
+        "job",
+        "auto",
+        'How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", '
+        '"nmbatch", "truncated", "vc-gmm" or "vrkm".',
     )
-    effort: Effort = field(
-        default=DEFAULT_EFFORT,
-        metadata=_about(
-            "choice",
-            "algorithm",
-            'How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm '
-            "object says its own.",
-            choices=EFFORTS,
-        ),
+    effort: Effort = _option(
+        "choice",
+        "algorithm",
+        DEFAULT_EFFORT,
+        'How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm '
+        "object says its own.",
+        choices=EFFORTS,
     )
-    init: str | NDArray[Any] = field(
-        default="auto",
-        metadata=_about(
-            "init",
-            "job",
-            'How the first centres are chosen: "random", "two-level", "k-means++", '
-            '"greedy-k-means++", "k-means||", "afk-mc2", or "auto", one of these by the number of '
-            "clusters.",
-        ),
+    init: str | NDArray[Any] = _option(
+        "init",
+        "job",
+        "auto",
+        'How the first centres are chosen: "random", "two-level", "k-means++", '
+        '"greedy-k-means++", "k-means||", "afk-mc2", or "auto", one of these by the number of '
+        "clusters.",
     )
-    mixture: Covariance | None = field(
-        default=None,
-        metadata=_about(
-            "choice",
-            "mixture",
-            "Fit a mixture of Gaussians, not k-means, and what its components' covariances are: "
-            '"iso", one variance for all, and equal weights; "isoflex", one variance each; "diag", '
-            'one variance each and feature. The ways to begin are then "k-means", "two-level", '
-            '"afk-mc2" and "random", and a fit ends when F rises by less than half of tol, in nats '
-            "a row and feature.",
-            choices=(None, *COVARIANCES),
-        ),
+    mixture: Covariance | None = _option(
+        "choice",
+        "mixture",
+        None,
+        "Fit a mixture of Gaussians, not k-means, and what its components' covariances are: "
+        '"iso", one variance for all, and equal weights; "isoflex", one variance each; "diag", '
+        'one variance each and feature. The ways to begin are then "k-means", "two-level", '
+        '"afk-mc2" and "random", and a fit ends when F rises by less than half of tol, in nats '
+        "a row and feature.",
+        choices=(None, *COVARIANCES),
     )
-    weights_init: NDArray[Any] | None = field(
-        default=None,
-        metadata=_about("array", "mixture", "Weights of the first components."),
+    weights_init: NDArray[Any] | None = _option(
+        "array", "mixture", None, "Weights of the first components."
     )
-    precisions_init: NDArray[Any] | None = field(
-        default=None,
-        metadata=_about(
-            "array",
-            "mixture",
-            'Inverse variances of the first components: one each, or of "diag" one each and '
-            "feature.",
-        ),
+    precisions_init: NDArray[Any] | None = _option(
+        "array",
+        "mixture",
+        None,
+        'Inverse variances of the first components: one each, or of "diag" one each and feature.',
     )
-    dither: Dither | None = field(
-        default=None,
-        metadata=_about(
-            "choice",
-            "mixture",
-            '"uniform": noise in [0, 1) is added to rows of integers, such as images, which have '
-            "no density without it; part of the model.",
-            choices=(None, *DITHER),
-        ),
+    dither: Dither | None = _option(
+        "choice",
+        "mixture",
+        None,
+        '"uniform": noise in [0, 1) is added to rows of integers, such as images, which have '
+        "no density without it; part of the model.",
+        choices=(None, *DITHER),
     )
-    n_init: int = field(
-        default=1,
-        metadata=_about(
-            "integer",
-            "job",
-            "Starts with different first centres, at least; the best one is kept.",
-            least=1,
-        ),
+    n_init: int = _option(
+        "integer",
+        "job",
+        1,
+        "Starts with different first centres, at least; the best one is kept.",
+        least=1,
     )
-    max_iter: int = field(
-        default=300,
-        metadata=_about(
-            "integer",
-            "stop",
-            "Steps of one start at most. Every step assigns rows once: all of them, or those of "
-            "the batch or sample whose turn it is.",
-            least=1,
-        ),
+    max_iter: int = _option(
+        "integer",
+        "stop",
+        300,
+        "Steps of one start at most. Every step assigns rows once: all of them, or those of "
+        "the batch or sample whose turn it is.",
+        least=1,
     )
-    tol: float = field(
-        default=1e-4,
-        metadata=_about(
-            "number",
-            "stop",
-            "Stop when the squared movement of the centres is at most this share of the mean "
-            "variance of the features. 0: when no label changes.",
-            least=0,
-        ),
+    tol: float = _option(
+        "number",
+        "stop",
+        1e-4,
+        "Stop when the squared movement of the centres is at most this share of the mean "
+        "variance of the features. 0: when no label changes.",
+        least=0,
     )
-    max_time: float | str | None = field(
-        default=None,
-        metadata=_about(
-            "seconds",
-            "stop",
-            'Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of '
-            "runs before a resume, of the last pass and of compiling kernels counts.",
-            least=0,
-        ),
+    max_time: float | str | None = _option(
+        "seconds",
+        "stop",
+        None,
+        'Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of '
+        "runs before a resume, of the last pass and of compiling kernels counts.",
+        least=0,
     )
-    seed: int = field(
-        default=0,
-        metadata=_about(
-            "integer", "job", "Same data, seed and versions give the same bits.", least=0
-        ),
+    seed: int = _option(
+        "integer", "job", 0, "Same data, seed and versions give the same bits.", least=0
     )
-    empty_clusters: EmptyClusters = field(
-        default="relocate",
-        metadata=_about(
-            "choice",
-            "job",
-            "What becomes of a centre without rows: it moves to the rows farthest from theirs, or "
-            "stays.",
-            choices=EMPTY_CLUSTERS,
-        ),
+    empty_clusters: EmptyClusters = _option(
+        "choice",
+        "job",
+        "relocate",
+        "What becomes of a centre without rows: it moves to the rows farthest from theirs, or "
+        "stays.",
+        choices=EMPTY_CLUSTERS,
     )
-    on_bad_rows: OnBadRows = field(
-        default="raise",
-        metadata=_about(
-            "choice",
-            "job",
-            "What becomes of rows with NaN or infinity; skipped ones get the label -1.",
-            choices=ON_BAD_ROWS,
-        ),
+    on_bad_rows: OnBadRows = _option(
+        "choice",
+        "job",
+        "raise",
+        "What becomes of rows with NaN or infinity; skipped ones get the label -1.",
+        choices=ON_BAD_ROWS,
     )
-    normalize: Normalize | None = field(
-        default=None,
-        metadata=_about(
-            "choice",
-            "job",
-            '"l2": every row is given unit length; part of the model.',
-            choices=(None, *NORMALIZE),
-        ),
+    normalize: Normalize | None = _option(
+        "choice",
+        "job",
+        None,
+        '"l2": every row is given unit length; part of the model.',
+        choices=(None, *NORMALIZE),
     )
-    memory_limit: int | str | None = field(
-        default=None,
-        metadata=_about(
-            "bytes",
-            "means",
-            "Most that a process keeps for its rows from step to step (labels, bounds): bytes, or "
-            'a size such as "2GiB". It changes speed only.',
-            least=1,
-        ),
+    memory_limit: int | str | None = _option(
+        "bytes",
+        "means",
+        None,
+        "Most that a process keeps for its rows from step to step (labels, bounds): bytes, or "
+        'a size such as "2GiB". It changes speed only.',
+        least=1,
     )
 
     def __post_init__(self) -> None:
@@ -280,11 +253,10 @@ class FitOptions:
         object.__setattr__(self, "max_time", self.stop.max_time)
         self._check_mixture()
         self._check_starts()
-        # Whether it can be made, and what is wrong with its name otherwise.
+        # Raises if the algorithm is invalid.
         self.make_algorithm()
 
     def _check_mixture(self) -> None:
-        """Refuse what is said of a mixture where none is asked for."""
         if self.mixture is not None:
             return
         for name, option in OPTIONS.items():
@@ -292,7 +264,6 @@ class FitOptions:
                 raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
 
     def _check_starts(self) -> None:
-        """Refuse another number of given starts than are to be made."""
         init = self.init
         if not isinstance(init, str) and init.ndim == 3 and len(init) != self.n_init:
             raise ParameterError(
@@ -301,7 +272,7 @@ class FitOptions:
             )
 
     def make_algorithm(self) -> Algorithm[Any] | Auto:
-        """The algorithm object, without a problem; of a name the one of this effort."""
+        """Return the algorithm object, without a problem."""
         from largek_dask.algorithms.names import algorithm_of, algorithm_of_mixture
 
         if self.mixture is not None:
@@ -315,22 +286,18 @@ class FitOptions:
 
     @property
     def stop(self) -> StopRules:
-        """The stop rules."""
+        """Stop rules."""
         return StopRules(self.max_iter, self.tol, self.max_time)
 
 
-def _option(about: Field[Any]) -> Option:
-    return Option(default=about.default, **about.metadata)
-
-
 OPTIONS: MappingProxyType[str, Option] = MappingProxyType(
-    {about.name: _option(about) for about in fields(FitOptions)}
+    {of.name: of.metadata["option"] for of in fields(FitOptions)}
 )
 """All options by name, in the order in which they are shown."""
 
 
 def _checked(name: str, value: Any, option: Option) -> Any:
-    """The value in its unit; what is part of ``StopRules`` is checked there."""
+    """Validate and convert a value; ``StopRules`` checks its own."""
     if option.kind == "choice":
         check_choice(name, value, option.choices)
     elif option.kind == "integer":
@@ -357,42 +324,30 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def check_integer(name: str, value: Any, least: int) -> None:
-    """Refuse what is not an integer of at least ``least``.
-
-    Raises
-    ------
-    ParameterError
-        It is not; the message names the parameter and the value.
-    """
+    """Raise ParameterError unless ``value`` is an integer of at least ``least``."""
     if not is_integer(value) or value < least:
         raise ParameterError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an integer; True and False are not."""
+    """Return whether it is an integer; True and False are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Refuse what is not one of ``choices``.
-
-    Raises
-    ------
-    ParameterError
-        It is not; the message lists them.
-    """
+    """Raise ParameterError unless ``value`` is one of ``choices``."""
     if not (value is None or isinstance(value, str)) or value not in choices:
-        told = ", ".join(repr(choice) for choice in choices)
-        raise ParameterError(f"{name} must be one of {told}, got {value!r}.")
+        allowed = ", ".join(repr(choice) for choice in choices)
+        raise ParameterError(f"{name} must be one of {allowed}, got {value!r}.")
 
 
 def parse_memory(value: Any, name: str = "memory_limit") -> int:
-    """Bytes of a number, or of a text such as "2GiB".
+    """Return the bytes of a number, or of a text such as "2GiB".
 
     Raises
     ------
     ParameterError
-        It is neither, or less than one byte; ``name`` is in the message.
+        It is neither, or less than one byte.
 
     Examples
     --------

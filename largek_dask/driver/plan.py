@@ -1,4 +1,4 @@
-"""What can be known to go wrong before anything is computed."""
+"""Check a fit's parameters, memory and disk space before anything is computed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from largek_dask import config
 from largek_dask.algorithms.base import Algorithm, Footprint
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
+from largek_dask.driver.formatting import human_bytes
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
@@ -46,15 +47,14 @@ __all__ = [
 def check_problem(
     rows: Rows, problem: Problem, *, n_threads: int | None, client: Client | None
 ) -> None:
-    """Refuse what cannot work with these rows.
+    """Refuse a problem that cannot be solved with these rows.
 
     Raises
     ------
     ParameterError
-        There are fewer rows than clusters, or what the kind of problem refuses (starting centres
-        that are not k rows of finite numbers, say).
+        There are fewer rows than clusters, or the problem refuses the rows.
     NotEnoughMemoryError
-        The centres and their sums do not fit the memory there is.
+        The centres and their sums do not fit in memory.
     """
     k = problem.n_clusters
     if k > rows.n_rows:
@@ -66,13 +66,7 @@ def check_problem(
 
 
 def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
-    """Refuse more clusters than rows that have a weight and no NaN.
-
-    Raises
-    ------
-    ParameterError
-        There are fewer of them than clusters.
-    """
+    """Raise ParameterError if fewer rows than clusters have a weight and no NaN."""
     if n_clusters > statistics.n_rows:
         raise ParameterError(
             f"n_clusters={n_clusters} is more than there are rows of positive weight without NaN "
@@ -81,18 +75,12 @@ def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
 
 
 def check_scale(statistics: Statistics) -> None:
-    """Refuse rows that lie so close together that their squared distances underflow.
-
-    Raises
-    ------
-    DataError
-        With the power of two to multiply by: it changes no digit of any row.
-    """
+    """Raise DataError if rows lie so close together that their squared distances underflow."""
     kind, extent = np.finfo(statistics.dtype), statistics.max_abs
-    # squares of differences a thousand times smaller are to be normal numbers as well
+    # Squares of differences a thousand times smaller must be normal numbers as well.
     if 0 < extent < np.sqrt(float(kind.smallest_normal) / float(kind.eps)):
         exponent = -int(np.frexp(extent)[1])
-        # Sparse rows stay about 0.
+        # Sparse rows are not shifted.
         origin = "the mean of its column" if statistics.shift.any() else "0"
         raise DataError(
             f"no value is farther than {extent:.3g} from {origin}: squared distances underflow "
@@ -102,13 +90,7 @@ def check_scale(statistics: Statistics) -> None:
 
 
 def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
-    """Refuse rows that lie so far from centres that squared distances overflow.
-
-    Raises
-    ------
-    DataError
-        See :func:`beyond_reach`.
-    """
+    """Raise DataError if rows lie so far from centres that squared distances overflow."""
     statistics = passes.statistics
     apart = np.abs(centers.astype(np.float64) / 2 - statistics.shift.astype(np.float64) / 2).max()
     if not 2 * apart + statistics.max_abs < _reach(centers):
@@ -116,7 +98,7 @@ def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
 
 
 def beyond_reach(passes: BasePasses, centers: NDArray[Any]) -> DataError:
-    """The error that names the number of the rows that is farthest from centres."""
+    """Return the error about the row that is farthest from the centres."""
     found: Farthest = passes.reduce(
         farthest_chunk, centers.mean(axis=0), start=Farthest, combine=Farthest.merge
     )
@@ -130,17 +112,17 @@ def beyond_reach(passes: BasePasses, centers: NDArray[Any]) -> DataError:
 
 
 def _reach(centers: NDArray[Any]) -> float:
-    """How far numbers may be from those of centres so that squared distances do not overflow."""
+    """Return the maximum distance for which squared distances do not overflow."""
     return float(np.sqrt(float(np.finfo(centers.dtype).max) / centers.shape[1]))
 
 
 def memory_needed(
     n_clusters: int, n_features: int, itemsize: int, n_threads: int, wide: bool = False
 ) -> int:
-    """Bytes that centres and sums take in one process, without rows and row state.
+    """Return the bytes of centres and sums in one process, without rows and row state.
 
-    Six copies of the centres (the model before and after a step, packed, sent, written), and
-    64-bit sums and weights once a thread, once retained and once merged. Wide sums (see
+    Six copies of the centres (the model before and after a step, packed, sent, written), and 64-bit
+    sums and weights: one per thread, one retained and one merged. Wide sums (see
     ``kernels.fixed_point``) have two limbs, which are once more read as one.
     """
     sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
@@ -150,13 +132,7 @@ def memory_needed(
 def check_memory(
     n_clusters: int, rows: Rows, n_threads: int | None, client: Client | None, wide: bool = False
 ) -> None:
-    """Refuse a number of clusters whose centres and sums do not fit the memory there is.
-
-    Raises
-    ------
-    NotEnoughMemoryError
-        With the figures.
-    """
+    """Raise NotEnoughMemoryError if the centres and sums do not fit in memory."""
     itemsize = compute_dtype(rows.dtype).itemsize
     for where, threads, available in _processes(n_threads, client):
         needed = memory_needed(n_clusters, rows.n_features, itemsize, threads, wide)
@@ -164,22 +140,22 @@ def check_memory(
             why = " (weights, or rows, differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
-                f"{_gigabytes(needed)} with {threads} threads{why}, and {where} has "
-                f"{_gigabytes(available)}. Ask for fewer clusters, use fewer threads, or a "
+                f"{human_bytes(needed)} with {threads} threads{why}, and {where} has "
+                f"{human_bytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Bytes that a fit takes in one of the processes that compute."""
+    """Bytes that a fit takes in one process that computes."""
 
     model: int
     """Centres, packed centres and exact sums."""
     chunks: int
     """Chunks being read and computed."""
     cached: int
-    """Chunks that are kept; all jobs of a process share one cache."""
+    """Cached chunks; all jobs of a process share one cache."""
     row_state: int
     available: int
     """Bytes that the process may use."""
@@ -192,18 +168,18 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class FitMemory:
-    """Bytes that a fit takes, whichever processes it runs on."""
+    """Bytes that a fit takes, before it is known where it runs."""
 
     model: int
     """Centres and sums, without those of threads."""
     sums: int
     """Sums of one thread."""
     chunk: int
-    """The largest chunk; each thread has one, and two are read ahead."""
+    """Largest chunk; each thread has one, and two are read ahead."""
     data: int
-    """All rows, as they are read."""
+    """All rows, as read."""
     row_state: int
-    """Row state of all rows, if there is room for it."""
+    """Row state of all rows, if it fits."""
 
     def per_process(
         self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
@@ -238,10 +214,10 @@ def footprint_of(
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     """Compute the memory of a fit.
 
-    Row state of the pass before stays while a pass writes its own: if that fails, it is run again.
+    A pass keeps the row state of the one before for a retry.
     """
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
-    # Whether weights need wide sums is known when all have been read.
+    # Weights may need wide sums, which is known only after a scan.
     wide = rows.weight is not None
     model = memory_needed(n_clusters, d, itemsize, 0, wide)
     own = footprint.row_bytes
@@ -249,7 +225,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     return FitMemory(
         model=model,
         sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
-        # Of sparse rows only what is stored is read.
+        # Sparse rows: stored values only.
         chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
         data=rows.nbytes,
         row_state=both * (rows.n_rows if footprint.held_rows is None else footprint.held_rows),
@@ -257,7 +233,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
 
 
 FILES = 1 << 20
-"""Bytes of everything small: events, descriptions, the last piece of each array."""
+"""Bytes of all small files: events, descriptions, the last piece of each array."""
 
 
 def state_needed(rows: Rows, n_clusters: int, footprint: Footprint) -> int:
@@ -266,7 +242,6 @@ def state_needed(rows: Rows, n_clusters: int, footprint: Footprint) -> int:
 
 
 def _center_bytes(rows: Rows, n_clusters: int) -> int:
-    """Bytes of all centres with their weights."""
     return n_clusters * (rows.n_features * compute_dtype(rows.dtype).itemsize + 8)
 
 
@@ -275,11 +250,11 @@ def space_needed(
 ) -> int:
     """Estimate the bytes that a fit writes: checkpoints of every start, a model, perhaps labels.
 
-    One checkpoint more than are kept: the next is whole before an old one goes.
+    One checkpoint more than are kept: the next is complete before an old one is removed.
     """
     state, models = state_needed(rows, n_clusters, footprint), 2 * _center_bytes(rows, n_clusters)
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
-    # Models are replaced: for a moment there are two.
+    # Replacing a model takes the space of two.
     written = n_init * kept * state + models
     return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
@@ -287,29 +262,23 @@ def space_needed(
 def check_output_fits(
     shape: tuple[int, int], itemsize: int, advice: str = "Take fewer rows at a time."
 ) -> None:
-    """Refuse to make an array in memory that does not fit it; ``advice`` is what to do instead.
-
-    Raises
-    ------
-    NotEnoughMemoryError
-        With the figures.
-    """
+    """Raise NotEnoughMemoryError if an array does not fit in memory; ``advice`` says what to do."""
     needed = shape[0] * shape[1] * itemsize
     available = _available()
     if needed > available:
         raise NotEnoughMemoryError(
-            f"An array of shape {shape} needs {_gigabytes(needed)}, and this machine has "
-            f"{_gigabytes(available)}. {advice}"
+            f"An array of shape {shape} needs {human_bytes(needed)}, and this machine has "
+            f"{human_bytes(available)}. {advice}"
         )
 
 
 def _available() -> int:
-    """Bytes that this process could still take."""
+    """Return the bytes that this process may still take."""
     return int(min(process_memory(), psutil.virtual_memory().available))
 
 
 def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, int, int]]:
-    """Name, threads and available bytes of every process that computes."""
+    """Return the name, threads and available bytes of every process that computes."""
     if client is None:
         return [("this machine", n_threads or available_cpus(), _available())]
     from largek_dask.passes.network import workers_known_to
@@ -319,7 +288,3 @@ def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, 
         for address, worker in workers_known_to(client).items()
         if worker["memory_limit"]
     ]
-
-
-def _gigabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

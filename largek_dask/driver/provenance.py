@@ -1,4 +1,4 @@
-"""Where a model comes from, and the digest that says whether two are equal."""
+"""Describe where a model comes from, and compute its digest."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 
 
 def versions() -> dict[str, str]:
-    """Versions of whatever computes."""
+    """Return the versions of the packages that compute."""
     own = {"largek_dask": __version__, "python": platform.python_version()}
     return own | {name: _installed(name) for name in PACKAGES}
 
 
 @cache
 def _installed(package: str) -> str:
-    """Version of a package; what a process has loaded stays as it is."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -47,15 +46,14 @@ def _installed(package: str) -> str:
 
 
 def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
-    """The arrays of a model, which are the fields of a dataclass, by their names."""
+    """Return the arrays of a model, the fields of a dataclass, by name."""
     return {f.name: getattr(arrays, f.name) for f in fields(arrays)}
 
 
 def digest_of(arrays: Any) -> str:
-    """sha256 over the arrays of a model, whatever its kind, in the order of their names.
+    """Return the sha256 of a model's arrays, by type, shape and little-endian bytes.
 
-    Over type, shape and little-endian bytes of each: equal digests are equal bits. Only the origin
-    about which kernels compute, ``shift``, is left out: it is no part of what was found.
+    Equal digests are equal bits. The origin about which kernels compute, ``shift``, is left out.
     """
     digest = hashlib.sha256()
     for name, array in sorted(named_arrays(arrays).items()):
@@ -66,7 +64,7 @@ def digest_of(arrays: Any) -> str:
 
 
 def describe(value: Any) -> Any:
-    """A parameter as JSON that tells it from another: arrays by shape, dtype and hash."""
+    """Convert a parameter to JSON: arrays as shape, dtype and hash."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -84,25 +82,25 @@ def describe(value: Any) -> Any:
 
 
 def parameters_of(algorithm: Any) -> dict[str, Any]:
-    """Name and parameters of an algorithm object as JSON."""
+    """Return the name and the parameters of an algorithm as JSON."""
     described: dict[str, Any] = describe(replace(algorithm, problem=None))
     described.pop("problem")
     return described
 
 
 def identity_of(options: FitOptions) -> dict[str, Any]:
-    """What tells this job from another, as JSON: checkpoints are gone on with only by the same.
+    """Return what a checkpoint must agree with to be resumed, as JSON.
 
-    What is part of the algorithm (``effort``) is told as one of its parameters.
+    ``effort`` is among the parameters of the algorithm.
     """
-    told = _described(options, "job")
+    found = _described(options, "job")
     if options.mixture is not None:
-        told |= _described(options, "mixture")
-    return told | {"algorithm": parameters_of(options.make_algorithm())}
+        found |= _described(options, "mixture")
+    return found | {"algorithm": parameters_of(options.make_algorithm())}
 
 
 def stop_rules_of(options: FitOptions) -> dict[str, Any]:
-    """The stop rules, as JSON."""
+    """Return the stop rules as JSON."""
     return _described(options, "stop")
 
 

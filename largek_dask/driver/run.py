@@ -1,7 +1,6 @@
-"""The loop: the only one in the package.
+"""The step loop: history, checkpoints, events and stop rules.
 
-It knows neither what an algorithm computes nor where. It steps, keeps the history, writes
-checkpoints, tells the world, and stops.
+It does not know what an algorithm computes, or where.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import FORMAT, TREND, Events, estimate_end
+from largek_dask.driver.formatting import short_number
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
-from largek_dask.driver.words import short_number
-from largek_dask.driver.worker_columns import WorkerColumns
+from largek_dask.driver.worker_figures import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
+from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
 from largek_dask.passes.base import BasePasses
-from largek_dask.points import at
 from largek_dask.version import __version__
 
 __all__ = [
@@ -45,18 +44,17 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a callback sees after a step."""
+    """State after a step, for callbacks."""
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """It goes on growing; of many steps not all are kept, see ``driver.history``."""
+    """Grows with later steps, and may be thinned (see ``driver.history``)."""
     model: Callable[[], ModelArrays]
-    """Makes the model as it is now."""
+    """Makes the current model."""
     objective: Objective
-    """What ``cost`` in the records is of."""
 
     def steps(self) -> list[StepRecord]:
-        """The history up to this step."""
+        """Return the history up to this step."""
         return thinned(up_to(self.record["step"], self.history), self.objective)
 
 
@@ -65,18 +63,17 @@ Callback = Callable[[Snapshot], object]
 
 
 class Reserve(NamedTuple):
-    """What the last pass means for a time limit, in seconds."""
+    """Seconds that a time limit reserves for the last pass."""
 
     last_pass: float = 0.0
-    """How long it is going to take, about; infinite where its kernels would have to be compiled and
-    there is no time to."""
+    """Estimated time; infinite if its kernels cannot be compiled in time."""
     kept_back: float = 0.0
-    """How much sooner the steps end: less where it does not fit, and can be done without."""
+    """How much earlier the steps end; less if the pass does not fit, and can be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[State]):
-    """How a run ended."""
+    """Result of a run."""
 
     arrays: ModelArrays
     n_iter: int
@@ -84,15 +81,14 @@ class RunResult(Generic[State]):
     stop_reason: StopReason
     state: State
     seconds: float
-    """Seconds used, earlier runs included."""
+    """Used, earlier runs included."""
     begun: float
-    """Time of ``time.monotonic()`` from which these seconds count."""
+    """``time.monotonic()`` from which these seconds count."""
     reserve: Reserve
-    """What was kept back from the time limit for the last pass."""
 
 
 def state_class(algorithm: Algorithm[State]) -> type[State]:
-    """The class of an algorithm's state, from the annotation of its ``init``."""
+    """Return the class of an algorithm's state, from the annotation of its ``init``."""
     return get_type_hints(type(algorithm).init)["return"]  # type: ignore[no-any-return]
 
 
@@ -110,32 +106,31 @@ def run(
     last_pass: Callable[[ModelArrays, float], Reserve] | None = None,
     watch: CompileWatch | None = None,
 ) -> RunResult[State]:
-    """Step until a rule says stop, from the newest checkpoint if there is one.
+    """Step until a stop rule applies, from the newest checkpoint if there is one.
 
-    The result is that of the last complete step, the best so far where no step makes the objective
-    worse; a step that was cut leaves nothing behind.
+    The result is that of the last complete step, or the best so far if no step makes the objective
+    worse; an interrupted step is discarded.
 
     Parameters
     ----------
     algorithm : Algorithm
-        With its problem set.
+        With its problem.
     passes : LocalPasses or ClusterPasses
-        The data.
     rng : Rng
         Seed and start.
     stop : StopRules
-        The limits; they may differ from those of the run that wrote the checkpoint.
+        May differ from those of the run that wrote the checkpoint.
     checkpoints : Checkpoints, optional
-        Where to resume from and write to. The last step is always written.
+        The last step is always written.
     events : Events, optional
     cancelled : callable, optional
-        Asked between steps and inside them.
+        Called between steps and inside them.
     callbacks : sequence of Callback
     seconds_used : float
         Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
-        Tells for a model and the seconds left of ``max_time`` what to keep back of them for what
-        comes after the last step; called once, and only where there is such a limit.
+        Returns what to reserve of ``max_time`` for a model and the seconds left; called once, and
+        only if there is a limit.
     watch : CompileWatch, optional
         Of the whole fit.
 
@@ -148,7 +143,7 @@ def run(
     NoModelError
         The time limit or a cancel came before there was any state.
     KeyboardInterrupt
-        Ctrl-C came before there was any state, or a second time during the first.
+        Ctrl-C came before there was any state, or a second time.
     """
     events = Events() if events is None else events
     before = passes.retry(checkpoints.latest) if checkpoints else None
@@ -158,7 +153,7 @@ def run(
     loop = _Loop(
         algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, watch, before
     )
-    loop.tell_start()
+    loop.report_start()
     reason: StopReason
     before_run = passes.cancelled
     passes.cancelled = lambda: watch.report() or asked() or clock.is_over()
@@ -184,7 +179,7 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class _Loop(Generic[State]):
-    """A run under way."""
+    """Run in progress."""
 
     algorithm: Algorithm[State]
     passes: BasePasses
@@ -193,19 +188,19 @@ class _Loop(Generic[State]):
     checkpoints: Checkpoints[State] | None
     events: Events
     asked: Callable[[], bool]
-    """Whether somebody has asked for a stop."""
     callbacks: Sequence[Callback]
     clock: Clock
     watch: CompileWatch
     progress: Progress[State] | None
-    """After the last complete step; None before there is any state. Always one whole object, so
-    that a stop finds either it or the one before."""
+    """After the last complete step; None before the first state. Replaced as a whole, so that an
+    interrupt finds either the new one or the one before.
+    """
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
     workers: WorkerColumns = field(init=False)
     sizes: Sizes = field(init=False)
     recent: deque[StepRecord] = field(init=False)
-    """The last steps of this run, their seconds without those in which kernels were compiled."""
+    """Last steps of this run; their seconds exclude compiling."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
@@ -218,8 +213,7 @@ class _Loop(Generic[State]):
         assert self.progress is not None
         return self.progress
 
-    def tell_start(self) -> None:
-        """Send the event of a run that begins, or goes on."""
+    def report_start(self) -> None:
         self.events.emit(
             "started",
             format=FORMAT,
@@ -229,23 +223,23 @@ class _Loop(Generic[State]):
             n_chunks=self.passes.n_chunks,
             n_workers=self.passes.n_workers,
             n_iter=0 if self.progress is None else self.progress.n_iter,
-            **self.algorithm.objective.told(),
+            **self.algorithm.objective.describe(),
         )
 
     def go(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> StopReason:
-        """Make a first state and step; what is not compiled when the time is over stays so."""
+        """Make a first state and step; nothing is compiled after the time limit."""
         with asked_before(self.passes.raise_if_stopped):
             self.begin(last_pass)
             return self.go_on()
 
     def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
-        """Make the first state unless there is one, and keep time back for the last pass."""
+        """Make the first state if there is none, and reserve time for the last pass."""
         if self.progress is None:
             state = self.algorithm.init(self.passes, self.rng)
             self.progress = Progress(state, 0, [], self.clock.seconds())
         if last_pass is not None and not math.isinf(self.stop.seconds):
             left = self.stop.seconds - self.clock.seconds()
-            # What a stop leaves: nobody knows how long it is going to take.
+            # If the estimate itself is stopped.
             self.reserve = Reserve(math.inf)
             self.reserve = last_pass(self.algorithm.model(self.progress.state), left)
             self.clock.kept_back = self.reserve.kept_back
@@ -258,14 +252,14 @@ class _Loop(Generic[State]):
             with at("step"):
                 state, info = self.algorithm.step(self.passes, self.rng, self._now.state)
             self.progress = self._after(state, info)
-            self._tell()
+            self._report_step()
             reason = self._reason()
             if self._any_says_stop() and reason is None:
                 reason = "callback"
         return reason
 
     def _reason(self) -> StopReason | None:
-        """Why to stop between two steps."""
+        """Return why to stop between two steps."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.objective)
@@ -274,10 +268,10 @@ class _Loop(Generic[State]):
         return reason
 
     def _after(self, state: State, info: Info) -> Progress[State]:
-        """The progress after a step.
+        """Return the progress after a step.
 
-        Those that follow each other share one growing history, of which each counts only the
-        records of its own steps. When it has grown to twice what is kept in the end, it is thinned.
+        Successive ones share one growing history, of which each counts its own steps only. It is
+        thinned when it has twice the final maximum.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
@@ -287,7 +281,7 @@ class _Loop(Generic[State]):
         return Progress(state, n_iter, history, seconds)
 
     def _any_says_stop(self) -> bool:
-        """Call every callback, whether or not one before it said stop."""
+        """Call every callback, even if one before it stops the fit."""
         if not self.callbacks:
             return False
         now, algorithm = self._now, self.algorithm
@@ -298,7 +292,7 @@ class _Loop(Generic[State]):
         return any(answers)
 
     def save_if_due(self, *, always: bool = False) -> None:
-        """Write a checkpoint if it is time for one; say so if it cannot be written."""
+        """Write a checkpoint if it is time for one; warn if it cannot be written."""
         checkpoints, n_iter = self.checkpoints, self._now.n_iter
         if checkpoints is None or not (always or checkpoints.due()):
             return
@@ -306,7 +300,7 @@ class _Loop(Generic[State]):
         try:
             is_new = checkpoints.save(self._now)
         except OSError as error:
-            # A fit is worth more than what it would go on from.
+            # A fit is worth more than its checkpoints.
             if always or not checkpoints.has_failed:
                 then = "" if always else "; it is tried again until one is written"
                 message = f"no checkpoint after step {n_iter}: {error}{then}"
@@ -318,7 +312,7 @@ class _Loop(Generic[State]):
             seconds = time.monotonic() - begin
             self.events.emit("checkpoint", n_iter=n_iter, url=url, seconds=seconds)
 
-    def _tell(self) -> None:
+    def _report_step(self) -> None:
         """Send the event of the last step."""
         if not self.events:
             return
@@ -336,7 +330,7 @@ class _Loop(Generic[State]):
             self.algorithm.objective,
             starts - start - 1,
         )
-        # Neither falls from one step, or start, to the next, whichever of them is going to end it.
+        # Both terms never decrease.
         share = max(
             now.seconds / self.stop.seconds, (start + now.n_iter / self.stop.max_iter) / starts
         )
@@ -351,13 +345,13 @@ class _Loop(Generic[State]):
             limited_by=limit,
             share=None if left is None else short_number(min(1.0, share)),
         )
-        if told := self.workers.due():
-            self.events.emit("workers", **told)
-        if told := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
-            self.events.emit("sizes", **told)
+        if workers := self.workers.due():
+            self.events.emit("workers", **workers)
+        if sizes := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
+            self.events.emit("sizes", **sizes)
 
     def end(self, reason: StopReason) -> RunResult[State]:
-        """Say that the run has ended, and how."""
+        """Send the last event and return the result."""
         now = self._now
         history = tuple(now.records(self.algorithm.objective))
         self.events.emit(
@@ -380,7 +374,7 @@ class _Loop(Generic[State]):
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:
-    """The error of a stop that came before there was anything to return."""
+    """Return the error of a stop that came before there was a model."""
     if clock.is_over():
         return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
@@ -395,23 +389,23 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
 
 
 class Clock:
-    """Seconds used so far, and whether they are used up."""
+    """Seconds used so far, and whether they exceed the limit."""
 
     def __init__(self, used_before: float, stop: StopRules) -> None:
         self.begun = time.monotonic() - used_before
         self._limit = stop.seconds
         self._was_over = False
         self.kept_back = 0.0
-        """Seconds that are wanted after the last step."""
+        """Seconds reserved after the last step."""
 
     def seconds(self) -> float:
-        """Seconds used so far."""
+        """Return the seconds used so far."""
         return time.monotonic() - self.begun
 
     def is_over(self) -> bool:
-        """Whether the limit is reached, or a kernel would have to be compiled beyond it.
+        """Return whether the limit is reached, or compiling a kernel would exceed it.
 
-        Then it stays so: what was left out is not there.
+        Once True it stays so: the kernel that was left out is missing.
         """
         if not self._was_over and self._limit < math.inf:
             wanted = self.kept_back + seconds_ahead()
@@ -419,8 +413,12 @@ class Clock:
         return self._was_over
 
 
+COUNTS = ("copied", "retries", "rebuilt", "evictions")
+"""Counts of passes that events have."""
+
+
 class _Meter:
-    """What the passes spent since it was last asked."""
+    """Measure what the passes spent since the last call."""
 
     def __init__(self, passes: BasePasses, watch: CompileWatch) -> None:
         self._passes = passes
@@ -433,27 +431,17 @@ class _Meter:
             "passes": spent.seconds,
             "total": time.monotonic(),
             "compile": self._watch.seconds(self._passes),
-            "compute": spent.compute,
-            "read": spent.read,
-            "wait": spent.wait,
-            "reduce": spent.reduce,
+            **{name: getattr(spent, name) for name in ("compute", "read", "wait", "reduce")},
             "driver": self._passes.beside,
             "bytes": spent.bytes_read + spent.bytes_moved,
-            "copied": spent.copied,
-            "retries": spent.retries,
-            "rebuilt": spent.rebuilt,
-            "evictions": spent.evictions,
+            **{name: getattr(spent, name) for name in COUNTS},
         }
 
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Seconds by kind, and counts by kind.
+        """Return seconds by kind, and counts by kind; see the event ``step`` in ``driver.events``.
 
-        They are summed over threads; ``total`` is on the wall, and ``compile`` the part of it in
-        which kernels were compiled, also by those threads. ``driver`` is at least the time on the
-        wall in which workers have nothing to do, as the driver's process computes.
-
-        ``bytes`` were read or moved, ``copied`` were picked out of chunks; ``state_bytes`` and
-        ``cache_bytes`` are what is held now.
+        Seconds are summed over threads, but ``total`` and its part ``compile`` are wall time, and
+        ``driver`` is at least the wall time between passes of a cluster.
         """
         now, before = self._now(), self._before
         self._before = now
@@ -461,7 +449,6 @@ class _Meter:
         between = spent["total"] - spent.pop("passes")
         if self._passes.n_workers:
             spent["driver"] = max(spent["driver"], between)
-        counted = ("bytes", "copied", "retries", "rebuilt", "evictions")
-        counts = {key: int(spent.pop(key)) for key in counted}
+        counts = {key: int(spent.pop(key)) for key in ("bytes", *COUNTS)}
         total = self._passes.total
         return spent, counts | {"state_bytes": total.state_bytes, "cache_bytes": total.cache_bytes}

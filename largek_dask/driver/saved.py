@@ -1,4 +1,4 @@
-"""What a fit has come to, by its checkpoints alone: no rows are needed, and no workers."""
+"""Read the result of a fit from its checkpoints, without rows or workers."""
 
 from __future__ import annotations
 
@@ -27,29 +27,25 @@ START = re.compile(r"\d{2,}")
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The last checkpoint of a start."""
+    """Last checkpoint of a start."""
 
     stream: int
-    """Which start."""
+    """Number of the start."""
     arrays: ModelArrays
     n_iter: int
     history: tuple[StepRecord, ...]
     seconds: float
-    """Seconds used by all runs up to there."""
+    """Used up to there, by all runs."""
     objective: Objective
     value: float | None
-    """The value of the objective over all rows, if the start was run to its end."""
+    """The objective over all rows; None unless the start has ended."""
 
 
 def best_saved(folder: Folder) -> Saved | None:
-    """The start that a fit would give if it were stopped now; None without any checkpoint.
+    """Return the start that a fit would return if it were stopped now; None without a checkpoint.
 
-    Of those that are known to the end the best, or else the first: as ``Starts.best``.
-
-    Warns
-    -----
-    RecoveryWarning
-        A damaged checkpoint was passed over.
+    It is the best of the starts that have ended, or else the first, as in ``Starts.best``.
+    Damaged checkpoints are skipped with a RecoveryWarning.
     """
     about = description_in(folder)
     mixture = None if about is None else about["job"].get("mixture")
@@ -64,7 +60,7 @@ def best_saved(folder: Folder) -> Saved | None:
 
 
 def keep_last_checkpoints(folder: Folder) -> None:
-    """Remove all checkpoints but the last whole one of each start, from which to resume.
+    """Remove all checkpoints but the last intact one of each start, from which to resume.
 
     Raises
     ------
@@ -74,7 +70,7 @@ def keep_last_checkpoints(folder: Folder) -> None:
     Warns
     -----
     RecoveryWarning
-        They cannot be read or removed now; that does no harm.
+        They cannot be read or removed, which does no harm.
     """
     try:
         for _, place in _starts_in(folder):
@@ -86,18 +82,18 @@ def keep_last_checkpoints(folder: Folder) -> None:
 
 
 def _starts_in(folder: Folder) -> list[tuple[int, Folder]]:
-    """The starts of a fit: their numbers and folders."""
+    """Return the numbers and folders of the starts."""
     streams = sorted(int(name) for name in folder.sub("starts").names() if START.fullmatch(name))
     return [(0, folder), *((n, folder.sub(f"starts/{n:02d}")) for n in streams)]
 
 
 def _any_state() -> Any:
-    """The union of the state classes of all algorithms."""
+    """Return the union of the state classes of all algorithms."""
     return functools.reduce(operator.or_, _algorithms())
 
 
 def _algorithms() -> dict[type[Any], Algorithm[Any]]:
-    """Algorithms by the classes of their states, one of which a checkpoint names."""
+    """Return algorithms by the class of their states."""
     made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
     states = ((state_class(algorithm), algorithm) for algorithm in made)
     return {kind: algorithm for state, algorithm in states for kind in get_args(state) or (state,)}
@@ -108,7 +104,7 @@ def _saved(stream: int, folder: Folder, mixture: str | None) -> Saved | None:
     if progress is None:
         return None
     algorithm = _algorithms()[type(progress.state)]
-    # What it answers may depend on what it is asked.
+    # The objective may depend on the problem.
     kind = kind_of_problem(algorithm, mixture)
     algorithm = replace(algorithm, problem=kind(n_clusters=1))
     objective = algorithm.objective

@@ -1,8 +1,7 @@
-"""What is drawn of a figure that a fit tells step after step: small, however many steps there are.
+"""Keep a figure of every step for charts, in bounded memory.
 
-Random samples lose what is looked for: the first value, the last, the lowest. So a series keeps
-buckets in the order of time, each with its first point, its last, its lowest and its highest; where
-there are too many, neighbours are merged.
+Random samples lose the first value, the last, the lowest and the highest. So a series keeps buckets
+in order of time, each with these four points; when there are too many, neighbours are merged.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from numpy.typing import NDArray
 __all__ = ["A_START", "BUCKETS", "Point", "Points", "Series", "key_of"]
 
 BUCKETS = 256
-"""Buckets of a series, so at most 1,024 points."""
+"""Maximum number of buckets, so at most 1,024 points."""
 Points = NDArray[np.float64]
-"""Points, one a row."""
+"""One point per row."""
 Point = tuple[float, ...]
-"""What is kept of a point: ``(n, key, x, y, *beside)``; ``n`` counts all that were added."""
+"""``(n, key, x, y, *beside)``; ``n`` is the number of points added before it."""
 A_START = float(2**32)
-"""Keys that a start has room for."""
+"""Keys reserved for each start."""
 MOST_KEY = float(2**53)
 N, KEY, X, Y = range(4)
 FIRST, LOW, HIGH, LAST = range(4)
 HEAD = 3
-"""Numbers of a bucket before its points: how many it stands for, their sum, and ``n`` of the last
-point with which the line begins anew, 0 if it does not."""
+"""Numbers of a bucket before its points: how many it has, the sum of their values, and ``n`` of the
+first point after its last gap, or 0.
+"""
 
 
 class Series:
     """A figure against time, in at most :data:`BUCKETS` buckets.
 
-    What it holds is a function of what was added in which order, not of when it was asked. The
-    first and the last point, the lowest and the highest are always among those that it gives.
+    Its state depends on what was added in which order, not on when it was read.
 
     Parameters
     ----------
     beside : int
-        Further coordinates of a point: where else it is drawn than at ``x``.
+        Number of further coordinates of a point.
     buckets : int
-        The most, an even number.
+        Maximum, an even number.
 
     Examples
     --------
@@ -61,18 +60,17 @@ class Series:
         self._width = 4 + beside
         self._buckets = buckets
         self._done = array("d")
-        """Buckets that are full, one after the other; of one point each, before any are merged,
-        ``begins`` and the point."""
+        """Full buckets, concatenated; each has only its gap and its point before any are merged."""
         self._open: list[Point] = []
-        """First, lowest, highest and last point of the bucket that is being filled; or nothing."""
+        """First, lowest, highest and last point of the open bucket, if it has any."""
         self._count, self._sum = 0, 0.0
-        """Points of the open bucket, and what their values add up to."""
+        """Number of points of the open bucket, and the sum of their values."""
         self._begins = 0.0
-        """Point of the open bucket with which the line begins anew, 0 if it does not."""
+        """First point of the open bucket after its last gap, or 0."""
         self._stride = 1
         """Points of a full bucket."""
         self._is_single = True
-        """Whether no buckets have been merged yet: few points take a fourth of the bytes."""
+        """Whether no buckets have been merged, so that few points take a fourth of the bytes."""
         self._n = 0
 
     def __bool__(self) -> bool:
@@ -80,16 +78,16 @@ class Series:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers that are held."""
+        """Bytes of the numbers."""
         return 8 * (len(self._done) + self._width * len(self._open))
 
     def add(self, key: float, x: float, y: float, *beside: float) -> None:
-        """Add a point after all others; ``key`` is what :meth:`cut` goes by.
+        """Add a point after all others.
 
         Parameters
         ----------
         key, x, y : float
-            Finite. One that lies before the last point is drawn at its place.
+            Finite. :meth:`cut` compares keys.
         *beside : float
             As many as the series has.
         """
@@ -110,13 +108,13 @@ class Series:
             self._close()
 
     def interrupt(self) -> None:
-        """Let no line lead to the next point."""
+        """Begin a gap: no line leads to the next point."""
         self._begins = float(self._n if self else 0)
 
     def cut(self, key: float) -> None:
-        """Forget the points beyond ``key``: they come again.
+        """Remove the points beyond ``key``, which will be added again.
 
-        Of a bucket that lies on both sides what is known of this side is kept.
+        A bucket on both sides keeps its known points of this side.
         """
         last = self.last()
         if last is None or last[KEY] <= key:
@@ -135,7 +133,7 @@ class Series:
                 self._open = [known[0], by_value[0], by_value[-1], known[-1]]
                 self._count = len(known)
                 self._sum = sum(point[Y] for point in known)
-                # A gap behind what is known of it is before whatever comes next.
+                # A gap after the kept points precedes the next one.
                 self._begins = begins
                 kept -= 1
         self._keep(table[:kept])
@@ -143,18 +141,17 @@ class Series:
             self._close()
 
     def points(self, most: int = BUCKETS) -> Points:
-        """The points, in the order in which they were added.
+        """Return the points in the order in which they were added.
 
         Parameters
         ----------
         most : int
-            Buckets that they are of, each of up to four points.
+            Maximum number of buckets, each of up to four points.
 
         Returns
         -------
         ndarray of float, shape (n, width)
-            Each as it was added, after the number of those before it; a row of NaN where the line
-            is interrupted.
+            A row of NaN marks each gap.
         """
         table = self._coarse(most)
         points = table[:, HEAD:].reshape(-1, 4, self._width)
@@ -163,15 +160,15 @@ class Series:
         numbers = points[:, :, N]
         is_new = np.ones(numbers.shape, bool)
         is_new[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
-        # The line begins anew with the first point of its bucket that is not before the gap.
+        # The gap precedes the first point of the bucket that is not before it.
         after = (table[:, 2:3] > 0) & (numbers >= table[:, 2:3])
         begins = after & (np.cumsum(after, axis=1) == 1)
         return _interrupted(points[is_new], begins[is_new])
 
     def means(self, most: int = BUCKETS) -> Points:
-        """The mean of each bucket at the place of its last point; rows as in :meth:`points`.
+        """Return the mean of each bucket at its last point; rows as in :meth:`points`.
 
-        Of a bucket that is interrupted it is drawn at the end of it.
+        A gap within a bucket is moved before it.
         """
         table = self._coarse(most)
         points = table[:, HEAD + LAST * self._width :].copy()
@@ -183,13 +180,13 @@ class Series:
         return _interrupted(points, begins)
 
     def last(self) -> Point | None:
-        """The last point."""
+        """Return the last point."""
         if self._open:
             return self._open[LAST]
         return tuple(self._done[-self._width :]) if self._done else None
 
     def extremes(self) -> tuple[Point, Point] | None:
-        """The first of the lowest points, and of the highest."""
+        """Return the first lowest and the first highest point."""
         held = np.array(self._done, np.float64).reshape(-1, self._size)
         found: list[Point] = []
         for place, best in ((LOW, np.argmin), (HIGH, np.argmax)):
@@ -200,12 +197,12 @@ class Series:
                 known.append(self._open[place])
             if not known:
                 return None
-            # Of equal ones the first, which is a full bucket's.
+            # The first of equal ones, which is in a full bucket.
             found.append(known[int(best([point[Y] for point in known]))])
         return found[0], found[1]
 
     def before(self, x: float) -> Point | None:
-        """The last point known at or before ``x``."""
+        """Return the last known point at or before ``x``."""
         points = self._points().reshape(-1, self._width)
         points = points[np.argsort(points[:, N], kind="stable")]
         beyond = np.flatnonzero(points[:, X] > x)
@@ -213,7 +210,7 @@ class Series:
         return tuple(points[number - 1].tolist()) if number else None
 
     def _points(self) -> NDArray[np.float64]:
-        """(n, 4, width) the points of all buckets."""
+        """Return the points of all buckets, as (n, 4, width)."""
         flat = [number for point in self._open for number in point]
         table = np.concatenate([self._table()[:, HEAD:].ravel(), np.array(flat)])
         return table.reshape(-1, 4, self._width)
@@ -221,7 +218,7 @@ class Series:
     # --- buckets ----------------------------------------------------------------------------------
 
     def _close(self, merge: bool = True) -> None:
-        """Put the open bucket to the others, and merge neighbours if there are too many."""
+        """Append the open bucket, and merge neighbours if there are too many."""
         if self._is_single:
             self._done.append(self._begins)
             self._done.extend(self._open[LAST])
@@ -238,11 +235,11 @@ class Series:
 
     @property
     def _size(self) -> int:
-        """Numbers of a bucket as it is held."""
+        """Numbers of a stored bucket."""
         return 1 + self._width if self._is_single else HEAD + 4 * self._width
 
     def _table(self) -> NDArray[np.float64]:
-        """The full buckets, one a row: its head and its four points; a copy."""
+        """Copy the full buckets to a table: one row each, head and four points."""
         held = np.array(self._done, np.float64).reshape(-1, self._size)
         if not self._is_single:
             return held
@@ -251,13 +248,12 @@ class Series:
         return np.concatenate([ones, values, begins, points, points, points, points], axis=1)
 
     def _keep(self, table: NDArray[np.float64]) -> None:
-        """Hold these buckets instead."""
         if self._is_single:
             table = np.ascontiguousarray(table[:, HEAD - 1 : HEAD + self._width])
         self._done = array("d", table.tobytes())
 
     def _coarse(self, most: int) -> NDArray[np.float64]:
-        """All buckets, one a row as in :meth:`_table`; of more than these neighbours are merged."""
+        """Return all buckets as in :meth:`_table`, merged until there are at most this many."""
         table = self._table()
         if self._open:
             flat = [number for point in self._open for number in point]
@@ -269,21 +265,18 @@ class Series:
 
 
 def _interrupted(points: Points, begins: NDArray[np.bool_]) -> Points:
-    """Points with a row of NaN before each that begins a line anew."""
+    """Insert a row of NaN before each point after a gap."""
     places = np.flatnonzero(begins)
     return np.insert(points, places, math.nan, axis=0) if len(places) else points
 
 
 def key_of(start: float, step: float) -> float:
-    """What series are cut by: steps of a later start are beyond all of an earlier one."""
+    """Return the key of a step; steps of a later start are beyond all of an earlier one."""
     return min(MOST_KEY, max(0.0, start) * A_START + min(max(0.0, step), A_START - 1))
 
 
 def _merged(table: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Each bucket with its neighbour; of an odd number the last stays as it is.
-
-    Of several gaps in two that are merged the last stays.
-    """
+    """Merge neighbours; the last of an odd number stays, and so does the last of several gaps."""
     pairs = len(table) // 2
     a, b = table[: 2 * pairs : 2], table[1 : 2 * pairs : 2]
     found = a.copy()

@@ -1,4 +1,4 @@
-"""How many rows clusters have, as the event ``sizes`` tells it: a few figures and a histogram."""
+"""Figures and a histogram of cluster sizes, for the event ``sizes``."""
 
 from __future__ import annotations
 
@@ -8,56 +8,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.driver.words import short_number
+from largek_dask.driver.formatting import short_number
 
 __all__ = ["Sizes", "sizes_of"]
 
 EVERY_SECONDS = 30.0
-"""Least time between two events about sizes."""
+"""Minimum time between two events."""
 BINS = 32
 
 
 class Sizes:
-    """Says when the sizes of clusters are to be told again.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds.
-    """
+    """Limit the rate of events ``sizes``; ``clock`` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._told_at = clock()
+        self._reported_at = clock()
 
     def due(self, counts: Callable[[], NDArray[np.float64]]) -> dict[str, Any]:
-        """The fields of an event; nothing if it is too soon, or nothing is known.
-
-        Parameters
-        ----------
-        counts : callable
-            Gives the rows of every cluster, or their weight; called only if it is time.
-        """
-        if self._clock() - self._told_at < EVERY_SECONDS:
+        """Return the fields of an event for ``counts()``; empty if it is too soon."""
+        if self._clock() - self._reported_at < EVERY_SECONDS:
             return {}
-        self._told_at = self._clock()
+        self._reported_at = self._clock()
         return sizes_of(counts())
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """The fields of an event about clusters with these rows; nothing where none has any.
+    """Return the fields of an event; empty if no cluster has rows.
 
     Parameters
     ----------
     counts : (k,)
-        Rows of every cluster, or their weight.
+        Number of rows of every cluster, or their weight.
 
     Examples
     --------
-    >>> told = sizes_of(np.array([0.0, 1.0, 10.0, 1000.0]))
-    >>> told["n_empty"], told["least"], told["median"], told["most"]
+    >>> sizes = sizes_of(np.array([0.0, 1.0, 10.0, 1000.0]))
+    >>> sizes["n_empty"], sizes["least"], sizes["median"], sizes["most"]
     (1, 1, 10, 1000)
-    >>> len(told["edges"]), sum(told["counts"])
+    >>> len(sizes["edges"]), sum(sizes["counts"])
     (33, 3)
     """
     found = np.asarray(counts, np.float64)
@@ -65,9 +53,9 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
     if not len(found):
         return {}
     least, most = float(found.min()), float(found.max())
-    # Of clusters that are all alike one bin is as good as any.
+    # If all clusters are equal one bin is as good as any.
     edges = np.geomspace(least, most if most > least else 2 * least, BINS + 1)
-    # Whatever rounding makes of the outer ones, every cluster is between them.
+    # Rounding must not leave a cluster outside.
     edges[0], edges[-1] = least, max(most, edges[-1])
     binned, _ = np.histogram(found, edges)
     return {

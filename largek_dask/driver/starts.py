@@ -1,4 +1,4 @@
-"""One start after the other (``n_init``), each run to its end; the best by the objective stays."""
+"""Run the starts of a fit (``n_init``) in turn, and keep the best."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
-from largek_dask.driver.final import label_rows, of_search, seconds_of_last_pass
+from largek_dask.driver.fallback_model import rows_at_hand
+from largek_dask.driver.final import label_rows, seconds_of_last_pass
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.driver.unsearched import rows_at_hand
-from largek_dask.driver.words import human_seconds
 from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
 from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
@@ -39,49 +41,47 @@ ENDS_THE_FIT = (
     "cancelled",
     "interrupted",
 )
-"""Reasons to stop that hold for the whole fit, not for one start."""
+"""Reasons to stop that end the whole fit, not only one start."""
 
 
 SLACK, SLACK_SECONDS = 1.05, 0.05
 """How far beyond its time limit a fit may end: a factor of it, or seconds."""
 MOST_KEPT = 0.8
-"""Most that is kept for the last pass where it can be done without, or for labels without it: a
-share of the time that is left after the start. The rest is for steps. So it is where the last pass
-has no room in that time at all."""
+"""Maximum fraction of the remaining time that is reserved for a last pass that does not fit.
+Not tuned."""
 LONG = 60.0
-"""Seconds of a last pass, at least, before which it is told that it is late, or after no step."""
+"""Minimum seconds of a last pass for which its lateness is reported."""
 ROWS_SECONDS = 20.0
-"""Longest that a fit whose time is over waits for a few rows to make a model of."""
+"""Timeout for reading the rows of a fallback model, in seconds."""
 HAS_TIME = ("converged", "tol", "max_iter", "callback")
-"""Reasons to stop after which nobody waits: what there is to tell is found out."""
+"""Reasons to stop after which the algorithm's report is computed."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
-"""Reasons to stop after which the last pass is left out where it has no room."""
+"""Reasons to stop after which the last pass is left out if it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """A start that has been run to its end."""
+    """Result of a start that has ended."""
 
     stream: int
-    """Which start."""
+    """Number of the start."""
     run: RunResult[Any]
     reason: StopReason
     """Why the fit ended."""
     value: float | None
-    """The value of the objective, exact, over all rows; None after a cancel."""
+    """Exact objective over all rows; None after a cancel."""
     final: Final | None
-    """The last pass; None after a cancel."""
+    """Last pass; None after a cancel."""
     labelled: bool = False
     """Labels are in ``final``, or in storage."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """What the algorithm tells of the model."""
     seconds: float = 0.0
-    """Seconds that all runs of the fit have taken, with reading, compiling and the last pass."""
+    """Used by all runs of the fit, with reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """What all starts of a fit have in common."""
+    """Settings that all starts of a fit share."""
 
     passes: BasePasses
     algorithm: Algorithm[Any]
@@ -97,7 +97,7 @@ class Starts:
     watch: CompileWatch
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run every start; ``seconds`` have been used before.
+        """Run every start, after ``seconds`` of other work, and return the best.
 
         Raises
         ------
@@ -111,15 +111,13 @@ class Starts:
             try:
                 outcome = self._one(stream, seconds, n_init)
             except (KeyboardInterrupt, NoModelError) as stopped:
-                if best is None:
-                    best = self._unsearched(stopped, stream, begun)
-                    if best is None:
-                        raise
-                    break
-                reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
-                best = replace(best, reason=reason)
+                if best is not None:
+                    reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
+                    best = replace(best, reason=reason)
+                elif (best := self._fallback(stopped, stream, begun)) is None:
+                    raise
                 break
-            # Earlier, by the seconds of runs that this one has resumed.
+            # A resumed start began earlier.
             begun = min(begun, outcome.run.begun)
             seconds = time.monotonic() - begun
             if best is None or objective.is_better(outcome.value, best.value):
@@ -129,42 +127,30 @@ class Starts:
                 break
         assert best is not None
         if n_init > 1:
-            self._tell_best(best, n_init, time.monotonic() - begun)
+            self.events.emit(
+                "best", start=best.stream, starts=n_init, reason=best.reason,
+                n_iter=best.run.n_iter, value=best.value, elapsed=time.monotonic() - begun,
+                **objective.describe(),
+            )  # fmt: skip
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
         if best.reason in HAS_TIME:
             best = replace(best, report=self._report(best))
         arrays = best.run.arrays if best.final is None else best.final.arrays
-        if self.events and (told := sizes_of(arrays.counts)):
-            self.events.emit("sizes", **told)
+        if self.events and (sizes := sizes_of(arrays.counts)):
+            self.events.emit("sizes", **sizes)
         return replace(best, seconds=time.monotonic() - begun)
 
-    def _tell_best(self, best: StartResult, n_init: int, seconds: float) -> None:
-        """Send the event of the best of several starts."""
-        self.events.emit(
-            "best",
-            start=best.stream,
-            starts=n_init,
-            reason=best.reason,
-            n_iter=best.run.n_iter,
-            value=best.value,
-            elapsed=seconds,
-            **self.algorithm.objective.told(),
-        )
-
-    def _unsearched(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
-        """A model where the time was over before there was any; None: it is not the time's fault.
-
-        Rows are read once more for their labels.
-        """
+    def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
+        """Return a fallback model if the time limit passed before there was a model, else None."""
         if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
             return None
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.seed, stream).generator(0, "unsearched")
-        # Workers may be what the time was spent on waiting for.
+        # The fit may have waited for workers all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
             rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
@@ -182,23 +168,22 @@ class Starts:
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
 
     def _seconds_if_ready(self, arrays: ModelArrays) -> float:
-        """How long the last pass takes; infinite where it needs kernels that are not there."""
+        """Estimate the last pass; infinite if it needs kernels that are not compiled."""
         try:
             with asked_before(_refuse):
-                # untold how many rows come, it takes the kernels that every fit has
+                # Without the number of rows it uses the kernels that every fit has.
                 labelling = replace(self.problem.labelling(arrays), expect=None)
                 return seconds_of_last_pass(self.passes, labelling)
         except CancelledFit:
             return math.inf
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
-        """Run one start, or take up what an earlier run has left of it."""
-        alone, folder = n_init == 1, self.folder
+        """Run one start, or resume it."""
+        alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
         if folder is not None:
-            objective = self.algorithm.objective
             checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
         result = run(
@@ -215,7 +200,7 @@ class Starts:
             watch=self.watch,
         )
         reason = result.stop_reason
-        self._tell_no_step(result)
+        self._warn_no_step(result)
         if reason == "max_time" and (final := self._plainly(result)) is not None:
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
@@ -226,12 +211,10 @@ class Starts:
         if alone:
             final = self._count(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
-        objective = self.algorithm.objective
-        known = None
         if folder is not None:
             known = self.passes.retry(partial(counted_value, folder, result.n_iter, objective))
-        if known is not None:
-            return StartResult(stream, result, reason, known, None)
+            if known is not None:
+                return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
         final = self._count(result, labels=labels, out=None)
         if folder is not None:
@@ -239,13 +222,13 @@ class Starts:
             try:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
-                # A resume would count it again.
+                # A resume computes it again.
                 message = f"the {objective.words} of start {stream} is not noted: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
     def _algorithm(self, stream: int) -> Algorithm[Any]:
-        """The algorithm of one start; of several given ones it begins with its own centres."""
+        """Return the algorithm of one start, with its own centres if several were given."""
         init = self.problem.init
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
@@ -259,20 +242,20 @@ class Starts:
         return report
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
-        """What to keep back of so many seconds for the last pass, or for labels without it."""
+        """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""
         full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
         if not 0 < left < full < math.inf:
             return Reserve(full, full)
-        # It ends late in any case, and labels by a model without a step are worth nothing.
+        # It ends late in any case; steps make the labels better.
         if full >= LONG:
-            self._tell_late(full, left)
+            self._warn_late(full, left)
         return Reserve(full, most)
 
-    def _tell_late(self, full: float, left: float) -> None:
-        """Say that the last pass alone takes more than there is."""
+    def _warn_late(self, full: float, left: float) -> None:
+        """Warn that the last pass alone exceeds the time limit."""
         asked, steps = self.stop.seconds, (1 - MOST_KEPT) * left
         late = full - MOST_KEPT * left
         warn(
@@ -283,8 +266,8 @@ class Starts:
             ParameterWarning,
         )
 
-    def _tell_no_step(self, result: RunResult[Any]) -> None:
-        """Say that a long last pass is one of the start, as no step has come to its end."""
+    def _warn_no_step(self, result: RunResult[Any]) -> None:
+        """Warn that a long last pass follows although no step was completed."""
         full = result.reserve.last_pass
         if result.stop_reason != "max_time" or result.n_iter or not LONG <= full < math.inf:
             return
@@ -298,25 +281,26 @@ class Starts:
         )
 
     def _share_without(self) -> float | None:
-        """The share of the last pass that labels without it take; None: there is no such way."""
+        """Return the cost of labels without the last pass, as a share of it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
         return self.algorithm.share_of_labels(self.passes, self.problem.n_clusters)
 
     def _is_late(self, result: RunResult[Any]) -> bool:
-        """Whether the last pass has no room within the time limit."""
         most = max(SLACK * self.stop.seconds, self.stop.seconds + SLACK_SECONDS)
         return result.seconds + result.reserve.last_pass > most
 
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
-        """Labels without looking at all centres."""
+        """Return the labels of the search, which compared each row with few centres."""
         rng = Rng(self.seed, stream)
         found = self._algorithm(stream).labels(self.passes, rng, result.state)
-        assert found is not None, "it has said how long they take"
-        return of_search(result.arrays, *found)
+        assert found is not None, "``share_of_labels`` has returned a number"
+        labels, value, counts = found
+        arrays = replace(result.arrays, counts=counts)
+        return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
     def _plainly(self, result: RunResult[Any]) -> Final | None:
-        """The last pass without a kernel, where that is wanted and can be done."""
+        """Run the last pass without a kernel if none is compiled; None otherwise."""
         if self.out is not None or not isinstance(self.passes, LocalPasses):
             return None
         if math.isfinite(result.reserve.last_pass):
@@ -324,7 +308,7 @@ class Starts:
         return self.problem.finish_plainly(self.passes, result.arrays)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
-        """The last pass."""
+        """Run the last pass."""
         if out is None and (final := self._plainly(result)) is not None:
             return final
         n_rows = self.passes.n_rows
@@ -333,18 +317,18 @@ class Starts:
             self.passes,
             labels=labels,
             out=out,
-            told=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
+            report=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
         return self.problem.finish(self.passes, result.arrays, label)
 
 
 def _refuse() -> None:
-    """Have nothing compiled."""
+    """Raise, so that nothing is compiled."""
     raise CancelledFit("there is no time to compile a kernel")
 
 
 def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:
-    """The exact value of a start after ``n_iter`` steps, if an earlier run has counted it."""
+    """Return the exact value after ``n_iter`` steps if an earlier run has computed it."""
     try:
         note = json.loads(folder.read("counted.json"))
         return float.fromhex(note[objective.name]) if note["n_iter"] == n_iter else None

@@ -1,8 +1,8 @@
-"""When a fit ends, and what that is called.
+"""Rules that end a fit, and records of its steps.
 
-Every rule is a function of the last step's record, the number of steps and the seconds used, so
-that a resumed fit takes the same decisions as one that was never stopped, and may be given other
-rules than it was started with. Only ``max_time`` looks at a clock, and it only cuts.
+Every rule is a function of the last step's record, the number of steps and the seconds used, so a
+resumed fit decides as an uninterrupted one, and may be given other rules. Only ``max_time`` depends
+on a clock.
 """
 
 from __future__ import annotations
@@ -19,18 +19,10 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = [
-    "ENDS",
-    "End",
-    "StepRecord",
-    "StopReason",
-    "StopRules",
-    "parse_duration",
-    "record_of",
-]
+__all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
 End = Literal["finished", "failed", "cancelled"]
-"""A state in which a run has come to its end."""
+"""Final state of a run."""
 ENDS: tuple[str, ...] = get_args(End)
 
 StopReason = Literal[
@@ -44,53 +36,52 @@ StopReason = Literal[
     "cancelled",
     "interrupted",
 ]
-"""Why a fit ended; where several hold at once, the first in this order.
+"""Why a fit ended; if several apply, the first in this order.
 
 converged
     No label changed: a fixed point.
 tol
-    What ``tol`` is compared with is no larger (of k-means, the movement of the centres; see
+    The change is at most ``tol`` (of k-means, the movement of the centres; see
     :class:`StopRules`).
 max_iter, max_time
     The budget of steps or of seconds is used up.
 max_time_without_last_pass
-    One of these, and there was no time left for the last pass over all rows and centres: labels
-    and the objective's value are those of a search that did not look at all centres.
+    One of these, without time for the last pass over all rows and centres: labels and the
+    objective are those of a search that compared rows with few centres.
 max_time_without_search
-    The seconds were used up before there was any model. Centres (or means) are then the ``init``
-    that was given as an array, or rows of a sample, as ``init="random"`` draws them.
+    The time was over before there was any model. The centres (or means) are the ``init`` array, or
+    sampled rows, as of ``init="random"``.
 callback
     A callback returned true.
 cancelled
-    Somebody asked for a stop from outside.
+    A stop was requested.
 interrupted
     Ctrl-C.
 """
 
 
 class StepRecord(TypedDict):
-    """One entry of the history: plain JSON values."""
+    """Entry of the history: plain JSON values."""
 
     step: int
     """1 for the first step."""
     cost: float | None
-    """The objective (of k-means: the weighted sum of squared distances) as known in this step; None
-    if it was not finite."""
+    """Objective in this step (of k-means: the inertia); None if it is not finite."""
     rows: int
-    """Rows assigned in this step."""
+    """Number of rows assigned."""
     seconds: float
-    """Seconds from the start of the fit to the end of this step, earlier runs included."""
+    """From the start of the fit to the end of this step, earlier runs included."""
     n_changed: int | None
-    """Rows whose label changed; None where the algorithm does not know."""
+    """Number of rows whose label changed; None if unknown."""
     shift: float | None
     """Squared movement of the centres relative to the mean variance of the features."""
     converged: bool
     extra: dict[str, float | None]
-    """Further figures of the algorithm; None for those that were not finite."""
+    """Further figures of the algorithm; None if not finite."""
 
 
 def record_of(step: int, info: Info, seconds: float) -> StepRecord:
-    """The history entry of a step."""
+    """Return the history entry of a step."""
     return StepRecord(
         step=step,
         cost=_finite(info.cost),
@@ -104,32 +95,30 @@ def record_of(step: int, info: Info, seconds: float) -> StepRecord:
 
 
 def _finite(value: float) -> float | None:
-    """``value`` as a float, None where JSON could not hold it."""
     return float(value) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """The limits of a fit.
+    """Limits of a fit.
 
     Parameters
     ----------
     max_iter : int
-        Steps of one start, at least 1: calls of the algorithm's ``step``, each of which assigns
-        rows once (all of them, or those of the batch or sample whose turn it is).
+        Maximum number of steps of one start, at least 1. Each step assigns rows once: all of them,
+        or those of the current batch or sample.
     tol : float
-        Stop when what the objective says (``Objective.change``) is at most this. Of k-means: when
-        the squared movement of the centres is at most ``tol`` times the mean variance of the
-        features (scikit-learn's ``tol``). 0 means: until no label changes.
+        Stop when the change of the objective (``Objective.change``) is at most this. Of k-means:
+        when the squared movement of the centres is at most ``tol`` times the mean variance of the
+        features (scikit-learn's ``tol``). 0: when no label changes.
     max_time : float or str, optional
-        Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Time used before a resume
-        counts, and so does the last pass, as far as a trial on a few rows can tell what it takes.
-        A step that the limit cuts is thrown away.
+        Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Includes the time before a
+        resume, and the estimated time of the last pass. An interrupted step is discarded.
 
     Raises
     ------
     ParameterError
-        A limit is not a number of the right kind.
+        A limit is invalid.
     """
 
     max_iter: int = 300
@@ -152,17 +141,9 @@ class StopRules:
         return math.inf if self.max_time is None else float(self.max_time)
 
     def reason(
-        self,
-        record: StepRecord | None,
-        n_iter: int,
-        seconds: float,
-        objective: Objective = INERTIA,
+        self, record: StepRecord | None, n_iter: int, seconds: float, objective: Objective = INERTIA
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
-        """Why to stop after ``n_iter`` steps and ``seconds``, or None to go on.
-
-        ``record`` is the last step's, None before the first; ``objective`` says what of it ``tol``
-        is compared with.
-        """
+        """Return why to stop after a step's record (None before the first); None to continue."""
         if record is not None:
             if record["converged"]:
                 return "converged"
@@ -183,12 +164,12 @@ _TEXT = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration(value: object, name: str = "duration") -> float:
-    """Seconds of ``90``, ``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"1.5 h"``.
+    """Return the seconds of ``90``, ``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"1.5 h"``.
 
     Raises
     ------
     ParameterError
-        Anything else, and what is negative, NaN or infinite; ``name`` is in the message.
+        Anything else, and negative, NaN or infinite values.
 
     Examples
     --------

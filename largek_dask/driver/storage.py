@@ -1,8 +1,8 @@
-"""A folder behind any fsspec URL: small files that appear whole or not at all, and arrays.
+"""Read and write small files and arrays in a folder behind any fsspec URL.
 
-What is written here is written so that a kill at any moment leaves either the old state or the
-new one: arrays first, then one small file that names them with their checksums. On a local disk a
-power failure does so too: a call that has returned has written everything to the disk.
+A kill at any moment leaves either the old state or the new one: arrays are written first, then one
+small file that names them with their checksums. On a local disk the same holds for a power failure:
+a call that has returned has synced everything.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import posixpath
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -36,39 +37,40 @@ from largek_dask.data.stores import (
     protocols_of,
     remote_store,
 )
+from largek_dask.driver.formatting import human_bytes
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
-"""No small file that is read as a whole is larger than this."""
+"""Maximum bytes of a small file that is read as a whole."""
 READ_BYTES = 1 << 20
-"""Bytes of a small file that are asked for at once."""
+"""Bytes of a small file per read."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
-"""Where making a folder would at best do nothing, and at worst make a misspelt bucket."""
+"""Protocols for which making a folder does nothing, or makes a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of one stored piece of an array."""
 LARGEST_ARRAY = 64 << 30
-"""Bytes of an array that are read at most."""
+"""Maximum bytes of an array that is read."""
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
-"""What a file system says that has no hard links."""
+"""Errors of file systems without hard links."""
 PROBE = ".writable-"
-"""Begin of the name of a file that is written to see whether it can be."""
+"""Prefix of files that test whether a folder is writable."""
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
-"""Names of files that a kill or a power failure has left of a write."""
+"""Names of files that a killed write leaves."""
 
 
 T = TypeVar("T")
 
 
 class DamagedError(LargekError):
-    """What was read is not what was written; the message says what and why."""
+    """Stored data are corrupt."""
 
 
 def canonical_json(value: Any) -> bytes:
-    """One byte string a value, whatever the order of its keys."""
+    """Encode JSON with sorted keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -82,27 +84,27 @@ def is_torn(document: bytes) -> bool:
 
 
 def sha256_of(array: NDArray[Any]) -> str:
-    """Hash of an array's numbers in little-endian C order."""
+    """Return the hash of an array's numbers in little-endian C order."""
     canonical = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(canonical.reshape(-1).view(np.uint8).data).hexdigest()
 
 
 class Folder:
-    """A folder of a file system that fsspec knows.
+    """Folder of a file system that fsspec supports.
 
     Parameters
     ----------
     url : str
         URL or path; it need not exist yet.
     storage_options : mapping, optional
-        Given to the file system (keys, end points).
+        Passed to the file system (keys, end points).
 
     Raises
     ------
     MissingDependencyError
         The URL's driver is not installed.
     DataError
-        There is no such kind of URL.
+        The URL's protocol is unknown.
     """
 
     def __init__(
@@ -126,48 +128,44 @@ class Folder:
         place: str | os.PathLike[str] | Folder,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Folder:
-        """The folder of a URL; a folder as it is, with its own options."""
+        """Return the folder of a URL; a folder unchanged, with its own options."""
         return place if isinstance(place, Folder) else cls(place, storage_options)
 
+    def _with(self, **changes: Any) -> Folder:
+        other = object.__new__(Folder)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
+
     def sub(self, name: str) -> Folder:
-        """A folder inside this one."""
-        inner = object.__new__(Folder)
-        inner.__dict__.update(self.__dict__, url=f"{self.url}/{name}", root=self.path(name))
-        return inner
+        """Return a folder inside this one."""
+        return self._with(url=f"{self.url}/{name}", root=self.path(name))
 
     def parent(self) -> tuple[Folder, str]:
-        """The folder that this one lies in, and its name there."""
+        """Return the parent of this folder, and its name there."""
         url, _, name = self.url.rpartition("/")
-        outer = object.__new__(Folder)
-        outer.__dict__.update(
-            self.__dict__, url=url or "/", root=self.root.rpartition("/")[0] or "/"
-        )
-        return outer, name
+        root = self.root.rpartition("/")[0]
+        return self._with(url=url or "/", root=root or "/"), name
 
     def guarded(self, may_write: Callable[[], None]) -> Folder:
-        """The same folder, where ``may_write()`` is asked before anything is written or removed.
+        """Return this folder with a check, which raises to forbid a write.
 
-        It forbids by raising; folders inside this one ask it too.
+        It is called before every write and removal, also in folders inside this one.
         """
-        same = object.__new__(Folder)
-        same.__dict__.update(self.__dict__, _may_write=may_write)
-        return same
+        return self._with(_may_write=may_write)
 
     def private(self) -> Folder:
-        """The same folder, where what is made on a local disk is its user's alone."""
-        same = object.__new__(Folder)
-        same.__dict__.update(self.__dict__, _is_private=True)
-        return same
+        """Return this folder; what is created on a local disk is accessible to its user only."""
+        return self._with(_is_private=True)
 
     def path(self, name: str) -> str:
-        """Path of ``name`` on the file system; of the folder itself without a name."""
+        """Return the path of ``name`` on the file system; of the folder itself without a name."""
         return posixpath.join(self.root, name) if name else self.root
 
     def names(self) -> list[str]:
-        """What lies directly in this folder; nothing if it does not exist.
+        """List this folder; empty if it does not exist.
 
-        What a kill or a power failure has left of a write is nothing. So is the empty object by
-        which object stores keep a folder that nothing lies in (any more), ``model/`` in ``model``.
+        Leftovers of killed writes are skipped, and the empty object ``model/`` by which object
+        stores keep an empty folder ``model``.
         """
         try:
             found = [str(path) for path in retry_io(self._listed)]
@@ -182,10 +180,7 @@ class Folder:
         return list(self.fs.ls(self.root, detail=detail))
 
     def stamps(self) -> dict[str, int]:
-        """What lies directly in this folder, with a mark that is another one when it is replaced.
-
-        Nothing if the folder does not exist.
-        """
+        """Return a mark for each name in this folder, which changes when the file is replaced."""
         try:
             found = retry_io(lambda: self._listed(detail=True))
         except (FileNotFoundError, NotADirectoryError):
@@ -194,18 +189,12 @@ class Folder:
         for about in found:
             name = posixpath.basename(str(about["name"]).rstrip("/"))
             if not LEFTOVER.fullmatch(name):
-                # Whatever a driver tells: time, number, hash, version.
+                # All that a driver returns: time, number, hash, version.
                 stamps[name] = hash(tuple(sorted((key, str(about[key])) for key in about)))
         return stamps
 
     def exists(self, name: str = "") -> bool:
-        """Whether ``name`` is there, as a file or as a folder.
-
-        Raises
-        ------
-        OSError
-            That cannot be said now.
-        """
+        """Return whether ``name`` is there, as a file or as a folder, or raise OSError."""
 
         def ask() -> bool:
             self.fs.invalidate_cache()
@@ -214,12 +203,12 @@ class Folder:
         return retry_io(ask)
 
     def size_of(self, name: str) -> int:
-        """Bytes of a file, or of all files in a folder; 0 if it is not there."""
+        """Return the bytes of a file, or of all files in a folder; 0 if it is missing."""
 
         def ask() -> int:
             self.fs.invalidate_cache()
             found = self.fs.find(self.path(name), detail=True)
-            # Some drivers know nothing of a file that is asked for by its own name.
+            # Some drivers return no size for a single file.
             sizes = (
                 about["size"] if "size" in about else self.fs.size(path)
                 for path, about in found.items()
@@ -237,7 +226,7 @@ class Folder:
         Raises
         ------
         OutputError
-            The disk does not take it.
+            The disk does not sync the removal.
         OSError
             It cannot be removed now.
         """
@@ -252,12 +241,30 @@ class Folder:
                     "disk."
                 ) from error
 
+    def disk_usage(self) -> Any:
+        """Return ``shutil.disk_usage`` of this folder, which need not exist; None if remote."""
+        if not self.is_local:
+            return None
+        path = self.root
+        while not os.path.isdir(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        return shutil.disk_usage(path)
+
+    def check_space(self, n_bytes: int, what: str) -> None:
+        """Raise OutputError if a local disk has not enough room for ``what``."""
+        if (disk := self.disk_usage()) is not None and n_bytes > disk.free:
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.url)
+            raise OutputError(
+                f"{what} take about {human_bytes(n_bytes)}, and {self.url} has "
+                f"{human_bytes(disk.free)} free. Make room, or choose another folder."
+            ) from full
+
     def _removed(self, name: str) -> bool:
-        """Remove what is there; False if that is nothing."""
+        """Remove what is there; return False if that is nothing."""
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError):
             if self.is_local and os.path.isfile(description := f"{path}/zarr.json"):
-                # Half of an array must not look like all of it.
+                # A partly removed array must not look complete.
                 os.remove(description)
                 sync_folder(path)
             if not self.exists(name):
@@ -268,10 +275,9 @@ class Folder:
         return True
 
     def _remove_emptied(self, path: str) -> None:
-        """Remove the empty folders that an object store such as SeaweedFS keeps for some minutes.
+        """Remove the empty nested folders that a store such as SeaweedFS keeps for some minutes.
 
-        They lie in one another, no listing of all objects below has them, and only an empty one can
-        be removed. Other stores say at once that nothing is there.
+        Recursive listings omit them, and only an empty one can be removed.
         """
         self.fs.invalidate_cache()
         folders, found = [], [path]
@@ -279,7 +285,7 @@ class Folder:
             folder = found.pop()
             with contextlib.suppress(FileNotFoundError):
                 entries = self.fs.ls(folder, detail=True)
-                # A file is whole again: it was written anew meanwhile.
+                # Skip a file that was written again meanwhile.
                 if not any(entry["name"] == folder for entry in entries):
                     folders.append(folder)
                     found += [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
@@ -298,7 +304,7 @@ class Folder:
     def _unfinished(
         self, target: str, write: Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> Iterator[str]:
-        """A whole file of a local disk beside the one that it is to be; none afterwards."""
+        """Write a file under another name on the same local disk; it is removed afterwards."""
         name = f"{target}.{uuid.uuid4().hex}.partial"
         mode = 0o600 if self._is_private else 0o666
         try:
@@ -314,31 +320,12 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(name)
 
-    def publish(self, name: str, data: bytes) -> None:
-        """Write a small file that appears whole or not at all.
+    def publish(self, name: str, data: bytes, *, is_durable: bool = True) -> None:
+        """Write a small file that appears whole or not at all, or raise OutputError.
 
-        One PUT on object stores; on a local disk a file of another name that is then renamed.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
+        One PUT on object stores; on a local disk a temporary file that is renamed. Unless
+        ``is_durable``, a power failure may leave it empty or torn.
         """
-        self._write_small(name, data, is_durable=True)
-
-    def signal(self, name: str, data: bytes) -> None:
-        """Write a small file as :meth:`publish` does, but wait for no disk.
-
-        A power failure may leave it empty or torn.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
-        """
-        self._write_small(name, data, is_durable=False)
-
-    def _write_small(self, name: str, data: bytes, *, is_durable: bool) -> None:
         self._may_write()
         target = self.path(name)
         with writing(f"{self.url}/{name}"):
@@ -349,25 +336,27 @@ class Folder:
         if not self.is_local:
             self.fs.pipe_file(target, data)
             return
-        with self._unfinished(target, partial(_pour, data), is_durable=is_durable) as unfinished:
+        with self._unfinished(
+            target, lambda file: file.write(data), is_durable=is_durable
+        ) as unfinished:
             os.replace(unfinished, target)
 
     def publish_file(self, name: str, write: Callable[[BinaryIO], None]) -> None:
         """Write a file of any length that appears whole or not at all, or replaces another.
 
-        It is written to a local disk first: beside its place where that is local, else to the
-        folder of temporary files, from where it is sent.
+        It is written to a local disk first: beside its target, or for remote targets to the folder
+        of temporary files.
 
         Parameters
         ----------
         name : str
         write : callable
-            Writes all of it, to an open file.
+            Writes to an open file.
 
         Raises
         ------
         OutputError
-            It cannot be written; what there is of it has been removed.
+            It cannot be written; the partial file has been removed.
         """
         self._may_write()
         target = self.path(name)
@@ -386,7 +375,7 @@ class Folder:
                 os.remove(unfinished)
 
     def _sent(self, source: str, target: str) -> None:
-        """Send a file: one upload to an object store; elsewhere under another name first."""
+        """Upload a file: in one request to an object store; elsewhere under another name first."""
         if self._has_no_folders:
             self.fs.put_file(source, target)
             return
@@ -396,18 +385,16 @@ class Folder:
         self.fs.mv(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file that must not be there yet; of several writers one succeeds.
+        """Create a small file exclusively; of several writers one succeeds.
 
-        Held by the file system: a hard link on a local disk, or where it has none a file that is
-        created exclusively and then replaced by the whole one, so that a kill between both leaves
-        it empty; a conditional PUT on S3. Others are asked to create exclusively as well, but some
-        of them only look before they write.
+        By a hard link on a local disk, or without links by an exclusive file that is then replaced
+        (a kill between both leaves it empty); by a conditional PUT on S3. Some other file systems
+        only check before they write.
 
         Returns
         -------
         bool
-            False if it was there already; nothing has been written then. Where a write failed
-            and was tried again, it may be this writer's own: look what it says.
+            False if it exists; after a retry it may be of this writer, so check its content.
 
         Raises
         ------
@@ -425,24 +412,23 @@ class Folder:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            with self._unfinished(target, partial(_pour, data)) as unfinished:
+            with self._unfinished(target, lambda file: file.write(data)) as unfinished:
                 _become(unfinished, target)
         except OSError as error:
             if not _exists_already(error):
                 raise
             if self.is_local:
-                # Whoever made it may not have come so far; it may be this writer's first try.
+                # Its writer may not have synced yet; it may be our own first try.
                 sync_folder(os.path.dirname(target))
             return False
         return True
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
-        """A small file's bytes.
+        """Return the content of a small file.
 
         Raises
         ------
         FileNotFoundError
-            It is not there.
         DamagedError
             It is larger than ``limit`` bytes.
         """
@@ -455,20 +441,14 @@ class Folder:
         self.fs.invalidate_cache()
         pieces: list[bytes] = []
         with self.fs.open(self.path(name), "rb") as file:
-            # A file takes memory for all bytes that it is asked for, also where it has few.
+            # A read allocates all bytes asked for, even of a short file.
             while most and (piece := file.read(min(most, READ_BYTES))):
                 pieces.append(piece)
                 most -= len(piece)
         return b"".join(pieces)
 
     def read_from(self, name: str, begin: int) -> bytes:
-        """A file's bytes from this one on; nothing if it has no more.
-
-        Raises
-        ------
-        FileNotFoundError
-            It is not there.
-        """
+        """Return the bytes of a file from ``begin`` on, or raise FileNotFoundError."""
 
         def ask() -> bytes:
             self.fs.invalidate_cache()
@@ -480,25 +460,19 @@ class Folder:
         return retry_io(ask)
 
     def lines(self, name: str) -> Iterator[bytes]:
-        """The lines of a file that may be long; nothing if it is not there."""
+        """Yield the lines of a file; none if it is missing."""
         if self.exists(name):
             with self.fs.open(self.path(name), "rb") as file:
                 yield from file
 
     def check_writable(self) -> None:
-        """Find out before computing that nothing could be written here.
-
-        Raises
-        ------
-        OutputError
-            A small file cannot be written and removed.
-        """
+        """Write and remove a small file, or raise OutputError."""
         name = f"{PROBE}{uuid.uuid4().hex}"
-        self.signal(name, b"")
+        self.publish(name, b"", is_durable=False)
         self.remove(name)
 
     def store(self, name: str, *, read_only: bool = False) -> LocalStore | FsspecStore:
-        """The Zarr store at ``name``."""
+        """Return the Zarr store at ``name``."""
         if self.is_local:
             return LocalStore(self.path(name), read_only=read_only)
         return remote_store(f"{self.url}/{name}", self.storage_options, read_only=read_only)
@@ -506,12 +480,12 @@ class Folder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Write arrays as one Zarr group, anything there before is removed first.
+        """Write arrays as one Zarr group, which replaces what was there.
 
         Returns
         -------
         dict
-            For every array what :meth:`read_arrays` checks it by: dtype, shape, sha256.
+            Record of every array for :meth:`read_arrays`: dtype, shape, sha256.
 
         Raises
         ------
@@ -521,13 +495,13 @@ class Folder:
         self._may_write()
         with writing(f"{self.url}/{name}"):
             group = retry_io(lambda: self._new_group(name))
-            # One array at a time: a store that fails now and then never takes all in one go.
+            # Retry each array by itself: on a flaky store all at once never succeed.
             records = {
                 key: retry_io(partial(self._write_array, group, key, array, set()))
                 for key, array in arrays.items()
             }
             if self.is_local:
-                # Not tried again: what a failed sync has lost a second one takes for written.
+                # No retry: after a failed sync a second one reports success for lost data.
                 sync_tree(self.path(name))
             return records
 
@@ -565,18 +539,17 @@ class Folder:
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Read the arrays of a group, each checked against its record; they are read-only.
+        """Read the arrays of a group, each verified by its record; they are read-only.
 
-        Whether the chunks are there that the shapes claim is looked at first, of all arrays: a
-        store of a few kB that claims gigabytes takes neither memory nor time.
+        The chunks of all arrays are checked before any is read, so a small store that claims
+        gigabytes takes neither memory nor time.
 
         Raises
         ------
         DamagedError
-            An array is missing, of another shape or type than its record says, lacks chunks, or its
-            hash differs.
+            An array differs from its record, or lacks chunks.
         OSError
-            They cannot be read now, whatever they are.
+            They cannot be read now.
         """
         where = f"{self.url}/{name}"
         opened = {
@@ -593,18 +566,12 @@ class Folder:
         return arrays
 
     def check_arrays(self, name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Compare the arrays of a group with their records, without reading them.
-
-        Raises
-        ------
-        DamagedError, OSError
-            As of :meth:`read_arrays`, where a description or the size of a chunk tells.
-        """
+        """Compare the arrays of a group with their records, without reading them."""
         for key, record in records.items():
             _intact(f"{self.url}/{name}/{key}", partial(self._opened, name, key, record))
 
     def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
-        """The stored array that a record names; all of its chunks are there."""
+        """Return the stored array of a record; all of its chunks are there."""
         where = f"{self.url}/{name}/{key}"
         shape, dtype = _checked_record(record)
         stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
@@ -629,17 +596,17 @@ class Folder:
         return stored
 
     def _bytes_of(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """Return the size of a file; None if it is missing."""
         try:
             held = self.fs.size(self.path(name))
-            # Some servers do not say.
+            # Some servers return no size.
             return len(self.fs.cat_file(self.path(name))) if held is None else int(held)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
 
 def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type of a recorded array, unless they are strange or too large."""
+    """Return the shape and type of a recorded array, or raise DamagedError."""
     shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
     if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
         raise DamagedError(f"there is an array of {dtype} with shape {list(shape)}")
@@ -653,15 +620,7 @@ def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:
 
 
 def _intact(where: str, ask: Callable[[], T]) -> T:
-    """What ``ask`` gives, in spite of short failures.
-
-    Raises
-    ------
-    DamagedError
-        Whatever a torn or flipped file makes zarr say.
-    OSError
-        Storage does not answer.
-    """
+    """Call ``ask`` with retries; errors that a torn or corrupt file causes become DamagedError."""
     try:
         return retry_io(ask)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -671,22 +630,13 @@ def _intact(where: str, ask: Callable[[], T]) -> T:
 
 
 def _exists_already(error: OSError) -> bool:
-    """Tell whether a file that was to be created exists; s3fs knows this from AWS only."""
+    """Return whether the file to be created exists; s3fs recognizes this for AWS only."""
     answer = getattr(error.__cause__, "response", {}).get("Error", {})
     return isinstance(error, FileExistsError) or answer.get("Code") == "PreconditionFailed"
 
 
-def _pour(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
-
-
 def _become(unfinished: str, target: str) -> None:
-    """Give a file its name, which nothing may have yet; on some file systems it has both then.
-
-    Raises
-    ------
-    FileExistsError
-    """
+    """Rename a file, or raise FileExistsError; on some file systems it has both names then."""
     try:
         os.link(unfinished, target)
     except OSError as error:
@@ -697,4 +647,4 @@ def _become(unfinished: str, target: str) -> None:
 
 
 def _always() -> None:
-    """Writing is allowed."""
+    """Allow writing."""

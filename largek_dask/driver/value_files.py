@@ -1,7 +1,7 @@
-"""What is found of every row, in one file: .npy, .csv or .parquet, as its name says.
+"""Write values of all rows to one file: .npy, .csv or .parquet, by its suffix.
 
-Values are gathered in a Zarr store beside the file first, which several workers can write and with
-which a killed run goes on. The file is made of it piece by piece, and appears whole or not at all.
+Values are first gathered in a Zarr store beside the file, which several workers can write and a
+killed run resumes. The file is made from it piece by piece, and appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
 from largek_dask.data.stores import read_stored
-from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
+from largek_dask.errors import MissingDependencyError, ParameterError
 
 __all__ = [
     "PROBABILITIES",
@@ -36,24 +36,24 @@ __all__ = [
 ]
 
 SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
-"""What follows a last dot and begins with a letter: a version or a date in a name is none."""
+"""A suffix begins with a letter; a version or a date in a name is not one."""
 ZARR = (None, ".zarr")
 STAGE = ".partial.zarr"
-"""End of the name of the store in which values are gathered."""
+"""Suffix of the store in which values are gathered."""
 PIECE_ROWS = 1 << 20
-"""Rows that are written at once."""
+"""Rows per write."""
 DENSE_VALUES = 1 << 22
-"""Probabilities that are written at once as a dense table."""
+"""Probabilities per write of a dense table."""
 PROBABILITIES = "probabilities"
 
 
 def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
-    """The suffix of an output's name that says which file it is to be; None: a Zarr store.
+    """Return the suffix that determines an output's format; None: a Zarr store.
 
     Raises
     ------
     ParameterError
-        Nothing is written that a file of this suffix would hold.
+        The suffix is not allowed.
     """
     found = SUFFIX.search(url)
     suffix = None if found is None else f".{found[1].lower()}"
@@ -70,14 +70,14 @@ def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values of all rows, to be read piece by piece."""
+    """Values of all rows, read piece by piece."""
 
     name: str
-    """Name of the values, in the plural."""
+    """In the plural."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Callable[[], Iterator[NDArray[Any]]]
-    """Function that gives them from the first row to the last."""
+    """Returns them from the first row to the last."""
 
     @property
     def column(self) -> str:
@@ -86,7 +86,7 @@ class Table:
 
 
 def write_npy(file: Any, table: Table) -> None:
-    """An array as ``numpy.load`` reads it."""
+    """Write an array for ``numpy.load``."""
     header = {"descr": table.dtype.str, "fortran_order": False, "shape": table.shape}
     np.lib.format.write_array_header_1_0(file, header)
     for piece in table.pieces():
@@ -94,14 +94,14 @@ def write_npy(file: Any, table: Table) -> None:
 
 
 def write_csv(file: BinaryIO, table: Table) -> None:
-    """One column below its name, in the order of the rows; a float in the digits that give it."""
+    """Write one column with a header; floats round-trip."""
     file.write(f"{table.column}\n".encode())
     for piece in table.pieces():
         file.write("".join(f"{value!r}\n" for value in piece.tolist()).encode())
 
 
 def write_parquet(file: BinaryIO, table: Table) -> None:
-    """One column, a group of rows a piece."""
+    """Write one column, one row group per piece."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -117,7 +117,7 @@ WRITERS: Mapping[str, Callable[[BinaryIO, Table], None]] = {
     ".parquet": write_parquet,
 }
 TEXT_BYTES = {"i": 12, "f": 26}
-"""Most that a number takes in a CSV file, by the kind of its type."""
+"""Maximum bytes of a number in a CSV file, by the kind of its type."""
 
 
 def open_label_output(
@@ -127,7 +127,7 @@ def open_label_output(
     storage_options: Mapping[str, Any] | None = None,
     values: RowValues = LABELS,
 ) -> LabelStore:
-    """Where one number a row is written: a Zarr array, or the file that the name's suffix says.
+    """Open the output for one number per row: a Zarr array, or the file that the suffix determines.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def open_label_output(
     Raises
     ------
     ParameterError
-        The suffix is of a file that is not written.
+        The suffix is not supported.
     OutputError
         As of :class:`~largek_dask.driver.labels.LabelStore`.
     MissingDependencyError
@@ -151,43 +151,27 @@ def open_label_output(
 
 
 def stage_of(place: Folder) -> Folder:
-    """The store in which values are gathered: beside a file; what is no file is that store."""
+    """Return the store in which values are gathered: beside a file; of a store, itself."""
     if suffix_of(place.url, tuple(WRITERS)) is None:
         return place
     parent, name = place.parent()
     return parent.sub(name + STAGE)
 
 
-def refuse_taken(place: Folder) -> None:
-    """Refuse to write where something is.
-
-    Raises
-    ------
-    OutputError
-        Something is.
-    """
-    if place.exists():
-        raise OutputError(
-            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
-        )
-
-
 class LabelFile(LabelStore):
-    """One number a row, in a file that is written when all of them are there.
+    """Label store that becomes a file once all values are there.
 
     Parameters
     ----------
     place : Folder
         The file.
     suffix : str
-        End of its name, which says its format.
+        Its format.
     chunk_table, owner, values
-        As of :class:`~largek_dask.driver.labels.LabelStore`.
+        As of :class:`~largek_dask.driver.labels.LabelStore`, whose errors are raised.
 
     Raises
     ------
-    OutputError
-        The file exists already, or as of :class:`~largek_dask.driver.labels.LabelStore`.
     MissingDependencyError
         The package that writes the format is not installed.
     """
@@ -214,7 +198,7 @@ class LabelFile(LabelStore):
         return dtype.itemsize + of_file
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Write the file, and remove what it was made of; notes have no place in it."""
+        """Write the file and remove the store; a file has no place for notes."""
         array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
         table = _stored(self._values.name, array)
         self._parent.publish_file(self._file, lambda file: WRITERS[self._suffix](file, table))
@@ -223,19 +207,19 @@ class LabelFile(LabelStore):
 
 
 class ProbabilityFile:
-    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group by any other name.
+    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group.
 
     Parameters
     ----------
     place : Folder
-        The file, or the group that is to be there without a suffix or with ``.zarr``.
+        The file, or the group, which has no suffix or ``.zarr``.
 
     Raises
     ------
     ParameterError
-        The suffix is of a file that they are not written to.
+        The suffix is not supported.
     OutputError
-        Something is there already, or nothing can be written there.
+        The output exists, or cannot be written.
     """
 
     def __init__(self, place: Folder) -> None:
@@ -247,7 +231,7 @@ class ProbabilityFile:
         """The CSR group to be written before :meth:`finish`."""
 
     def finish(self) -> None:
-        """Make the file of the complete group, and remove that; a group stays as it is."""
+        """Convert the complete group to the file and remove it; an output that is a group stays."""
         if self._suffix is None:
             return
         name = self.stage.parent()[1]
@@ -257,7 +241,6 @@ class ProbabilityFile:
 
 
 def _stored(name: str, array: Any) -> Table:
-    """A stored array of one dimension."""
 
     def pieces() -> Iterator[NDArray[Any]]:
         for start in range(0, array.shape[0], PIECE_ROWS):
@@ -268,7 +251,7 @@ def _stored(name: str, array: Any) -> Table:
 
 
 def _write_dense(file: BinaryIO, group: Any) -> None:
-    """A dense array; rows without an entry, which were skipped, are NaN."""
+    """Write a dense array; skipped rows, which have no entry, are NaN."""
     n_rows, k = group.attrs["shape"]
     step = max(1, DENSE_VALUES // k)
 
@@ -280,7 +263,7 @@ def _write_dense(file: BinaryIO, group: Any) -> None:
 
 
 def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
-    """The rows ``start`` to ``stop`` of a CSR group."""
+    """Return rows of a CSR group as a dense array."""
     indptr = read_stored(group["indptr"], start, stop + 1, complete=True)
     begin, end = int(indptr[0]), int(indptr[-1])
     data, indices = (
@@ -294,15 +277,24 @@ def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
 
 
 def holds_values(place: Folder, kind: str) -> bool:
-    """Whether a file is one that was written here with such values: what may be replaced."""
+    """Return whether a file was written here with such values, and so may be replaced."""
     parent, name = place.parent()
-    suffix = suffix_of(place.url, tuple(WRITERS))
+    column = kind.removesuffix("s")
     with parent.fs.open(parent.path(name), "rb") as file:
         try:
-            return _HOLDERS[str(suffix)](file, kind)
-        except (ValueError, EOFError, KeyError):
-            # Whatever it is, it is none.
-            return False
+            match suffix_of(place.url, tuple(WRITERS)):
+                case ".npy":
+                    return _npy_holds(file, kind)
+                case ".csv":
+                    return bool(file.read(64).startswith(f"{column}\n".encode()))
+                case ".parquet":
+                    _need_pyarrow()
+                    import pyarrow.parquet as pq
+
+                    return bool(pq.read_schema(file).names == [column])
+        except (ValueError, EOFError):
+            pass
+    return False
 
 
 def _npy_holds(file: Any, kind: str) -> bool:
@@ -310,27 +302,7 @@ def _npy_holds(file: Any, kind: str) -> bool:
         return False
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     wanted = "<i4" if kind == LABELS.name else "<f8"
-    return dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1)
-
-
-def _csv_holds(file: Any, kind: str) -> bool:
-    head: bytes = file.read(64)
-    return head.startswith(kind.removesuffix("s").encode() + b"\n")
-
-
-def _parquet_holds(file: Any, kind: str) -> bool:
-    _need_pyarrow()
-    import pyarrow.parquet as pq
-
-    names: list[str] = pq.read_schema(file).names
-    return names == [kind.removesuffix("s")]
-
-
-_HOLDERS: Mapping[str, Callable[[Any, str], bool]] = {
-    ".npy": _npy_holds,
-    ".csv": _csv_holds,
-    ".parquet": _parquet_holds,
-}
+    return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))
 
 
 def _need_pyarrow() -> None:

@@ -2,9 +2,9 @@
 
 Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
 number of clusters near its lowest objective. Beyond, it is one of nested partitions
-(:mod:`largek_dask.driver.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ..., and
-closely about every number where it bends. The same decision (:mod:`largek_dask.model.suggest_k`) is
-made of either.
+(:mod:`largek_dask.estimators.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ...,
+and closely about every number where it bends. The same decision
+(:mod:`largek_dask.model.suggest_k`) is made of either.
 
 A number is named where halves of the rows, clustered by themselves, give the same partition, no
 Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
@@ -42,7 +42,11 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import fit, open_passes
-from largek_dask.driver.nested import (
+from largek_dask.driver.options import FitOptions, check_integer
+from largek_dask.driver.plan import check_scale
+from largek_dask.errors import DegenerateDataWarning, ParameterError, without_causes
+from largek_dask.estimators.base import draw_seed
+from largek_dask.estimators.nested import (
     Partition,
     TimeLimit,
     counted,
@@ -50,10 +54,6 @@ from largek_dask.driver.nested import (
     settled,
     unrounded,
 )
-from largek_dask.driver.options import FitOptions, check_integer
-from largek_dask.driver.plan import check_scale
-from largek_dask.errors import DegenerateDataWarning, ParameterError, without_causes
-from largek_dask.estimators.base import draw_seed
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import CentersModel, Model, PathModel
@@ -391,7 +391,7 @@ class _Nesting:
     def _nested(
         self, rows: BasePasses, rng: Rng, wanted: Sequence[int], share: float, name: str
     ) -> tuple[list[Partition], list[int]]:
-        told = (lambda p: None) if self.line is None else partial(self.line.show, name)
+        report = (lambda p: None) if self.line is None else partial(self.line.show, name)
         return nested(
             rows,
             rng,
@@ -399,7 +399,7 @@ class _Nesting:
             wanted=wanted,
             limit=self.limit,
             share=share,
-            told=told,
+            report=report,
         )
 
     def _halves(self, sample: BasePasses, found: Sequence[Partition]) -> tuple[list[Curve], Floats]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from largek_dask import config
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.driver.words import human_seconds
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.errors import ClusterError
 from largek_dask.kernels.bounds.boxes import FEWEST_DIRECT, Boxes
 from largek_dask.kernels.code_cache import cache_folder, unsaved

@@ -45,7 +45,7 @@ from largek_dask.errors import (
     warn,
     without_causes,
 )
-from largek_dask.facts import facts_table
+from largek_dask.html_table import html_table
 from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
 if TYPE_CHECKING:
@@ -461,7 +461,7 @@ class Model(ABC):
         return f"<Model {', '.join(f'{key}: {value}' for key, value in self._facts().items())}>"
 
     def _repr_html_(self) -> str:
-        return facts_table("largek_dask model", self._facts())
+        return html_table("largek_dask model", self._facts())
 
 
 # --- reading --------------------------------------------------------------------------------------

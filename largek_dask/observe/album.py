@@ -300,7 +300,7 @@ def events_of(model: Model) -> list[dict[str, Any]]:
     n_rows = shape[0] if shape else max((step["rows"] for step in model.history), default=0)
     events: list[dict[str, Any]] = [
         {"event": "started", "n_rows": n_rows, "n_features": model.n_features,
-         **model.objective.told()},
+         **model.objective.describe()},
     ]  # fmt: skip
     for step in model.history:
         about = {name: value for name, value in step.items() if name != "seconds"}

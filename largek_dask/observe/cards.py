@@ -16,7 +16,7 @@ from typing import Any
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.job_view import JobView
-from largek_dask.facts import CELL, FRAME
+from largek_dask.html_table import CELL, FRAME
 from largek_dask.observe.job_text import (
     COLORS,
     JOB_COLUMNS,

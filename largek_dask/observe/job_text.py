@@ -11,9 +11,9 @@ from typing import Any
 
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
+from largek_dask.driver.formatting import human_bytes, human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import human_bytes, human_count, human_seconds, printable
 
 __all__ = [
     "COLORS",

@@ -48,7 +48,7 @@ class FitCard:
                 "stop_reason": result.stop_reason,
                 "n_iter": result.n_iter,
                 "seconds": result.seconds,
-                **result.objective.told(value=result.value),
+                **result.objective.describe(value=result.value),
                 "figures": model.fit_figures(),
                 "digest": model.digest(),
             },

@@ -17,7 +17,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.driver.words import printable
+from largek_dask.driver.formatting import printable
 
 __all__ = [
     "details",

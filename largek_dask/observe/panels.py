@@ -17,6 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
+from largek_dask.driver.formatting import (
+    count_of,
+    human_bytes,
+    human_count,
+    human_seconds,
+    printable,
+)
 from largek_dask.driver.job_view import (
     MOST_WORKERS,
     OF_A_STEP,
@@ -29,7 +36,6 @@ from largek_dask.driver.job_view import (
     short_name,
 )
 from largek_dask.driver.series import A_START, Point, Points, Series, X, Y
-from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.job_text import (
     NONE,
     WORKER_COLUMNS,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import INERTIA
-from largek_dask.driver.words import human_bytes, human_count, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_count, human_seconds
 from largek_dask.errors import DataError, MissingDependencyError
 from largek_dask.observe.looks import (
     DASHES,

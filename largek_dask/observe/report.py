@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.history import gaps
 from largek_dask.driver.options import is_integer
-from largek_dask.driver.words import human_seconds
 from largek_dask.errors import LargekError, OutputError, ParameterError, warnings_heard_by
 from largek_dask.model import MixtureModel, Model, PathModel
 from largek_dask.model.separation import NAMES, Score, Separation

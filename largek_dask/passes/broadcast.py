@@ -22,9 +22,9 @@ from distributed.active_memory_manager import ReduceReplicas
 from distributed.core import send_recv
 
 from largek_dask.errors import ClusterError
+from largek_dask.fault_injection import at
 from largek_dask.passes import waiting
 from largek_dask.passes.waiting import Lost, attended, told
-from largek_dask.points import at
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from largek_dask import config
 from largek_dask.data.rows import Rows
 from largek_dask.data.stores import is_local
 from largek_dask.errors import ClusterError, ParameterError, raised_on
+from largek_dask.fault_injection import at
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes import waiting
 from largek_dask.passes.admission import Workers
@@ -49,7 +50,6 @@ from largek_dask.passes.worker import (
     work,
 )
 from largek_dask.passes.worker_selection import current_selection
-from largek_dask.points import at
 
 __all__ = ["ClusterPasses"]
 

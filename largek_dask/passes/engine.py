@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import RowSlice
 from largek_dask.context import carried
 from largek_dask.data.rows import Rows
+from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, compiled
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.cache import ChunkCache, Part
@@ -30,7 +31,6 @@ from largek_dask.passes.reading import ChunkReader
 from largek_dask.passes.rowstate import RowStateStore
 from largek_dask.passes.spec import PassSpec, StateSpec, total_of
 from largek_dask.passes.telemetry import PassReport, nbytes
-from largek_dask.points import at
 
 __all__ = ["Engine", "Stop", "Ticket"]
 

@@ -19,10 +19,10 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
+from largek_dask.fault_injection import at
 from largek_dask.passes.broadcast import SPREAD, spare_copies
 from largek_dask.passes.disconnect import Leavers, end_connections
 from largek_dask.passes.worker_selection import WorkerSelection, current_selection
-from largek_dask.points import at
 
 __all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
 

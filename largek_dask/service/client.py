@@ -28,9 +28,9 @@ from largek_dask.algorithms.names import (
     algorithm_of,
     check_effort,
 )
+from largek_dask.driver.formatting import human_seconds, printable
 from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
-from largek_dask.driver.words import human_seconds, printable
 from largek_dask.errors import (
     ClusterError,
     ClusterWarning,
@@ -61,21 +61,20 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 logger = logging.getLogger(__name__)
 
 WITHOUT_JOBS_SECONDS = 60.0
-"""How long a scheduler may answer that it has no jobs: while it starts, or for ever."""
+"""Timeout for a scheduler that answers without having jobs, as while it starts."""
 PAUSE_SECONDS = 0.5
-TELL_SECONDS = 10.0
-"""Whoever waits for so long for a scheduler that is away is told so."""
+REPORT_SECONDS = 10.0
+"""Log a warning after waiting this long for a scheduler."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
-"""Without an answer for so long a scheduler is away, and is asked again, where a file says that it
-is meanwhile; the next time it has twice as long, as an answer may be long."""
+"""Timeout of an answer, after which the file of the scheduler is read again; doubles per retry."""
 SIGN_SECONDS = 2.0
-"""What may take long, and must not be asked twice, is waited for while the scheduler gives signs of
-life: after so long it is asked for one, and has SILENT_SECONDS for that."""
+"""Interval between requests for a sign of life while a slow operation, which must not be repeated,
+has no answer."""
 QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
-"""Operations that are asked once and change nothing."""
+"""Operations that change nothing."""
 MODEL_SECONDS = 60.0
-"""A model may be so large that this is how long it takes."""
+"""Timeout of the answer that holds a model."""
 
 
 @without_causes
@@ -92,18 +91,18 @@ def connect(
     Parameters
     ----------
     scheduler : str, path or distributed.Client
-        ``"tcp://host:8786"``; or the path or URL of the ``scheduler.json`` that a scheduler keeps
-        in its store, such as ``"/shared/jobs/scheduler.json"``, which is read again whenever the
-        connection is lost, as the address may be another one then; or a client, which stays open
-        when the service is closed.
+        ``"tcp://host:8786"``; or the path or URL of the ``scheduler.json`` in a scheduler's store,
+        such as ``"/shared/jobs/scheduler.json"``, which is read again whenever the connection is
+        lost, as the address may have changed; or a client, which stays open when the service is
+        closed.
     store : str, optional
-        Where the scheduler has no largek service yet: give it one that keeps its jobs under this
-        URL, which the scheduler has to reach.
+        URL of a folder for jobs, reachable by the scheduler. Starts a largek service there unless
+        the scheduler has one.
     timeout : float or str
-        For the connection: seconds, or such as "10s".
+        For the connection: seconds, or a text such as "10s".
     away : float or str
-        How long a scheduler that has been connected may be away, or silent, before that is an
-        error: seconds, or such as "90s", "15m", "2h". After ten seconds a warning is logged.
+        How long a connected scheduler may be unreachable or silent before that is an error:
+        seconds, or a text such as "90s", "15m", "2h". A warning is logged after ten seconds.
     storage_options : mapping, optional
         For the URL of a ``scheduler.json``.
 
@@ -114,9 +113,9 @@ def connect(
     Raises
     ------
     ClusterError
-        Nothing answers there, the scheduler has no largek service, or there is no such file.
+        Nothing answers, the scheduler has no largek service, or the file is missing.
     ParameterError
-        The client is asynchronous, or the file is none of a scheduler.
+        The client is asynchronous, or the file is not a scheduler's.
 
     Warns
     -----
@@ -138,14 +137,14 @@ def connect(
 
 
 class Service:
-    """The jobs of a scheduler; made by :func:`connect`."""
+    """Jobs of a scheduler; made by :func:`connect`."""
 
     def __init__(
         self, client: Client, finder: Finder | None, store: str | None, away: float
     ) -> None:
         self.client = client
         self._finder = finder
-        """Given: the client is this object's own."""
+        """None if the client belongs to the caller."""
         self._away_seconds = away
         self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
@@ -158,7 +157,7 @@ class Service:
         try:
             if store is not None:
                 self.client.sync(self._sign_of_life)
-                # Where there is a service already, Dask keeps that one.
+                # Dask keeps an existing service.
                 self.client.register_plugin(JobsPlugin(store))
             hello = _content(self._answer("hello", {}))
         except _NoServiceError:
@@ -187,24 +186,24 @@ class Service:
         self.close()
 
     def close(self) -> None:
-        """Disconnect; jobs go on."""
+        """Disconnect; jobs continue."""
         self._closed = True
         if self._finder is not None:
             self.client.close()
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Ask the scheduler once.
+        """Send one request to the scheduler.
 
         Raises
         ------
         SchedulerAwayError
-            It cannot be reached, or gives no sign of life for ten seconds.
+            It is unreachable, or gives no sign of life for ten seconds.
         ClusterError
             This service or its client has been closed.
         LargekError
-            What it answers.
+            Of the scheduler's reply.
         """
         self._check_open()
         try:
@@ -215,7 +214,7 @@ class Service:
         return _content(found)
 
     def _check_open(self) -> None:
-        """Raise where nobody can be asked any more, however long one waits."""
+        """Raise if the service is closed."""
         if self._closed:
             raise ClusterError(
                 f"this service of {self._where} has been closed, its jobs go on: connect() again."
@@ -224,17 +223,12 @@ class Service:
             require_open(self.client)
 
     def _keep_connected(self, in_doubt: bool = False) -> None:
-        """Connect again where the client is this object's own and has lost its scheduler.
+        """Reconnect a client of our own that has lost its scheduler.
 
         Parameters
         ----------
         in_doubt : bool
-            Whoever is connected has not answered, or has no jobs: perhaps another one has them.
-
-        Raises
-        ------
-        OSError, LargekError
-            Nobody could be reached.
+            The connected scheduler has not answered, or has no jobs: another one may have them.
         """
         finder = self._finder
         if finder is None:
@@ -245,13 +239,13 @@ class Service:
     def _answer(
         self, operation: str, arguments: Mapping[str, Any], seconds: float | None = None
     ) -> Mapping[str, Any]:
-        """What the scheduler says, also that it cannot do it; whatever is raised says nothing.
+        """Return the scheduler's reply, including refusals; an exception means no reply.
 
-        It has so many seconds for it; without a number as long as it gives signs of life.
+        Without a timeout in seconds, wait as long as it gives signs of life.
         """
         handler = getattr(self.client.scheduler, HANDLER)
         found = self.client.sync(
-            handler if seconds is not None else self._heard_out,
+            handler if seconds is not None else self._wait_for_reply,
             operation=operation,
             arguments=json.dumps(arguments, default=_plain),
             callback_timeout=seconds,
@@ -262,8 +256,8 @@ class Service:
             raise _NoServiceError
         return found
 
-    async def _heard_out(self, **question: str) -> Any:
-        """What the scheduler answers, however long it takes, unless it is frozen meanwhile."""
+    async def _wait_for_reply(self, **question: str) -> Any:
+        """Await a reply for as long as the scheduler is alive."""
         asking = asyncio.ensure_future(getattr(self.client.scheduler, HANDLER)(**question))
         try:
             while not (await asyncio.wait({asking}, timeout=SIGN_SECONDS))[0]:
@@ -273,7 +267,7 @@ class Service:
             asking.cancel()
 
     async def _sign_of_life(self, operation: str = "") -> None:
-        """Have the event loop of the scheduler answer, which no work of the service holds up."""
+        """Have the scheduler's event loop answer, which no work of the service blocks."""
         asking = self.client.scheduler.identity(n_workers=0)
         try:
             await asyncio.wait_for(asking, SILENT_SECONDS)
@@ -281,9 +275,9 @@ class Service:
             raise _SilentError(operation) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
-        """Ask what is safe to ask twice, retrying it while the scheduler is away.
+        """Send a request that is safe to repeat, retrying while the scheduler is away.
 
-        An answer ends it, also one that refuses. The wait is logged once, as a warning.
+        Any reply ends it, also a refusal. The wait is logged once, as a warning.
 
         Parameters
         ----------
@@ -296,9 +290,9 @@ class Service:
         Raises
         ------
         SchedulerAwayError
-            No answer came for as long as that.
+            There was no reply in that time.
         LargekError
-            What it answers.
+            Of the scheduler's reply.
         """
         begun = time.monotonic()
         in_doubt = False
@@ -311,7 +305,7 @@ class Service:
             self._check_open()
             try:
                 self._keep_connected(in_doubt)
-                # Of one that is stopped, or lives on without its store, nothing else would be seen.
+                # A stopped scheduler never replies, so each try has a timeout.
                 left = max(longest - (time.monotonic() - begun), SILENT_SECONDS)
                 found = self._answer(operation, arguments, min(silent, left))
                 if not moves or found.get("error") != OtherSchedulerError.__name__:
@@ -324,7 +318,7 @@ class Service:
                 error = raised
                 silent *= 2 if isinstance(raised, TimeoutError) else 1
             in_doubt = True
-            # One that answers, but without jobs, was started without them.
+            # A scheduler that replies without jobs was started without them.
             is_bare = isinstance(error, _NoServiceError)
             most = min(longest, WITHOUT_JOBS_SECONDS) if is_bare else longest
             raise _UnreachedError(error, most)
@@ -344,7 +338,7 @@ class Service:
                 pause=PAUSE_SECONDS,
                 cancelled=self._check_open,
                 report=report,
-                report_after=TELL_SECONDS,
+                report_after=REPORT_SECONDS,
             )
         except _UnreachedError as error:
             raise self._away(error.reason) from None
@@ -355,7 +349,7 @@ class Service:
         if isinstance(error, SchedulerAwayError):
             return error
         if isinstance(error, _SilentError):
-            return error.told(self._where)
+            return error.describe(self._where)
         if isinstance(error, LargekError | _GoingAwayError):
             return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
         if finder is not None and finder.is_file and not isinstance(error, _NoServiceError):
@@ -377,22 +371,22 @@ class Service:
             self.client = new_client(address, RECONNECT_SECONDS, security)
             self._where = self.client.scheduler.address
             for topic in self._followers:
-                self.client.subscribe_topic(topic, self._heard(topic))
+                self.client.subscribe_topic(topic, self._forward(topic))
 
     # --- events as they come ----------------------------------------------------------------------
 
     @contextlib.contextmanager
     def following(self, job_id: str) -> Iterator[queue.SimpleQueue[dict[str, Any]]]:
-        """A queue that gets a job's events from now on."""
+        """Yield a queue that receives a job's events from now on."""
         topic = f"{TOPIC}/{job_id}"
         news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._check_open()
         with self._lock:
             queues = self._followers.setdefault(topic, [])
             if not queues:
-                # One that has lost its scheduler asks for all topics when it connects again.
+                # A client that is away subscribes to all topics when it reconnects.
                 with contextlib.suppress(ClosedClientError):
-                    self.client.subscribe_topic(topic, self._heard(topic))
+                    self.client.subscribe_topic(topic, self._forward(topic))
             queues.append(news)
         try:
             yield news
@@ -401,16 +395,16 @@ class Service:
                 queues.remove(news)
                 if not queues:
                     del self._followers[topic]
-                    # A scheduler that is away has forgotten who followed.
+                    # A scheduler that is away has forgotten its subscribers.
                     with contextlib.suppress(ValueError, ClosedClientError):
                         self.client.unsubscribe_topic(topic)
 
-    def _heard(self, topic: str) -> Any:
-        def hear(event: tuple[float, dict[str, Any]]) -> None:
+    def _forward(self, topic: str) -> Any:
+        def forward(event: tuple[float, dict[str, Any]]) -> None:
             for news in list(self._followers.get(topic, ())):
                 news.put(event[1])
 
-        return hear
+        return forward
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -433,43 +427,43 @@ class Service:
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job, or resume one that has ended, after checks of all that it needs.
+        """Submit a job after checks of all that it needs, or resume one that has ended.
 
         Parameters
         ----------
         data : str
-            URL of the rows, as scheduler and workers see it.
+            URL of the rows, reachable by scheduler and workers.
         algorithm : str or algorithm object
             ``"auto"`` (the default), ``"nmbatch"``, ``NMBatch(rho=100)``, ...
         n_clusters : int
         output : str
-            URL of a new folder: model, labels, checkpoints, events.
+            URL of a new folder for the model, labels, checkpoints and events.
         seed, random_state : int
             Two names of the seed, 0 by default.
         max_time : float or str, optional
-            Seconds, or such as "90s", "30m", "6h"; of running, waiting for workers included.
+            Seconds, or a text such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
-            Whether to write every row's label; by default they are.
+            Whether to write every row's label; true by default.
         storage_options : mapping, optional
-            For URLs like the data's. ``{"key": {"env": "NAME"}}`` is looked up in the scheduler's
-            environment. Any other value is kept in memory only: after a restart of the scheduler
-            the job waits until :meth:`Job.supply` gives it again.
+            For the URLs. ``{"key": {"env": "NAME"}}`` is read from the scheduler's environment. Any
+            other value is kept in memory only: after a restart of the scheduler the job waits until
+            :meth:`Job.supply` gives it again.
         name : str, optional
-            Shown beside the id.
+            Shown with the id.
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may be
-            given with it.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
+            change.
         accept_version : bool
             With ``resume``, whether this version may continue what another one has computed, as a
             waiting job (``reason`` "version") needs. Its model's provenance names both.
         workers : mapping, optional
-            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: the fewest (1) and most workers
-            that it uses, and tags that these have (``dask worker --resources bigmem=1``).
+            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (1) and maximum number of
+            workers, and their tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
             worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
-            Gaussians, which is fitted instead, and ``dither`` of one.
+            Gaussians to fit instead, and its ``dither``.
 
         Returns
         -------
@@ -478,7 +472,7 @@ class Service:
         Raises
         ------
         LargekError
-            It could not be done; says why. Nothing has been written.
+            Nothing has been written.
         """
         public, secrets = hide(storage_options)
         effort, one = options.pop("effort", None), _one_seed(seed, random_state)
@@ -498,7 +492,7 @@ class Service:
     def _new(
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
-        """A new job of these fields."""
+        """Submit a new job of these fields."""
         check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
@@ -507,15 +501,9 @@ class Service:
         return job
 
     def start_workers(self) -> None:
-        """Have workers start that have ended for want of jobs.
-
-        Warns
-        -----
-        ClusterWarning
-            The scheduler cannot do that; says what to type.
-        """
+        """Start workers that ended while idle; a ClusterWarning says what to type otherwise."""
         if self._starts_workers:
-            # Who is away now does it later by itself.
+            # A scheduler that is away starts them when it is back.
             with contextlib.suppress(SchedulerAwayError):
                 if advice := self.ask("start workers"):
                     warn(advice, ClusterWarning)
@@ -527,7 +515,6 @@ class Service:
         secrets: Mapping[str, Any],
         accept_version: bool,
     ) -> Job:
-        """Resume a job."""
         check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
@@ -546,19 +533,18 @@ class Service:
         older_than: datetime | str | None = None,
         limit: int | None = 100,
     ) -> JobList:
-        """Jobs of the scheduler: the last hundred, or those that pass all filters.
+        """List jobs of the scheduler: the last hundred, or those that pass all filters.
 
         Parameters
         ----------
         state : str or sequence of str, optional
             Any of these: see :meth:`Job.status`.
         owner : str, optional
-            Who submitted it.
         name : str, optional
             A pattern for the name, such as ``"night*"``.
         since : datetime or str, optional
-            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC
-            unless it says otherwise), or how long ago, such as ``"12h"`` or ``"30d"``.
+            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC by
+            default), or an age such as ``"12h"`` or ``"30d"``.
         older_than : datetime or str, optional
             Ended before then.
         limit : int or None
@@ -567,12 +553,12 @@ class Service:
         Returns
         -------
         JobList
-            The oldest first, so that ``[-1]`` is the newest job.
+            Oldest first, so that ``[-1]`` is the newest job.
 
         Raises
         ------
         ParameterError
-            A filter is not valid, or a date is in the future.
+            A filter is invalid, or a date is in the future.
         """
         asked = {
             "state": [state] if isinstance(state, str) else _as_list(state),
@@ -585,79 +571,69 @@ class Service:
         return JobList(self, self.ask_again("jobs", query=asked))
 
     def overview(self, last: int = 20) -> tuple[list[dict[str, Any]], dict[str, int]]:
-        """What is going on: jobs that have not ended, and the last ones, ended or not.
+        """Return the jobs that have not ended, and the last ones.
 
         Parameters
         ----------
         last : int
-            How many of the latter.
+            Number of the latter.
 
         Returns
         -------
         list of dict
-            ``JobList.rows``, the oldest first, at most 100 of jobs that have not ended; of
-            those that run it is the whole :meth:`Job.status`.
+            ``JobList.rows``, oldest first, with at most 100 jobs that have not ended; the whole
+            :meth:`Job.status` of running ones.
         dict
-            How many jobs there are, by state.
+            Number of jobs by state.
         """
         recent = self.ask("jobs", query={"limit": last})
         active = self.ask("jobs", query={"state": ACTIVE})
         rows = {row["id"]: row for row in (*active["jobs"], *recent["jobs"])}
         for job_id, row in rows.items():
             if row["state"] == "running":
-                # It may be gone since.
+                # It may have been deleted since.
                 with contextlib.suppress(JobNotFoundError):
                     rows[job_id] = self.ask("status", id=job_id)
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
         return ordered, recent["counts"]
 
     def workers(self) -> list[dict[str, Any]]:
-        """The workers of the cluster, by name.
+        """List the workers of the cluster, by name.
 
         Returns
         -------
         list of dict
             ``address``, ``name``, ``tags`` (Dask's resources of the worker), ``version`` of this
-            package there (None: it does not say), ``threads``, ``status`` (Dask's), ``chunks``
-            that it has computed for running jobs, ``memory`` and ``memory_limit`` (bytes),
-            ``silent`` (seconds since its last sign), ``why`` (it is left out, else None).
+            package (None: unknown), ``threads``, ``status`` (Dask's), ``chunks`` computed for
+            running jobs, ``memory`` and ``memory_limit`` (bytes), ``silent`` (seconds since its
+            last heartbeat), ``why`` (reason why it is not used, else None).
         """
         return list(self.ask_again("workers"))
 
     def retire(self, worker: str) -> str:
-        """Let a worker go: what it holds is brought to others, and its process ends.
+        """Move a worker's data to others, end its process, and return its address.
 
         Parameters
         ----------
         worker : str
-            Its address or name.
-
-        Returns
-        -------
-        str
-            Its address.
+            Address or name.
 
         Raises
         ------
         ParameterError
-            There is none.
+            There is no such worker.
         ClusterError
-            No other worker takes what it holds.
+            No other worker takes its data.
         """
         return str(self.ask("retire", worker=worker))
 
     def statuses(self) -> list[dict[str, Any]]:
-        """The :meth:`Job.status` of all jobs, the oldest first, in one question."""
+        """Return the :meth:`Job.status` of all jobs, oldest first, by one request."""
         return list(self.ask_again("statuses"))
 
     @without_causes
     def job(self, job_id: str) -> Job:
-        """A job by its id.
-
-        Raises
-        ------
-        JobNotFoundError
-        """
+        """Return a job by its id, or raise JobNotFoundError."""
         job = Job(self, checked_id(job_id))
         job.status()
         return job
@@ -671,15 +647,15 @@ class Service:
 
 
 class JobList(list[Job]):
-    """Some jobs of a scheduler; made by :meth:`Service.jobs`.
+    """List of jobs; made by :meth:`Service.jobs`.
 
     Attributes
     ----------
     rows : list of dict
         Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
-        (None if it has not), ``algorithm``, ``n_clusters`` and ``output``. ``Job.status`` has more.
+        (or None), ``algorithm``, ``n_clusters`` and ``output``. ``Job.status`` has more.
     counts : dict
-        Number of jobs by state that pass all filters but the one by state.
+        Number of jobs by state that pass all other filters.
     total : int
         Number of jobs that pass all filters, those beyond the limit included.
     """
@@ -695,19 +671,18 @@ class JobList(list[Job]):
 
 
 def _as_list(value: Any) -> Any:
-    """A sequence as JSON has it."""
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _content(found: Mapping[str, Any]) -> Any:
-    """What an answer holds: a value, a model's message, or an error, which is raised."""
+    """Return the value of a reply, or a model's message; raise an error's."""
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found
 
 
 class _UnreachedError(Exception):
-    """No answer came; a retry may help for some seconds."""
+    """No reply; retrying may help for some seconds."""
 
     def __init__(self, reason: Exception, seconds: float) -> None:
         super().__init__(reason)
@@ -715,22 +690,22 @@ class _UnreachedError(Exception):
 
 
 class _NoAnswerError(Exception):
-    """The scheduler has not answered what it was asked."""
+    """The scheduler has not replied."""
 
 
 class _NoServiceError(_NoAnswerError):
-    """It does not know what that is."""
+    """The scheduler does not know the request."""
 
 
 class _GoingAwayError(_NoAnswerError):
-    """It is shutting down, and says so."""
+    """The scheduler is shutting down."""
 
 
 class _SilentError(_NoAnswerError):
-    """It is connected and gives no sign of life while it is asked for this operation."""
+    """The scheduler is connected and gives no sign of life during this operation."""
 
-    def told(self, where: str) -> SchedulerAwayError:
-        """What its user is told."""
+    def describe(self, where: str) -> SchedulerAwayError:
+        """Return the error for the user."""
         (operation,) = self.args
         yet = (
             ""
@@ -746,23 +721,23 @@ class _SilentError(_NoAnswerError):
 
 
 def this_user() -> str:
-    """Who submits, by the account of this machine."""
+    """Return the name of this user's account."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
         name = ""
-    # It may come from the environment, where anything can be.
+    # The environment may hold any text.
     return printable(name).strip()[:200].strip() or "unknown"
 
 
 def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any:
-    """The algorithm that is sent, a name or an object; the effort is one of its parameters."""
+    """Return the name or object of an algorithm; effort is one of its parameters."""
     if algorithm is None:
         algorithm = "auto"
     if isinstance(algorithm, str):
         algorithm = OTHER_ALGORITHMS.get(algorithm, algorithm)
     if effort is None or (isinstance(algorithm, str) and algorithm not in ALGORITHMS):
-        # The document of a job says what is wrong with a name.
+        # The document of a job checks the name.
         return algorithm
     check_choice("effort", effort, EFFORTS)
     if options.get("mixture") is not None:
@@ -772,14 +747,7 @@ def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any
 
 
 def _one_seed(seed: Any, random_state: Any) -> Any:
-    """The seed by either of its names.
-
-    Raises
-    ------
-    ParameterError
-        They differ, or ``random_state`` is not an integer: the document of a job holds no
-        generator.
-    """
+    """Return the seed by either of its names; they must agree, and no generator is accepted."""
     if random_state is None:
         return seed
     if not is_integer(random_state) or random_state < 0:
@@ -795,7 +763,7 @@ def _one_seed(seed: Any, random_state: Any) -> Any:
 
 
 def _fields(**given: Any) -> dict[str, Any]:
-    """What is given of a job's fields, as they are sent."""
+    """Return the given fields of a job, converted for sending."""
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
@@ -810,14 +778,13 @@ def _fields(**given: Any) -> dict[str, Any]:
 
 
 def _asked_workers(workers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The field of a job that says which workers it uses; nothing where none does."""
     if workers is None:
         return {}
     return {"workers": dict(workers) if isinstance(workers, Mapping) else workers}
 
 
 def _plain(value: Any) -> Any:
-    """Numpy scalars as Python's own; paths as text."""
+    """Convert numpy scalars to Python's, and paths to text."""
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "__fspath__"):

@@ -85,7 +85,7 @@ class JobState:
         Where it reads and writes.
     secrets : mapping
         Values of storage options that are nowhere but in memory.
-    tell : callable
+    emit : callable
         Called with every event.
     is_new : bool
         No other scheduler has ever had it.
@@ -98,7 +98,7 @@ class JobState:
         record: Record,
         places: Places,
         secrets: Mapping[str, Any],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         is_new: bool,
         shelf: Shelf | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class JobState:
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
-        self.feed = Feed(record.id, tell, is_new, shelf)
+        self.feed = Feed(record.id, emit, is_new, shelf)
         self.running = False
         self.began: float | None = None
         """When the run in progress began, in seconds since 1970; None after its first step."""
@@ -345,13 +345,13 @@ class JobState:
         """Forget how often it has been tried: something has been done about what it waits for."""
         self.tries, self.not_before = 0, 0.0
 
-    def tell(self, event: Event) -> None:
-        """Take in an event that no run tells: the job's folder has it when a run writes there."""
+    def emit(self, event: Event) -> None:
+        """Add an event that no run emits; a run writes it to the job's folder later."""
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
-        told = {"time": stamp, **event}
+        stamped = {"time": stamp, **event}
         with self._lock:
-            self._unwritten.append(told)
-        self.feed(told)
+            self._unwritten.append(stamped)
+        self.feed(stamped)
 
     def unwritten(self) -> Iterator[Event]:
         """Events that are in no file yet, each once."""
@@ -380,8 +380,8 @@ class JobState:
         return self._stop.is_set()
 
     @property
-    def told(self) -> str:
-        """What it waits for, in a sentence; nothing if it does not."""
+    def explanation(self) -> str:
+        """Sentence that says what the job waits for, or ""."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs values of the storage options {', '.join(needs)}: supply() them"
         return self._note()
@@ -427,7 +427,7 @@ class JobState:
             "versions": list(record.versions),
             # Who has all jobs knows its place among them.
             "queue": None,
-            **record.spec.objective.told(),
+            **record.spec.objective.describe(),
             **self.feed.figures(),
         }
         if result is not None:
@@ -511,7 +511,7 @@ class Feed:
     Parameters
     ----------
     job_id : str
-    tell : callable
+    emit : callable
         Called with every event that is kept, in their order.
     is_new : bool
         There are no earlier events, which :meth:`load` would bring.
@@ -529,7 +529,7 @@ class Feed:
     def __init__(
         self,
         job_id: str,
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         is_new: bool,
         shelf: Shelf | None = None,
     ) -> None:
@@ -537,7 +537,7 @@ class Feed:
         self._is_whole = is_new
         """Whether the view has the events of all runs."""
         self._job = job_id
-        self._tell = tell
+        self._emit = emit
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
         self._size = self._of_view = 0
@@ -571,10 +571,10 @@ class Feed:
                 self._left_out = None
             elif kind == "stopped" and self._left_out is not None:
                 left_out, self._left_out = self._left_out, None
-                self._tell(self._add({"time": stamp, **plain(left_out)}))
+                self._emit(self._add({"time": stamp, **plain(left_out)}))
             numbered = self._add({**plain(event), "time": stamp})
             # Inside the lock, so that nobody is told of a later one first.
-            self._tell(numbered)
+            self._emit(numbered)
         self._make_room()
 
     def _add(self, event: Event) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask import config
 from largek_dask.driver.events import Event
-from largek_dask.driver.space import room_of
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -65,7 +64,7 @@ class JobTable:
     Parameters
     ----------
     tenure : Tenure
-    tell : callable
+    emit : callable
         Called with every event of every job.
     changed : Condition
         That of the tenure.
@@ -85,7 +84,7 @@ class JobTable:
     def __init__(
         self,
         tenure: Tenure,
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         changed: threading.Condition,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -94,7 +93,7 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self._tell = tell
+        self._emit = emit
         self.shelf = Shelf()
         """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
@@ -173,7 +172,7 @@ class JobTable:
     def _earlier(self, record: Record) -> JobState:
         """A job that an earlier scheduler had."""
         job = JobState(
-            record, Places.of(record.spec, links=False), {}, self._tell, False, self.shelf
+            record, Places.of(record.spec, links=False), {}, self._emit, False, self.shelf
         )
 
         def find_place() -> None:
@@ -368,7 +367,7 @@ class Tender(threading.Thread):
                     self._table.tend()
                     for call in self._also:
                         call()
-                    if (room := room_of(self._tenure.records.folder)) is not None:
+                    if (room := self._tenure.records.folder.disk_usage()) is not None:
                         self.room = {"free_bytes": room.free, "size_bytes": room.total}
                     # Soon, as the next scheduler would take a record that came late for a job.
                     if (begun := time.monotonic()) >= next_look:

@@ -18,7 +18,6 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
-from largek_dask.driver.space import check_space
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     LargekError,
@@ -58,29 +57,28 @@ if TYPE_CHECKING:
 __all__ = ["CHANGEABLE", "Check", "Jobs", "Submissions"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""What may be different when a job that has ended is gone on with: nothing that changes bits."""
+"""Fields that may change when a job is resumed: none that changes bits."""
 
 
 class Jobs:
-    """The jobs of one scheduler. All methods may be called from any thread, and may block.
+    """Jobs of one scheduler. All methods are thread-safe, and may block.
 
     Parameters
     ----------
     records : Records
     connect : callable
-        Gives the client whose cluster computes; None as its value: threads of this process.
-    tell : callable
+        Returns the client whose cluster computes; None: threads of this process.
+    emit : callable
         Called with every event of every job.
     owner : str
-        Who claims the store and jobs: told to whoever comes second, so it says where this one is.
+        Name and location of this scheduler, for claims of the store and jobs.
     made : callable, optional
-        Gives what the store's ``scheduler.json`` is to say, of the number of the claim; without it
+        Returns the content of the store's ``scheduler.json`` for the number of a claim; without it
         there is no such file.
     workers : callable, optional
-        Gives the workers of the cluster as its scheduler sees them; None as its value: nobody
-        knows.
+        Returns the workers of the cluster; None: unknown.
     idle : callable, optional
-        Makes what ends workers while there are no jobs.
+        Makes the :class:`IdleWorkers`.
 
     Attributes
     ----------
@@ -90,14 +88,14 @@ class Jobs:
     Raises
     ------
     ParameterError
-        Something in the configuration of the service cannot be.
+        The configuration of the service is invalid.
     """
 
     def __init__(
         self,
         records: Records,
         connect: Callable[[], Client | None],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
@@ -106,8 +104,8 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, tell, self._changed, *tend)
-        self._submissions = Submissions(table, tenure, owner, connect, tell, workers)
+        self._table = table = JobTable(tenure, emit, self._changed, *tend)
+        self._submissions = Submissions(table, tenure, owner, connect, emit, workers)
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
@@ -116,14 +114,14 @@ class Jobs:
     # --- from the scheduler's start to its end ----------------------------------------------------
 
     def start(self) -> None:
-        """Take the store, take up all jobs that have not ended, and run what is submitted."""
+        """Take the store, resume all jobs that have not ended, and run submitted ones."""
         self._queue.start()
         self._tender.start()
         if self.idle is not None and self.idle.is_on:
             self.idle.start()
 
     def close(self, seconds: float) -> list[str]:
-        """Let every job write its checkpoint and stop; a later scheduler goes on with it.
+        """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
         Returns
         -------
@@ -148,44 +146,44 @@ class Jobs:
         return [runner.name for runner in runners if runner.is_alive()]
 
     def workers_worth(self, seconds: float) -> int:
-        """Workers that jobs have use for, if a step is to take ``seconds``.
+        """Return the number of workers that jobs can use if a step is to take ``seconds``.
 
-        Jobs that run, and those that could but for want of workers.
+        Counts running jobs, and those that only lack workers.
         """
-        # Called on the scheduler's event loop: it must not wait for who writes under the lock.
+        # Called on the scheduler's event loop, so without the lock.
         return sum(_worth(job, seconds) for job in self._table.jobs())
 
     def metrics(self) -> JobsFigures:
-        """Figures for Prometheus; never waits."""
+        """Return figures for Prometheus, without blocking."""
         return metered(self._table.jobs(), self._tender.room)
 
     def running(self) -> list[JobState]:
-        """Jobs that run; never waits."""
+        """Return the running jobs, without blocking."""
         return [job for job in self._table.jobs() if job.running]
 
     def ids(self) -> frozenset[str]:
-        """Ids of all jobs that there are; never waits."""
+        """Return the ids of all jobs, without blocking."""
         return self._table.ids()
 
     # --- what a client may ask --------------------------------------------------------------------
 
     @property
     def epoch(self) -> str:
-        """A name that changes each time that the store is taken: events are then numbered anew."""
+        """Name of this tenure of the store: after a change events are numbered from the start."""
         return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
-        """Wait until this scheduler has its jobs: one that has just been started looks for them.
+        """Wait until this scheduler has read its jobs.
 
         Raises
         ------
         ClusterError
-            Another one has them, or they cannot be read.
+            Another scheduler has them, or they cannot be read.
         """
         self._table.wait_until_ready()
 
     def why_not_ready(self) -> str:
-        """Why this scheduler does not have its jobs; nothing if it has. Never waits."""
+        """Return why this scheduler does not have its jobs, or "", without blocking."""
         if self._table.loaded.is_set():
             return ""
         return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
@@ -193,28 +191,23 @@ class Jobs:
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
     ) -> str:
-        """Keep a new job, after all that can be known to go wrong has been looked at.
+        """Check and store a new job, and return its id.
 
         Parameters
         ----------
         document : str
-            The JSON of a ``JobSpec``.
+            JSON of a ``JobSpec``.
         secrets : mapping
-            Values of its storage options that are only in memory.
+            Values of its storage options that are kept in memory only.
         owner : str
-            Who submits it.
+            User who submits it.
         check : callable, optional
-            Asks the workers whether they can take part.
-
-        Returns
-        -------
-        str
-            Its id.
+            Checks that the workers are suitable.
 
         Raises
         ------
         LargekError
-            It could not be done; nothing has been written.
+            Nothing has been written.
         """
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
@@ -234,16 +227,16 @@ class Jobs:
         ----------
         job_id : str
         changes : mapping
-            New values of fields of the job, of those in ``CHANGEABLE``.
+            New values of fields, of those in ``CHANGEABLE``.
         secrets : mapping
-            Values of storage options that are only in memory.
+            Values of storage options that are kept in memory only.
         accept_version : bool
             Whether this version may continue what another version has computed.
 
         Raises
         ------
         ParameterError
-            It has not ended and does not wait for its version, or another field is to be changed.
+            It has not ended and does not wait for its version, or another field would change.
         """
         check_asked(secrets=secrets, changes=changes)
         job = self._table.find(job_id)
@@ -280,17 +273,19 @@ class Jobs:
                 failure=None,
                 ended=None,
             )
-            # It begins when this thread lets go of it, and tells of that later.
-            job.tell({"event": "queued", "run": run, "owner": job.record.owner})
+            # It begins when this thread releases it.
+            job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def _accept_version(
         self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> None:
-        """Let this version continue a job that has not ended, if that is accepted."""
+        """Let this version continue a job that has not ended."""
         job_id = job.record.id
         if not accept:
-            raise ParameterError(f"job {job_id} waits: {job.told}, or continue it with that one.")
+            raise ParameterError(
+                f"job {job_id} waits: {job.explanation}, or continue it with that one."
+            )
         if changes:
             raise ParameterError(
                 f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
@@ -300,13 +295,13 @@ class Jobs:
             job.supply(secrets)
             job.change_now(versions=(*job.record.versions, __version__))
             versions = list(job.record.versions)
-            job.tell({"event": "accepted", "run": job.record.run, "versions": versions})
+            job.emit({"event": "accepted", "run": job.record.run, "versions": versions})
             job.go_on()
             self._changed.notify_all()
         self._table.keep(job)
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
-        """Values of storage options for a job that waits for them; those that it still needs."""
+        """Set values of storage options for a waiting job, and return those still missing."""
         check_asked(secrets=secrets)
         job = self._table.find(job_id)
         with self._changed:
@@ -316,7 +311,7 @@ class Jobs:
             return job.needs()
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """See ``service.client.Job.status``."""
+        """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
         self._table.wait_until_looked()
         if (reason := self._table.unreadable.get(job_id)) is not None:
@@ -324,7 +319,7 @@ class Jobs:
         return self._placed([self._table.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Statuses with what jobs wait for, and their places in the queue."""
+        """Add their positions to statuses of queued jobs."""
         if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
             for status in wait:
@@ -334,12 +329,12 @@ class Jobs:
     def all(
         self, status: Callable[[JobState], dict[str, Any]] = JobState.status
     ) -> list[dict[str, Any]]:
-        """The status of every job, the oldest first; those that cannot be read are the last.
+        """Return the status of every job, oldest first; unreadable ones are last.
 
         Parameters
         ----------
         status : callable
-            Gives that of a job; for who knows it already.
+            Returns that of a job.
         """
         self._table.wait_until_looked()
         with self._changed:
@@ -350,19 +345,13 @@ class Jobs:
         return [*self._placed([*map(status, jobs)]), *unreadable]
 
     def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Short rows of the jobs that are asked for: see ``service.job_table``.
-
-        Raises
-        ------
-        ParameterError
-            It is no question.
-        """
+        """Return short rows of the jobs that match a query, or raise ParameterError."""
         query = Query.of(asked)
         self._table.wait_until_looked()
         return listing(self._table.jobs(), dict(self._table.unreadable), query)
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        """Events from number ``n`` on."""
+        """Return events from number ``n`` on."""
         job = self._table.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
@@ -372,17 +361,11 @@ class Jobs:
         return self._table.find(job_id).feed
 
     def history(self, job_id: str) -> Iterator[Event]:
-        """All events in a job's folder, the oldest first.
-
-        Raises
-        ------
-        OutputError
-            They cannot be read.
-        """
+        """Yield all events in a job's folder, oldest first, or raise OutputError."""
         job = self._table.find(job_id)
         try:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
-            # What another job has written there is none of this one's.
+            # Skip what another job has written there.
             if claimed_for(folder) in (None, job_id):
                 yield from JsonLines.read(folder)
         except Exception as error:  # drivers raise errors of their own kinds
@@ -392,21 +375,21 @@ class Jobs:
             ) from None
 
     def _recall(self, job: JobState) -> None:
-        """Events of a time before this scheduler's, if its files can be reached."""
-        # What is waited for is not asked again by everybody who looks.
+        """Load events from before this scheduler's start if the job's files can be reached."""
+        # Storage that a job waits for is not read again by every viewer.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart; its state as it was asked.
+        """Ask a job to end, also after a restart, and return its state.
 
         Parameters
         ----------
         job_id : str
         who : str, optional
-            Where that came from, to be told; nothing for clients, who have said who they are.
+            Origin of the request, for the event; None for clients, which are known.
         """
         job = self._table.find(job_id)
         with self._changed:
@@ -414,22 +397,22 @@ class Jobs:
                 return job.state
             ended = None
             if job.needs() and not job.running:
-                # Where its output is cannot be reached: that it has ended is known here alone.
+                # Its output cannot be reached, so only the store records the end.
                 ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
-            # (How it ended may be known since a moment ago: that is not to be forgotten.)
+            # A result that is just known must not be overwritten.
             known = {} if ended is None else {"result": ended, "ended": time.time()}
             job.change_now(cancel=True, **known)
-            # Told here, as what ends it tells of that end.
+            # What ends it sends the event of the end.
             kind = "cancelling" if ended is None else "cancelled"
-            told = {} if who is None else {"who": who}
-            job.tell({"event": kind, "run": job.record.run, **told})
+            origin = {} if who is None else {"who": who}
+            job.emit({"event": kind, "run": job.record.run, **origin})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
-            # What ends it may do so at any moment from here on.
+            # It may end at any moment from here on.
             state = job.state
             self._changed.notify_all()
-        # It ends now, whether or not the store can be written at the moment.
+        # It ends now, even if the store cannot be written.
         self._table.keep(job)
         return state
 
@@ -438,13 +421,13 @@ class Jobs:
         return self._deletions.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
-        """A function that leaves out all secrets of all jobs, and these, of what is told."""
+        """Return a function that removes these secrets and those of all jobs from texts."""
         with self._changed:
             jobs = self._table.jobs()
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
-        """The model of a job: the final one, or the best so far.
+        """Return the model of a job: the final one, or the best so far.
 
         Raises
         ------
@@ -495,7 +478,7 @@ class Jobs:
 
 
 def _worth(job: JobState, seconds: float) -> int:
-    """Workers that a job has use for at the moment."""
+    """Return the number of workers that a job can use now."""
     asked = job.record.spec.workers
     if job.running:
         worth = job.feed.worth(seconds)
@@ -505,25 +488,20 @@ def _worth(job: JobState, seconds: float) -> int:
 
 
 Check = Callable[["Client", Rows, float], None]
-"""Asks the workers whether they can take part."""
+"""Checks that the workers are suitable."""
 
 
 class Submissions:
-    """New jobs: looked at, their outputs reserved, and kept.
+    """Check new jobs, reserve their outputs, and store them.
 
     Parameters
     ----------
     table : JobTable
-        Takes them in.
     tenure : Tenure
     owner : str
         This scheduler's name, for the claims of outputs.
-    connect : callable
-        Gives the client whose cluster computes; None as its value: threads of this process.
-    tell : callable
-        Called with every event of every job.
-    workers : callable, optional
-        Gives the workers of the cluster; None as its value: nobody knows.
+    connect, emit, workers : callable
+        As of :class:`Jobs`.
     """
 
     def __init__(
@@ -532,30 +510,30 @@ class Submissions:
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
-        tell: Callable[[Event], None],
+        emit: Callable[[Event], None],
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._table = table
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
-        self._tell = tell
+        self._emit = emit
         self._workers = workers
         self._store = place_of(tenure.records.url)
         self._under_way: list[Places] = []
-        """Places of jobs that are just being submitted."""
+        """Places of jobs that are being submitted."""
 
     def take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
     ) -> JobState:
-        """Make a job of it, which runs from now on when its turn has come.
+        """Create a job, which runs when its turn comes.
 
         Raises
         ------
         LostJobError
-            Another scheduler has taken the store meanwhile; says whether it may have the job.
+            Another scheduler has taken the store meanwhile, and perhaps the job.
         LargekError
-            It could not be done; nothing has been written.
+            Nothing has been written.
         """
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
@@ -569,21 +547,15 @@ class Submissions:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, self._tell, True, self._table.shelf)
-            # Told before anybody can begin it, so that this is its first event.
-            job.tell({"event": "queued", "run": record.run, "owner": owner})
+            job = JobState(record, places, secrets, self._emit, True, self._table.shelf)
+            # Sent before it can begin, so that this is its first event.
+            job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)
         return job
 
     @contextlib.contextmanager
     def _reserved(self, places: Places) -> Iterator[None]:
-        """No other job is submitted to the same output meanwhile.
-
-        Raises
-        ------
-        OutputError
-            There is one already, or it is no place for an output.
-        """
+        """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
         self._table.wait_until_ready()
         with self._table.changed:
             self._check_free(places)
@@ -595,7 +567,7 @@ class Submissions:
                 self._under_way.remove(places)
 
     def _check_free(self, wanted: Places) -> None:
-        """Refuse an output that is in the way of something else, or it in that one's."""
+        """Refuse an output that overlaps other outputs, data, or the store."""
         output, url = wanted.output, wanted.url
         if output.overlaps(self._store):
             raise OutputError(
@@ -621,9 +593,9 @@ class Submissions:
                 )
 
     def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> FitMemory:
-        """Look at data, numbers, memory, output and workers; what it takes of these."""
+        """Check data, parameters, memory, output and workers; return the memory that it takes."""
         client = self._connect()
-        # Chunks that the store lacks are counted, and told, where the job runs.
+        # Missing chunks are counted and reported when the job runs.
         rows = open_rows(
             spec.data,
             sample_weight=spec.sample_weight,
@@ -643,19 +615,13 @@ class Submissions:
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
-        check_space(folder, needed, "model, labels and checkpoints")
+        folder.check_space(needed, "model, labels and checkpoints")
         if check is not None and client is not None:
             check(client, rows, float(config.get("service.check-seconds")))
         return takes
 
     def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:
-        """What it takes of workers' memory; refuse what those that there are can never have.
-
-        Raises
-        ------
-        NotEnoughMemoryError
-            With the figures.
-        """
+        """Return the memory that it takes, or raise NotEnoughMemoryError if it can never fit."""
         takes = fit_memory(rows, spec.n_clusters, footprint_of(rows, choice.algorithm))
         workers = self._workers()
         memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
@@ -669,10 +635,10 @@ class Submissions:
     def _create(
         self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: FitMemory
     ) -> Record:
-        """Keep a new job, and make its output its own.
+        """Store a new job, and claim its output.
 
-        The record comes first: of a crash between both remains a job that goes on, and not a
-        folder that nobody can have.
+        The record comes first: after a crash between both the job continues, and its folder is not
+        claimed by an unknown one.
         """
         record = records.create(spec, owner, time.time(), takes)
         try:
@@ -684,12 +650,12 @@ class Submissions:
 
 
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
-    """The error with nothing in its text that must not be read."""
-    text, told = str(error), redact(str(error))
-    if told == text and not isinstance(error, OSError):
+    """Return the error without secrets in its text."""
+    text, redacted = str(error), redact(str(error))
+    if redacted == text and not isinstance(error, OSError):
         return error
     kind = type(error) if isinstance(error, LargekError) else OutputError
     try:
-        return kind(told)
+        return kind(redacted)
     except TypeError:
-        return ParameterError(told)
+        return ParameterError(redacted)

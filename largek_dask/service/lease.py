@@ -41,7 +41,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.points import at
+from largek_dask.fault_injection import at
 from largek_dask.version import check_format
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Lease:
 
     def _beat(self, sign: bytes) -> None:
         """Write a sign, which says nothing after a power failure and must not wait for a disk."""
-        self.folder.signal(f"{self.token:06d}.beat", sign)
+        self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
         """Who had the claims before this one, as far as they can be read."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import printable
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -1,8 +1,7 @@
-"""The scheduler's side: a plugin that holds the jobs and answers clients.
+"""Scheduler plugin that runs jobs and answers clients.
 
-Everything that may take long runs in threads, and the jobs' own Dask client has an event loop of
-its own: the scheduler's is never waited in, and no array is packed or unpacked there but for a
-model that a client asks for.
+Slow work runs in threads, and the jobs' own Dask client has its own event loop: the scheduler's is
+never blocked, and arrays are packed there only for a model that a client asks for.
 """
 
 from __future__ import annotations
@@ -62,46 +61,46 @@ logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
 TOPIC = "largek"
-"""Events of all jobs; those of one are under ``largek/ID`` as well."""
+"""Topic of the events of all jobs; those of one are also in ``largek/ID``."""
 MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
-"""Events in Dask's log of all jobs, and of one that has not ended."""
+"""Maximum number of events in Dask's log: of all jobs, and of one that has not ended."""
 LET_GO_SECONDS = 0.1
-"""How long after a job is removed its topic is."""
+"""Delay between the removal of a job and that of its topic."""
 GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
-"""What Dask's ``Adaptive`` asks the scheduler."""
+"""Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
-"""Threads of each pool, at most."""
+"""Maximum number of threads per pool."""
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
-"""Questions about files of one job that may be under way, if the first has taken so long."""
+"""Maximum number of requests for files of one job once the first has taken this many seconds."""
 POOLS = {
     **dict.fromkeys(("submit", "start workers"), "submit"),
     **dict.fromkeys(("resume", "delete", "model", "events"), "files"),
     **dict.fromkeys(("workers", "retire"), "crew"),
 }
-"""Pools of questions that may take long: whoever waits in one keeps nobody waiting in another.
+"""Thread pools of requests that may take long, so that those of one pool do not delay the others.
 
-A submit waits for every worker, as does who asks about these, the others for files of a job. The
-rest is answered from memory.
+A submit waits for every worker, requests about workers for these, the others for files of a job.
+All other requests are answered from memory.
 """
 MOST_ARGUMENTS = 8 << 20
-"""Letters of one question; a job document may have 1 MB, as JSON in JSON some times of that."""
+"""Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_EVENTS = 1_000
-"""Most events in one answer."""
+"""Maximum number of events per answer."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Runs clustering jobs on a Dask scheduler.
+    """Run clustering jobs on a Dask scheduler.
 
-    Give it to a running cluster by ``client.register_plugin(JobsPlugin(store=...))``, or load it
-    with the scheduler: ``dask scheduler --preload largek_dask.service.preload``.
+    Register it by ``client.register_plugin(JobsPlugin(store=...))``, or load it with the scheduler:
+    ``dask scheduler --preload largek_dask.service.preload``.
 
     Parameters
     ----------
     store : str, optional
-        URL of the folder where the jobs are kept; ``largek.store`` by default.
+        URL of the folder for jobs; ``largek.store`` by default.
     storage_options : mapping, optional
-        For that URL. They are not written anywhere.
+        For that URL; not stored.
     """
 
     name = "largek-jobs"
@@ -114,14 +113,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._at_files: dict[str, list[float]] = {}
-        """When questions that are under way have begun, by the job of whose files they are."""
+        """Begin times of requests in progress, by the job whose files they read."""
         self._has_begun = False
-        """Whether there are jobs to be closed."""
+        """Whether there are jobs to close."""
         self._page: Page | None = None
         self._letting_go: asyncio.TimerHandle | None = None
 
     async def start(self, scheduler: Any) -> None:
-        """Called by Dask when the scheduler has started, or the plugin is registered."""
+        """Start the jobs; called by Dask with the running scheduler."""
         self.scheduler = scheduler
         self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
         if (application := getattr(scheduler, "http_application", None)) is not None:
@@ -142,7 +141,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         try:
             self._jobs = await self._aside("answer", self._open, url, owner)
         except LargekError as error:
-            # Of what is raised here Dask shows a hundred lines.
+            # Dask shows a traceback of a hundred lines.
             logger.error("largek cannot begin with jobs in %s: %s", url, error)
             raise
         self._has_begun = True
@@ -165,11 +164,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         records.check_writable()
         idle = partial(IdleWorkers, activity=self._activity, release=self._release)
         return Jobs(
-            records, self._connect, self._tell, owner, self._scheduler_file, self._standing, idle
+            records, self._connect, self._emit, owner, self._scheduler_file, self._standing, idle
         )
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
-        """What the store says of this scheduler while it has the claim of this number."""
+        """Return this scheduler's entry in the store, for the claim ``token``."""
         return SchedulerFile(
             address=self.scheduler.address,
             dashboard=dashboard_of(self.scheduler),
@@ -180,7 +179,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         )
 
     async def before_close(self) -> None:
-        """Called by Dask before anything is shut down: jobs write their checkpoints."""
+        """Let jobs write their checkpoints; called by Dask before it shuts down."""
         self._why_not_ready = lambda: GOING_AWAY
         if self._has_begun:
             await self._close_jobs()
@@ -194,7 +193,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if self._page is not None:
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
-        # Every answering thread may be waiting for something.
+        # Not in a pool, whose threads may all be waiting.
         for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
         forget(self._jobs.metrics)
@@ -204,7 +203,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _standing(self) -> list[Standing]:
-        """The workers that there are."""
+        """Return the workers of the cluster."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
@@ -218,7 +217,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         ]
 
     def _activity(self) -> tuple[frozenset[str], Any]:
-        """Addresses of the workers, and what changes while any task of Dask's goes on."""
+        """Return the workers' addresses, and a value that changes while Dask works on any task."""
         there = tuple(dict.values(self.scheduler.workers))
         workers = [worker for worker in there if worker.status.name == "running"]
         busy = time.monotonic() if any(worker.processing for worker in workers) else None
@@ -226,13 +225,13 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return addresses, (self.scheduler.transition_counter, busy)
 
     def _release(self) -> None:
-        """End all workers whose results nobody wants any more."""
+        """Retire all workers."""
         workers = [worker.address for worker in tuple(dict.values(self.scheduler.workers))]
         work = self.scheduler.retire_workers(workers=workers, close_workers=True, remove=True)
         asyncio.run_coroutine_threadsafe(work, self._loop).result(RETIRE_SECONDS)
 
     def _connect(self) -> Client:
-        """The client of all jobs; a thread of its own runs its event loop."""
+        """Return the client of all jobs; its event loop runs in its own thread."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(
@@ -251,8 +250,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client.close()
                 self._client = None
 
-    def _tell(self, event: Event) -> None:
-        # A loop that has ended has nobody left to tell.
+    def _emit(self, event: Event) -> None:
+        # The loop may have ended.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._log, event)
             if event["event"] == "deleted":
@@ -261,7 +260,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- on the event loop ------------------------------------------------------------------------
 
     def _log(self, event: Event) -> None:
-        """Tell followers, and let Dask's log hold no more than a few: jobs have their own."""
+        """Send an event to subscribers; Dask's log keeps only a few, as jobs have their own."""
         own = f"{TOPIC}/{event['job']}"
         self.scheduler.log_event([TOPIC, own], event)
         topics = self.scheduler._broker._topics
@@ -270,18 +269,18 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             while len(logged) > most:
                 logged.popleft()
         if event["event"] in ENDS:
-            # Who follows it has been sent the end; who comes now asks for what there is.
+            # Subscribers have been sent the end; new ones request stored events.
             topics[own].truncate()
 
     def _let_go_soon(self) -> None:
-        """Do so once for many jobs that are removed one after the other."""
+        """Remove topics once for several jobs that are removed in turn."""
         if self._letting_go is None or self._letting_go.when() <= self._loop.time():
             self._letting_go = self._loop.call_later(LET_GO_SECONDS, self._let_go)
 
     def _let_go(self) -> None:
-        """Forget the topics of jobs that are no more: Dask would keep each for ever.
+        """Remove the topics of deleted jobs, which Dask would keep forever.
 
-        Those that somebody still follows go at the next time, as does what a late one has left.
+        Those with subscribers are removed next time.
         """
         topics = self.scheduler._broker._topics
         ids = self._jobs.ids()
@@ -294,10 +293,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return await self._loop.run_in_executor(self._pools[pool], call)
 
     def _target(self, target_duration: Any = None) -> int:
-        """How many workers ``cluster.adapt()`` is to aim at.
+        """Return the number of workers for ``cluster.adapt()``.
 
-        Dask counts tasks, and of a job every worker has one: it would never ask for more than
-        there are, and let go of those that wait for the end of a pass.
+        Dask counts tasks, and a job has one per worker: it would never ask for more, and would
+        retire workers that wait for the end of a pass.
         """
         usual = self._usual_target(target_duration=target_duration)
         duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
@@ -305,31 +304,30 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return int(max(usual, wanted))
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
-        """Answer a client's question; texts are JSON, and errors come back as texts."""
+        """Answer a client's request; texts are JSON, and errors are returned as texts."""
         pool = POOLS.get(operation, "answer")
         try:
-            found: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
-            return found
+            answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
         except Exception as error:
-            told: dict[str, Any] = await self._aside(pool, self._error, operation, arguments, error)
-            return told
+            answer = await self._aside(pool, self._error, operation, arguments, error)
+        return answer
 
     async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        """The answer to every question while the scheduler shuts down."""
+        """Answer all requests while the scheduler shuts down."""
         return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
 
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
-        """An error as an answer, with nobody's secrets."""
+        """Convert an error to an answer without secrets."""
         try:
             given = read_arguments(arguments).get("secrets") or {}
             check_secrets(given)
         except Exception:
-            # Then it has not been read before either, and is in no text.
+            # Unreadable secrets are in no text.
             given = None
         redact = self._jobs.redactor(given)
         if not isinstance(error, LargekError | OSError):
             text = redact("".join(traceback.format_exception(error)))
-            # Indented, so that no line of somebody's text passes for a line of the log.
+            # Indented, so that no text can forge a line of the log.
             shown = textwrap.indent(text, "    ", lambda line: True)
             logger.error("largek %s failed:\n%s", operation, shown)
         return message_of_error(error, redact)
@@ -343,12 +341,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     @contextlib.contextmanager
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
-        """Keep questions about a job whose folder hangs from taking all threads.
+        """Keep requests for a job whose folder hangs from taking all threads.
 
         Raises
         ------
         OutputError
-            Many are under way, and nothing has come of the first.
+            Many are in progress, and the first has no answer.
         """
         key, now = str(job_id), time.monotonic()
         with self._at_files_lock:
@@ -410,12 +408,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """The arguments of a question.
+    """Parse the arguments of a request.
 
     Raises
     ------
     ParameterError
-        There are too many, and they have not been read; or they are no JSON object.
+        They are too long, or not a JSON object.
     """
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(
@@ -432,9 +430,9 @@ def read_arguments(arguments: str) -> dict[str, Any]:
 
 
 def page_on(scheduler: Any, source: JobsSource) -> Page | None:
-    """The page of jobs on a scheduler's dashboard; None where there is none.
+    """Add the page of jobs to a scheduler's dashboard; None without one.
 
-    Jobs are worth more than their page: whatever goes wrong with it is only logged.
+    Errors are only logged: jobs matter more than their page.
     """
     application = getattr(scheduler, "http_application", None)
     if application is None or not config.get("observe.dashboard"):
@@ -443,7 +441,7 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
         from largek_dask.service.web.page import Page
 
         navigation = None
-        # Those of Dask, where it has any.
+        # Only if Dask's own pages are there.
         if any(hasattr(inner, "prefix") for inner in application.applications):
             from distributed.dashboard.scheduler import template_variables
 
@@ -457,10 +455,10 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
 
 
 def dashboard_of(scheduler: Any) -> str | None:
-    """Where the pages of a scheduler are, as Dask's clients say it; None without."""
+    """Return the URL of a scheduler's dashboard; None without one."""
     if not getattr(scheduler, "http_server", None):
         return None
-    # As it is for others, who would not find an address that stands for all.
+    # Others cannot reach a wildcard address.
     host = scheduler.http_server.address
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
@@ -468,12 +466,12 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 
 def hosts_of(scheduler: Any) -> Hosts:
-    """Host names under which our pages on a scheduler answer."""
+    """Return the host names under which pages of a scheduler answer."""
     return Hosts(partial(dashboard_of, scheduler))
 
 
 def driver_security(security: Security) -> Security:
-    """The scheduler's own certificates for the client of its jobs, where it has no others."""
+    """Return the scheduler's certificates for the client of its jobs, unless it has others."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
     return Security(
@@ -486,6 +484,6 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """A folder of the user who runs the scheduler."""
+    """Return a folder of the user who runs the scheduler."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask import config
+from largek_dask.driver.formatting import count_of, human_bytes
 from largek_dask.driver.plan import FitMemory, ProcessMemory
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_bytes
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.job_table import JobTable
@@ -106,15 +106,15 @@ class Queue(threading.Thread):
                 # Once, however the number changes.
                 reason, text = job.lacking
                 told = {"run": job.record.run, "reason": reason, "message": text}
-                job.tell({"event": "waiting", **told})
+                job.emit({"event": "waiting", **told})
 
     def _tell_versions(self) -> None:
         """Tell once of each job that waits for its version to be accepted."""
         for job in self._table.jobs():
             if not job.has_told_version and job.is_of_other_version and job.reason == "version":
                 job.has_told_version = True
-                told = {"run": job.record.run, "reason": "version", "message": job.told}
-                job.tell({"event": "waiting", **told})
+                told = {"run": job.record.run, "reason": "version", "message": job.explanation}
+                job.emit({"event": "waiting", **told})
 
     def due(self) -> list[JobState]:
         """Jobs to begin now."""
@@ -174,7 +174,7 @@ class Queue(threading.Thread):
         for job in jobs:
             if (reason := job.reason) is not None:
                 about = {"position": None, "of": len(queued), "waits_for": reason}
-                found[job.record.id] = {**about, "why": job.told}
+                found[job.record.id] = {**about, "why": job.explanation}
         return found
 
     def _launch(self, job: JobState) -> None:

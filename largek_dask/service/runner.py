@@ -38,10 +38,10 @@ from largek_dask.errors import (
     warnings_heard_by,
     worker_of,
 )
+from largek_dask.fault_injection import at
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.worker_selection import use_selection
-from largek_dask.points import at
 from largek_dask.redaction import hide_in_logs
 from largek_dask.service.job_state import JobState, Reason
 from largek_dask.service.lease import Contender, Keeper, Lease, check_job
@@ -494,7 +494,7 @@ def _with_log(event: Event) -> Event:
 
 def _value(objective: Objective, value: float | None) -> dict[str, Any]:
     """The fields of a result that say how far a fit has come."""
-    told = objective.told(value=plain(value))
+    told = objective.describe(value=plain(value))
     return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
 
 

@@ -28,8 +28,8 @@ from fsspec.core import split_protocol
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask.data.stores import normalize
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.driver.words import printable
 from largek_dask.errors import (
     ClusterError,
     LargekError,

@@ -38,11 +38,11 @@ from pydantic import (
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
-from largek_dask.driver.words import printable
 from largek_dask.errors import (
     JobNotFoundError,
     LargekError,

@@ -10,8 +10,14 @@ from typing import Any, TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.formatting import (
+    count_of,
+    human_bytes,
+    human_count,
+    human_seconds,
+    printable,
+)
 from largek_dask.driver.job_view import JobView
-from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.job_text import (
     COLORS,
     NONE,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import human_seconds
 from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.passes.admission import differences, told_of
 from largek_dask.passes.worker import versions

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from largek_dask import KMeans, Lloyd, Truncated, ingest, load_model, open_rows
 from largek_dask.cli import main
 from largek_dask.cli.report import draw
+from largek_dask.driver.formatting import human_bytes
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.words import human_bytes
 from largek_dask.service.store import JOB_FILES
 from tests.helpers.checks import shown
 

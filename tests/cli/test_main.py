@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from largek_dask.cli import main
 from largek_dask.cli.common import Command, Group, emit, parse_settings
-from largek_dask.driver.words import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_bytes, human_seconds
 from largek_dask.errors import DataError
 from largek_dask.version import __version__
 

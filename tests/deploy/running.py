@@ -23,7 +23,7 @@ DEPLOY = ROOT / "deploy"
 SLOW = """\
 import os, time
 
-import largek_dask.points as points
+import largek_dask.fault_injection as fault_injection
 
 def wait(when, point, seconds={seconds}):
     until = time.monotonic() + seconds
@@ -32,7 +32,7 @@ def wait(when, point, seconds={seconds}):
             break
         time.sleep(0.01)
 
-points.watch(wait)
+fault_injection.watch(wait)
 """
 """Steps take longer while a file is there, so that a job lasts as long as it is to."""
 

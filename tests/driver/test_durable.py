@@ -155,7 +155,7 @@ def test_what_has_been_written_is_on_the_disk(disk: Disk, tmp_path: Path, name: 
 
 
 def test_a_file_without_a_sync_would_be_found(disk: Disk, tmp_path: Path) -> None:
-    Folder(str(tmp_path / "a")).signal("sign", b"text")
+    Folder(str(tmp_path / "a")).publish("sign", b"text", is_durable=False)
     assert disk.lost(tmp_path / "a") == [f"name {tmp_path}/a/sign", f"data {tmp_path}/a/sign"]
 
 

@@ -99,9 +99,10 @@ class Watched(Folder):
         super().__init__(url)
         self.written: list[tuple[str, int]] = []
 
-    def publish(self, name: str, data: bytes) -> None:
-        self.written.append((f"{self.root.rpartition('/')[2]}/{name}", len(data)))
-        super().publish(name, data)
+    def publish(self, name: str, data: bytes, *, is_durable: bool = True) -> None:
+        if is_durable:
+            self.written.append((f"{self.root.rpartition('/')[2]}/{name}", len(data)))
+        super().publish(name, data, is_durable=is_durable)
 
 
 @pytest.mark.parametrize("every", [0.0, 1e9])

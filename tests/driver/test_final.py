@@ -22,7 +22,7 @@ def finish(
     told: Callable[[int], None] | None = None,
 ) -> Final:
     problem = KMeansProblem(len(arrays.centers), empty_clusters=empty_clusters)
-    return problem.finish(passes, arrays, partial(label_rows, passes, told=told))
+    return problem.finish(passes, arrays, partial(label_rows, passes, report=told))
 
 
 def test_centres_are_moved_for_as_many_rounds_as_it_takes() -> None:

@@ -390,10 +390,10 @@ def test_a_count_that_cannot_be_noted_is_said(
     whole = cluster(n_init=2)
     publish, told = Folder.publish, []
 
-    def full(self: Folder, name: str, document: bytes) -> Any:
+    def full(self: Folder, name: str, document: bytes, **options: bool) -> Any:
         if name.endswith("counted.json"):
             raise OSError(errno.EFBIG, "the file would be too large")
-        return publish(self, name, document)
+        return publish(self, name, document, **options)
 
     monkeypatch.setattr(Folder, "publish", full)
     assert_equal(cluster(n_init=2, checkpoint=str(tmp_path), events=[told.append]), whole)
@@ -655,7 +655,7 @@ def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plan, "process_memory", lambda: needed)
     assert cluster().n_iter == 6
     monkeypatch.setattr(plan, "process_memory", lambda: needed - 1)
-    with pytest.raises(NotEnoughMemoryError, match=r"5 clusters of 3 features need about 0\.0 MB"):
+    with pytest.raises(NotEnoughMemoryError, match=r"5 clusters of 3 features need about \d"):
         cluster()
 
 
@@ -716,7 +716,7 @@ def test_every_worker_needs_the_memory() -> None:
                 }
             }
 
-    with pytest.raises(NotEnoughMemoryError, match=r"4 threads, and worker tcp://b has 0\.0 MB"):
+    with pytest.raises(NotEnoughMemoryError, match=r"4 threads, and worker tcp://b has 1000 B"):
         plan.check_memory(5, open_rows(X), None, Client())
 
 

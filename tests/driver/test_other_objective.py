@@ -80,7 +80,7 @@ def test_events_of_k_means_say_no_objective() -> None:
     "objective",
     [None, 3, "total", [], {}, {"name": "a"}]
     + [
-        {**CLOSENESS.told()["objective"], **wrong}
+        {**CLOSENESS.describe()["objective"], **wrong}
         for wrong in (
             {"sense": "up"},
             {"sense": []},
@@ -100,8 +100,8 @@ def test_an_algorithm_for_k_means_may_stop_by_a_figure_of_its_own() -> None:
     """What is written of it stays that of k-means."""
     own = replace(INERTIA, change="gain")
     assert own.change_in({"shift": 3.0, "extra": {"gain": 0.5}}) == 0.5
-    assert own.told() == {}
-    assert own.told(value=4.0) == {"inertia": 4.0}
+    assert own.describe() == {}
+    assert own.describe(value=4.0) == {"inertia": 4.0}
 
 
 def test_the_highest_record_of_a_long_history_stays(monkeypatch: pytest.MonkeyPatch) -> None:

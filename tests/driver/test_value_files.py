@@ -268,9 +268,7 @@ def test_room_is_looked_for_on_both(
 ) -> None:
     """The store beside the file takes 4 bytes a row, a line of text up to 12."""
     asked: list[int] = []
-    monkeypatch.setattr(
-        "largek_dask.driver.labels.check_space", lambda _, needed, __: asked.append(needed)
-    )
+    monkeypatch.setattr(Folder, "check_space", lambda _, needed, __: asked.append(needed))
     for suffix in ("zarr", "npy", "csv"):
         model.predict(data, out=str(tmp_path / f"labels.{suffix}"))
     assert asked == [ROWS * 4, ROWS * 8, ROWS * 16]

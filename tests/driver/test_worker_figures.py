@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.driver.worker_columns import (
+from largek_dask.driver.worker_figures import (
     NAMES_EVERY,
     WORKER_FIGURES,
     WorkerColumns,
+    WorkerFigures,
     pause_between,
 )
-from largek_dask.driver.worker_figures import WorkerFigures
 from largek_dask.passes.telemetry import PassReport
 
 

@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.driver import nested as nested_module
 from largek_dask.errors import BadRowsError, ParameterError
 from largek_dask.estimators import elbow as module
+from largek_dask.estimators import nested as nested_module
 from largek_dask.model.suggest_k import SuggestedK
 from tests.helpers.covering import in_turns
 

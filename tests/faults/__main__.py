@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.common import RESULTS, cpu_description, save
 from benchmarks.faults import table
 from benchmarks.tables import write_tables
-from largek_dask import points
+from largek_dask import fault_injection
 from tests.faults.cases import make_cases
 from tests.faults.catalogue import FAULTS, Fault, KillScheduler, KillWorker, TermScheduler
 from tests.faults.long import LONG, Scenario
@@ -38,7 +38,7 @@ ENDS = ("claim", "publish", "labels", "renewal", "checkpoint")
 def combinations() -> list[Fault]:
     """Every fault at its moment, and kills of scheduler and workers at all others."""
     faults: list[Fault] = [fault() for fault in FAULTS]
-    for when, point in itertools.product(("before", "after"), points.POINTS):
+    for when, point in itertools.product(("before", "after"), fault_injection.POINTS):
         step = 0 if point in ENDS else 6
         if point in ("chunk", "labels"):
             faults.append(KillWorker(Moment(when, point, "worker", from_step=step)))
@@ -152,9 +152,9 @@ def main() -> int:
                 else:
                     found[fault].append(outcome)
                     print(f"{number:4d} {fault}, {case.name}: {outcome}", flush=True)
-        missing = {(when, p) for when in ("before", "after") for p in points.POINTS} - visited(
-            folder / "rig"
-        )
+        missing = {
+            (when, p) for when in ("before", "after") for p in fault_injection.POINTS
+        } - visited(folder / "rig")
     result = result_of(found, told, given.workers, left)
     if earlier is not None:
         result = together(earlier, result)

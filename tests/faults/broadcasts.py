@@ -20,7 +20,7 @@ import numpy as np
 from distributed import Client
 
 import largek_dask as lk
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.passes.cluster import ClusterPasses
 from tests.faults.catalogue import Fault, KillNanny, KillWorker
 from tests.faults.moments import Moment
@@ -34,7 +34,7 @@ MOST_SECONDS = 5.0
 
 
 def _land(values: np.ndarray) -> Landing:
-    with points.at("receive"):
+    with fault_injection.at("receive"):
         return Landing(values)
 
 

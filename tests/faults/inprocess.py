@@ -21,7 +21,7 @@ import scipy.sparse
 import zarr
 
 import largek_dask as lk
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError
@@ -95,7 +95,7 @@ def quick() -> Iterator[None]:
             yield
     finally:
         queue.TICK_SECONDS = before
-        points.watch(None)
+        fault_injection.watch(None)
         FaultyFileSystem.clear()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from largek_dask import points
+from largek_dask import fault_injection
 from tests.faults.deadly import DeadlyFileSystem
 
 FOLDER = "LARGEK_FAULTS"
@@ -32,7 +32,7 @@ class Moment:
     when: str
     """"before" or "after"."""
     point: str
-    """One of ``points.POINTS``."""
+    """One of ``fault_injection.POINTS``."""
     role: str = "scheduler"
     """Or "worker"."""
     nth: int = 1
@@ -50,7 +50,7 @@ class Meeting:
     """An order to hold up whoever comes to a moment, as the test sees it."""
 
     def __init__(self, folder: Path, moment: Moment) -> None:
-        assert moment.point in points.POINTS
+        assert moment.point in fault_injection.POINTS
         self.moment = moment
         self._order = folder / "orders" / f"{uuid4().hex}.json"
         self._met, self._go = self._order.with_suffix(".met"), self._order.with_suffix(".go")
@@ -144,6 +144,6 @@ def count_visits(folder: Path, point: str) -> int:
 def dask_setup(server: Any) -> None:
     """Called by Dask in every process that it starts."""
     role = "scheduler" if type(server).__name__ == "Scheduler" else "worker"
-    points.watch(Watcher(Path(os.environ[FOLDER]), role))
+    fault_injection.watch(Watcher(Path(os.environ[FOLDER]), role))
     if role == "worker":
         DeadlyFileSystem.arm()

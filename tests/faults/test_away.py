@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
@@ -79,7 +79,7 @@ class Strike:
     def __init__(self, take, moment=("after", "step"), nth=2):
         self._take, self._moment, self._nth = take, moment, nth
         self.done = threading.Event()
-        points.watch(self)
+        fault_injection.watch(self)
 
     def __call__(self, *moment):
         if moment == self._moment and not self.done.is_set():

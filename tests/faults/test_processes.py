@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from largek_dask import points
+from largek_dask import fault_injection
 from tests.faults.broadcasts import killed_in_broadcasts, patient_rig
 from tests.faults.cases import make_cases
 from tests.faults.catalogue import FAULTS, KillNanny, KillScheduler, KillWorker, TermWorker
@@ -109,4 +109,6 @@ def test_every_point_is_there(rig, cases, tmp_path):
     large = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
     with rig.connected() as service:
         strike(rig, service, large, fault, tmp_path / "out").check(fault)
-    assert visited(rig.folder) >= {(when, p) for when in ("before", "after") for p in points.POINTS}
+    assert visited(rig.folder) >= {
+        (when, p) for when in ("before", "after") for p in fault_injection.POINTS
+    }

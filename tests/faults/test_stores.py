@@ -13,7 +13,7 @@ import warnings
 import dask
 import pytest
 
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
 from largek_dask.model import load_model
@@ -41,7 +41,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 PATIENT = {"largek.service.patience-seconds": 3600.0}
 """Whoever waits from now on takes nobody for dead on a busy machine."""
 LOCAL_POINTS = [
-    point for point in points.POINTS if point not in ("scatter", "submit", "receive", "reduce")
+    point
+    for point in fault_injection.POINTS
+    if point not in ("scatter", "submit", "receive", "reduce")
 ]
 """Points that a job without a cluster comes to."""
 
@@ -124,9 +126,9 @@ def test_a_crash_at_every_moment(jobs_of, made_of, when, point):
         if moment == (when, point):
             plan.die()
 
-    points.watch(watch)
+    fault_injection.watch(watch)
     crashed(jobs_of[name], plan)
-    points.watch(None)
+    fault_injection.watch(None)
     assert resumed(jobs_of[name]) == made_of[name]
 
 
@@ -152,9 +154,9 @@ def test_crashed__sees_a_crash_that_is_followed_by_the_end_at_once(jobs_of, made
 
     plan.dead = Late()
     monkeypatch.setattr(Runner, "_keep", kept)
-    points.watch(lambda *moment: plan.die() if moment == ("after", "publish") else None)
+    fault_injection.watch(lambda *moment: plan.die() if moment == ("after", "publish") else None)
     crashed(jobs_of["lloyd"], plan)
-    points.watch(None)
+    fault_injection.watch(None)
     assert plan.dead.waits == 2
     assert resumed(jobs_of["lloyd"]) == made_of["lloyd"]
 
@@ -236,9 +238,9 @@ def test_a_damaged_checkpoint(jobs_of, made_of, damage, file):
         if (when, point) == ("after", "step") and next(steps) == 2:
             plan.die()
 
-    points.watch(watch)
+    fault_injection.watch(watch)
     crashed(jobs_of["lloyd"], plan)
-    points.watch(None)
+    fault_injection.watch(None)
     files = FaultyFileSystem()
     inside = f"/data/out/checkpoints/{file}"
     path = (
@@ -300,7 +302,7 @@ def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
         if thread in sleepers and not over.wait(120):
             raise AssertionError("nobody has taken the job over")
 
-    points.watch(watch)
+    fault_injection.watch(watch)
     FaultyFileSystem.follow(Slow(0.005))
     with scheduler("a") as one:
         job_id = submit(one, jobs_of[name])
@@ -339,7 +341,7 @@ def test_the_wall_clock_jumps(jobs_of, made_of, monkeypatch, jump):
         is_job = threading.current_thread().name.startswith("largek")
         return wall() + jump * len(jumped) * is_job
 
-    points.watch(watch)
+    fault_injection.watch(watch)
     monkeypatch.setattr(time, "time", now)
     with scheduler() as jobs:
         job_id = submit(jobs, jobs_of["nmbatch"], max_time=600.0)

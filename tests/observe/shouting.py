@@ -2,7 +2,7 @@
 
 import logging
 
-from largek_dask import points
+from largek_dask import fault_injection
 
 SECRET = "open-sesame-4711"
 SHOUT = f"two\nlines \x1b[31m\x7f\u2028 with {SECRET}"
@@ -14,4 +14,4 @@ def shout(when, point):
         logging.getLogger("somebody.elses").warning("%s at %s", SHOUT, point)
 
 
-points.watch(shout)
+fault_injection.watch(shout)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.driver.words import human_count
+from largek_dask.driver.formatting import human_count
 from largek_dask.errors import BadRowsError, DegenerateDataWarning
 from largek_dask.observe import live
 from tests.helpers import needs

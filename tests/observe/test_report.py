@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.cli import main
-from largek_dask.driver.words import human_seconds
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.errors import BadRowsError, DataError, OutputError, ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.model.separation import NAMES

@@ -110,9 +110,9 @@ def open_jobs(tmp_path, quick_leases):
     """``open_jobs()``: the jobs of one more scheduler on the same store; closed at the end."""
     opened = []
 
-    def make(start=True, tell=lambda event: None, store=None):
+    def make(start=True, emit=lambda event: None, store=None):
         records = Records(Folder(store or str(tmp_path / "store")))
-        jobs = Jobs(records, lambda: None, tell, f"scheduler-{len(opened)}")
+        jobs = Jobs(records, lambda: None, emit, f"scheduler-{len(opened)}")
         opened.append(jobs)
         if start:
             jobs.start()

@@ -526,7 +526,7 @@ def test_ask__who_waits_for_a_scheduler_that_is_away_is_told_so_once(
     lost = away(5)
     assert job.status()["id"] == job.id
     assert not any("Waiting for it" in line for line in logged), "it was away for a moment only"
-    monkeypatch.setattr(module, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "REPORT_SECONDS", 0.0)
     lost = away(5)
     assert job.status()["id"] == job.id
     assert lost == []

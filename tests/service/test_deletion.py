@@ -40,7 +40,7 @@ def test_delete__models_and_labels_only_if_they_are_asked_for(
     open_jobs, finished, tmp_path, outputs
 ):
     told = []
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     job_id = finished(jobs)
     out = tmp_path / "out"
     assert {"model.zarr", "labels.zarr", "checkpoints", "claims"} <= names_in(out)

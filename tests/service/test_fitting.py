@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 import largek_dask as lk
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
@@ -59,12 +59,12 @@ def test_labels__that_a_model_was_writing_when_it_was_cut_off_are_written_again(
         if point == "labels":
             raise OSError("the disk is gone")
 
-    points.watch(cut_off)
+    fault_injection.watch(cut_off)
     try:
         with pytest.raises(OutputError, match="the disk is gone"):
             fitted(folder, 3)
     finally:
-        points.watch(None)
+        fault_injection.watch(None)
     owner = json.loads((tmp_path / "out" / UNFINISHED_LABELS).read_text())["owner"]
     assert "model" in owner, "the fit's own pass wrote them"
     model, result = fitted(folder, 3)

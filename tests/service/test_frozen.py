@@ -71,7 +71,7 @@ def job(scheduler, rows_url, tmp_path, monkeypatch):
     """A job, which waits for workers; who waits for its scheduler is told so after a second."""
     with lk.connect(scheduler[0], timeout="60s") as service:
         job = service.submit(rows_url, n_clusters=3, output=str(tmp_path / "out"))
-        monkeypatch.setattr(client_module, "TELL_SECONDS", 0.1)
+        monkeypatch.setattr(client_module, "REPORT_SECONDS", 0.1)
         yield job
         job.cancel()
 

@@ -99,7 +99,7 @@ def test_submit__refuses_a_disk_that_is_too_full(open_jobs, document, tmp_path, 
 
     jobs = open_jobs()
     free = SimpleNamespace(free=1_000)
-    monkeypatch.setattr("largek_dask.driver.space.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr("largek_dask.driver.storage.shutil.disk_usage", lambda path: free)
     with pytest.raises(OutputError, match=r"take about 1\.\d MiB, and .*/out has 1000 B free"):
         jobs.submit(document(), {}, "me")
     assert jobs.all() == []
@@ -314,7 +314,7 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     holds = []
     monkeypatch.setattr(JobTable, "take_up", held)
     monkeypatch.setattr(Queue, "close", closed)
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
         holds.append(True)
@@ -475,7 +475,7 @@ def test_output__of_another_job_is_not_taken_for_its_own(open_jobs, document, tm
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "other").rename(tmp_path / "out")
     told = []
-    later = open_jobs(tell=told.append)
+    later = open_jobs(emit=told.append)
     status = wait_until(later, job_id, "failed")
     assert f"is the output of job {other}" in status["result"]["message"]
     assert status["n_events"] == len(told), "events of the other one are none of its own"

@@ -11,7 +11,7 @@ import dask
 import pytest
 
 import largek_dask as lk
-from largek_dask import points
+from largek_dask import fault_injection
 from largek_dask.service.process_log import last_warnings
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
@@ -29,7 +29,7 @@ def fail_from_now_on():
         if point == "chunk":
             raise ValueError("no such luck")
 
-    points.watch(out_of_luck)
+    fault_injection.watch(out_of_luck)
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask import config
-from largek_dask.driver.space import room_of
 from largek_dask.driver.storage import Folder
 from largek_dask.service import metrics, runner
 from largek_dask.service.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRICS, metered
@@ -255,7 +254,7 @@ def test_store__has_figures_of_its_disk(open_jobs):
     eventually(lambda: jobs.metrics().store, "a look at the store")
     found = scraped()[1]
     assert 0 < found["largek_store_free_bytes", ()] < found["largek_store_size_bytes", ()]
-    assert room_of(Folder("memory://store")) is None
+    assert Folder("memory://store").disk_usage() is None
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def vault_job(document):
 
 def test_secrets__not_in_what_a_talkative_driver_says(vault, open_jobs, vault_job, written, logged):
     told = []
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     VaultFileSystem.closed = "model.zarr"
     job_id = jobs.submit(vault_job(), OPTIONS, "me")
     waiting = wait_until(jobs, job_id, "waiting")
@@ -472,7 +472,7 @@ def test_secrets__of_twenty_kinds_are_nowhere(closed, open_jobs, document, tmp_p
                     storage_options={name: {"memory": True} for name in options})  # fmt: skip
     told: list[Any] = []
     answers: list[Any] = []
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     TalkativeFileSystem.closed = closed
     try:
         with dask.config.set({"largek.service.retry-hours": 0}):

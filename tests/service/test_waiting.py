@@ -163,7 +163,7 @@ def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
 
     monkeypatch.setattr(runner, "fit_into", exchanged)
     told = []
-    jobs = open_jobs(tell=told.append)
+    jobs = open_jobs(emit=told.append)
     job_id = jobs.submit(document(), {}, "me")
     status = wait_until(jobs, job_id, *ENDED)
     reasons = [event["reason"] for event in told if event["event"] == "waiting"]

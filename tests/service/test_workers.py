@@ -96,13 +96,13 @@ def test_queue__it_is_told_once(queued):
     (event,) = job.feed.since(0, 10)
     assert (event["event"], event["reason"]) == ("waiting", "workers")
     assert event["message"] == "it wants 3 workers, and of the 1 there 1 can be used"
-    assert "the 2 there" in job.told, "the newest number is in its status"
+    assert "the 2 there" in job.explanation, "the newest number is in its status"
 
 
 def test_queue__a_cancel_waits_for_no_workers(queued):
     queue, (job,) = queued([], {"tags": ["gpu"]})
     assert begins(queue) == []
-    assert "no worker has gpu" in job.told
+    assert "no worker has gpu" in job.explanation
     job.change_now(cancel=True)
     assert begins(queue) == ["lk-0"]
     job.begin()

@@ -19,7 +19,7 @@ from typing import Any
 from tornado import web
 
 from largek_dask import config
-from largek_dask.driver.words import printable
+from largek_dask.driver.formatting import printable
 
 __all__ = ["MOST_BODY", "GuardedHandler", "Hosts"]
 

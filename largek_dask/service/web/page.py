@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tornado import web
 
-from largek_dask.driver.words import printable
+from largek_dask.driver.formatting import printable
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
 from largek_dask.service.web import render
 from largek_dask.service.web.files import Files

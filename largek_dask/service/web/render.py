@@ -13,9 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from largek_dask.driver.events import is_number
+from largek_dask.driver.formatting import count_of, human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import count_of, human_count, human_seconds, printable
 from largek_dask.observe.panels import iso, shown
 from largek_dask.observe.snapshot import snapshot
 from largek_dask.service.web.files import digest, has_bokeh

@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.words import printable
 from largek_dask.errors import ParameterError
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs

@@ -20,9 +20,9 @@ from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.formatting import human_count, human_seconds
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.words import human_count, human_seconds
 from largek_dask.observe.snapshot import snapshot
 from tests.faults.rig import Rig, free_port
 from tests.helpers.checks import eventually

@@ -1,8 +1,6 @@
-"""Named moments of a job, at which a test may strike; nothing happens there otherwise.
+"""Named points of a job at which tests inject faults; nothing happens there otherwise.
 
-What survives a kill is only known of the moments at which something was killed. So the moments that
-matter have names, tests see to it that each of them is struck, and a point that no test has ever
-come to is an error there.
+Tests kill processes at each of them, and fail if one is never reached.
 """
 
 from __future__ import annotations
@@ -25,21 +23,19 @@ POINTS = (
     "claim",
     "renewal",
 )
-"""Each has a moment before it and one after it."""
-
 Watcher = Callable[[str, str], object]
 UNSEEN = nullcontext()
 _watcher: Watcher | None = None
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Call ``watcher("before" or "after", point)`` in this process from now on; None: nobody."""
+    """Call ``watcher("before" or "after", point)`` in this process from now on, unless None."""
     global _watcher
     _watcher = watcher
 
 
 def at(point: str) -> AbstractContextManager[None]:
-    """Between the two moments of a point; the later one is not met if something fails."""
+    """Report the begin and the end of a block to the watcher; not the end if the block fails."""
     return UNSEEN if _watcher is None else _seen(point, _watcher)
 
 
@@ -47,6 +43,6 @@ def at(point: str) -> AbstractContextManager[None]:
 def _seen(point: str, watcher: Watcher) -> Iterator[None]:
     watcher("before", point)
     yield
-    # Whoever watched before may have stopped watching meanwhile.
+    # The watcher may have been removed meanwhile.
     if _watcher is not None:
         _watcher("after", point)

@@ -1,35 +1,34 @@
-"""Numbers and texts as people read them."""
+"""Format numbers and texts for people."""
 
 from __future__ import annotations
 
 __all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable",
            "short_number"]  # fmt: skip
 
+DIGITS = 6
+"""Significant digits of numbers that are only displayed."""
+
 
 def printable(text: object) -> str:
-    """Text without control characters: it can neither forge a line nor steer a terminal."""
+    """Replace control characters, which could forge a line or control a terminal, by blanks."""
     words = str(text)
-    # Nearly all are, and a page has thousands.
+    # Fast path: a page has thousands of texts.
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
-FIGURES = 6
-"""Figures of a number that is only looked at."""
-
-
 def short_number(value: float) -> float:
-    """``8641.2345678`` as ``8641.23``: six figures, and in JSON no fraction where there is none."""
-    short = float(f"{value:.{FIGURES}g}")
+    """Round ``8641.2345678`` to ``8641.23``; whole numbers become integers."""
+    short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() else short
 
 
 def count_of(n: int, noun: str) -> str:
-    """``1 chunk``, ``1,234 chunks``."""
+    """Format ``1 chunk``, ``1,234 chunks``."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def human_bytes(n: float) -> str:
-    """``1536`` as ``1.5 KiB``."""
+    """Format ``1536`` as ``1.5 KiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -38,7 +37,7 @@ def human_bytes(n: float) -> str:
 
 
 def human_count(value: float) -> str:
-    """``2_500_000`` as ``2.5M``: three figures."""
+    """Format ``2_500_000`` as ``2.5M``."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{suffix}"
@@ -46,7 +45,7 @@ def human_count(value: float) -> str:
 
 
 def human_seconds(s: float) -> str:
-    """``3700`` as ``1 h 01 min``."""
+    """Format ``3700`` as ``1 h 01 min``."""
     if s < 60:
         return f"{s:.2g} s" if s < 10 else f"{s:.0f} s"
     if s < 3600:

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.data.sources import open_rows
-from largek_dask.driver import nested as module
-from largek_dask.driver.nested import TimeLimit, counted, nested, settled
+from largek_dask.estimators import nested as module
+from largek_dask.estimators.nested import TimeLimit, counted, nested, settled
 from largek_dask.passes.local import LocalPasses
 
 R = np.random.default_rng(3)
@@ -37,7 +37,7 @@ def squares(x, centers):
 def on_few(monkeypatch):
     """Partitions into few clusters are found on fewer rows than there are."""
     monkeypatch.setattr(module, "LEAST_ROWS", 256)
-    monkeypatch.setattr(module, "ROWS_A_CLUSTER", 32)
+    monkeypatch.setattr(module, "ROWS_PER_CLUSTER", 32)
 
 
 def test_partitions_are_local_optima_and_fall():
@@ -136,7 +136,7 @@ def test_a_limit_ends_it_with_what_there_is(monkeypatch):
     limit = TimeLimit(1_000.0)
     monkeypatch.setattr(limit, "is_over", lambda share=1.0: len(told) >= 3)
     with passes_over(X) as passes:
-        found, _ = nested(held(passes), Rng(0), 40, limit=limit, told=told.append)
+        found, _ = nested(held(passes), Rng(0), 40, limit=limit, report=told.append)
     assert [each.n_clusters for each in found] == [1, 2, 4]
 
 

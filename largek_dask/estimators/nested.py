@@ -1,11 +1,10 @@
-"""Partitions into 1, 2, 4, ... clusters up to very many, each made of a neighbour's centres.
+"""Compute partitions into 1, 2, 4, ... clusters, each from a neighbour's centres.
 
-Up: the clusters of k are split to 2 k, and the loop refines them. Down: clusters are joined, two at
-a time (:mod:`~largek_dask.algorithms.parts.merging`), which gives a curve in steps of one for
-nothing; where it bends, and wherever else a partition is wanted, what is left is refined. Of two
-partitions into as many clusters the lower one is kept. All of that happens on rows held where the
-driver is, the more of them the more clusters. Then a few passes over all rows that are to be looked
-at meet all partitions in one reading, and a last one counts.
+Up: the clusters of k are split to 2 k, and the loop refines them. Down: pairs of clusters are
+merged (:mod:`~largek_dask.algorithms.parts.merging`), which gives a cheap curve in steps of one.
+Where the curve bends, and where a partition is wanted, it is refined. The better of two partitions
+of a size is kept. All this happens on rows that the driver holds, the more of them the more
+clusters. Then a few passes over all rows update all partitions at once, and a last one counts.
 """
 
 from __future__ import annotations
@@ -41,89 +40,83 @@ from largek_dask.passes.base import BasePasses
 __all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled", "unrounded"]
 
 STEPS = 24
-"""Passes that refine a partition, at most: more change the curve by less than its own noise."""
+"""Maximum number of passes that refine a partition: more change less than the curve's noise."""
 TOL = 1e-4
-"""The ``tol`` of the loop that refines."""
-ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 13
-"""Rows that a partition is refined on: for each of its clusters, and at least."""
+"""``tol`` of the loop that refines."""
+ROWS_PER_CLUSTER, LEAST_ROWS = 256, 1 << 13
+"""Rows that refine a partition: per cluster, and at least."""
 SPARSE_ROUNDS = 4
-"""Rounds of moves of centres on sparse rows, which the truncated search does not take, at most."""
+"""Maximum number of rounds of moves of centres on sparse rows, which the truncated search lacks."""
 SMALL = 16
-"""Numbers of clusters up to which there is a partition into every one of them."""
+"""Every number of clusters up to this has a partition."""
 TRIED = 2.0
-"""How bent a curve of joins has to be at a number of clusters for it to be looked at closely. What
-is refined bends more, as joins leave rows where they are."""
+"""Minimum bend of a curve of merges for a number of clusters to be refined. Refined partitions bend
+more, as merges do not reassign rows.
+"""
 MOST_TRIED = 3
-"""Numbers that are looked at closely between k and 2 k."""
+"""Maximum number of such sizes between k and 2 k."""
 
 ROUNDED = 4.0
 """Squared units in the last place of a row that the mean of rows equal to it may be off by."""
 
 Floats = NDArray[np.float64]
-Told = Callable[["Partition"], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Centres, and what they cost."""
+    """Centres and their cost."""
 
     arrays: CenterArrays
     cost: float
     """Sum of ``w ||x - c||^2`` over the rows that it was found on."""
     n_rows: int
-    """How many these were."""
+    """Number of these rows."""
 
     @property
     def n_clusters(self) -> int:
-        """Clusters."""
+        """Number of clusters."""
         return len(self.arrays.centers)
 
 
 class TimeLimit:
-    """Seconds from now on, of which each stage of a work may use what is left up to its share.
-
-    Parameters
-    ----------
-    seconds : float
-        Infinite: no limit.
-    """
+    """Seconds from now on, of which each stage may use up a share; infinite: no limit."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._seconds, self._begun = seconds, time.monotonic()
 
     def left(self, share: float = 1.0) -> float | None:
-        """Seconds until this share of the time is used, 0 at least; None without a limit."""
+        """Return the seconds until this share is used, at least 0; None without a limit."""
         if math.isinf(self._seconds):
             return None
         return max(0.0, share * self._seconds - (time.monotonic() - self._begun))
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Whether this share is used."""
+        """Return whether this share is used."""
         return self.left(share) == 0.0
 
 
 @dataclass(slots=True)
 class _Search:
-    """Partitions of held rows, under way."""
+    """Partitions of held rows, in progress."""
 
     sample: BasePasses
-    """All that are held, in random order, and none that weighs nothing."""
+    """Held rows in random order, all of positive weight."""
     rng: Rng
     limit: TimeLimit
     share: float
-    told: Told
+    report: Callable[[Partition], object]
     found: dict[int, Partition] = field(default_factory=dict)
     bent: list[int] = field(default_factory=list)
 
     def rows_for(self, k: int) -> BasePasses:
-        """The first rows of the sample, as many as a partition into k clusters is found on."""
-        n = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
+        """Return the first rows of the sample, as many as a partition into k clusters needs."""
+        n = max(LEAST_ROWS, ROWS_PER_CLUSTER * k)
         if n >= self.sample.n_rows:
             return self.sample
         return self.sample.subset(np.arange(n))
 
     def refine(self, centers: NDArray[Any]) -> Partition:
-        """The partition that the loop comes to from these centres."""
+        """Return the partition to which the loop converges from these centres."""
         rows = self.rows_for(len(centers))
         # With two centres there is nothing to move.
         if len(centers) <= 2:
@@ -151,11 +144,11 @@ class _Search:
         return Partition(final.arrays, final.value, rows.n_rows)
 
     def keep(self, partition: Partition) -> None:
-        """Take a partition unless a better one into as many clusters is known."""
+        """Keep a partition if it is the best of its size."""
         known = self.found.get(partition.n_clusters)
         if known is None or partition.cost < known.cost:
             self.found[partition.n_clusters] = partition
-            self.told(partition)
+            self.report(partition)
 
     def up(self, most: int) -> None:
         """Split clusters from one to 2, 4, 8, ... and ``most``."""
@@ -172,7 +165,7 @@ class _Search:
             self.keep(last)
 
     def down(self, wanted: Collection[int]) -> None:
-        """Join clusters, and refine where it is wanted and where the curve of joins bends."""
+        """Merge clusters; refine wanted sizes, and those where the curve of merges bends."""
         levels = sorted(self.found, reverse=True)
         for k, fewer in pairwise(levels):
             if self.limit.is_over(self.share):
@@ -194,10 +187,7 @@ class _Search:
 
 
 def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
-    """Centres after moves that pay; None if none does.
-
-    (The truncated search has its own.)
-    """
+    """Return centres after moves that pay; None if none does."""
     centers, counts, shift = found.arrays.centers, found.arrays.counts, found.arrays.shift
     x, weight, _ = rows.take()
     packed = pack_centers(centers, shift)
@@ -217,9 +207,9 @@ def nested(
     wanted: Collection[int] = (),
     limit: TimeLimit | None = None,
     share: float = 1.0,
-    told: Told = lambda partition: None,
+    report: Callable[[Partition], object] = lambda partition: None,
 ) -> tuple[list[Partition], list[int]]:
-    """Partitions of held rows into 1 to k clusters: every number up to 16, then 24, 32, 48, ...
+    """Compute partitions of held rows into 1 to k clusters: all up to 16, then 24, 32, 48, ...
 
     Parameters
     ----------
@@ -232,24 +222,23 @@ def nested(
         Further numbers of clusters.
     limit : TimeLimit, optional
     share : float
-        Which share of it may be used up; what is not done then is left out.
-    told : callable
-        Called with every partition that is better than what was known.
+        Share of it that may be used up; what is not done then is left out.
+    report : callable
+        Called with every partition that is better than the known one.
 
     Returns
     -------
     partitions : list of Partition
-        By the number of clusters, ascending. Fewer than k where the rows have fewer distinct values
-        or the time is over.
+        In order of size. Fewer than k if the rows have fewer distinct values or the time is over.
     bent : list of int
-        Numbers of clusters at which the curve of joins bends, if there are any.
+        Numbers of clusters at which the curve of merges bends.
 
     Raises
     ------
     NoModelError
         The time was over before there was a partition.
     """
-    search = _Search(sample, rng, TimeLimit() if limit is None else limit, share, told)
+    search = _Search(sample, rng, TimeLimit() if limit is None else limit, share, report)
     search.up(n_clusters)
     halves = (3 * size // 2 for size in sorted(search.found) if size >= SMALL)
     search.down({*range(1, SMALL + 1), *halves, *wanted})
@@ -258,13 +247,13 @@ def nested(
 
 @dataclass
 class _Totals:
-    """The rows of every partition."""
+    """Totals of every partition."""
 
     totals: list[AssignmentTotal[Tally]]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Bytes that are sent."""
         return sum(total.nbytes for total in self.totals)
 
     @staticmethod
@@ -276,13 +265,13 @@ class _Totals:
 
 
 def _assign_chunk(chunk: Chunk, found: _Totals, packed: Sequence[PackedCenters]) -> None:
-    """Label a chunk's rows once for each partition."""
+    """Label a chunk's rows once per partition."""
     for total, centers in zip(found.totals, packed, strict=True):
         total.assign(chunk.x, chunk.weight, None, nearest(chunk.x, centers))
 
 
 def settled(passes: BasePasses, partitions: Sequence[Partition], steps: int) -> list[Partition]:
-    """Partitions after some of Lloyd's steps over all rows, each of which reads these once."""
+    """Return partitions after some of Lloyd's steps over all rows, all in one pass per step."""
     shift, d, grid = passes.statistics.shift, passes.n_features, passes.statistics.grid
     centers = [partition.arrays.centers for partition in partitions]
     sizes = [len(each) for each in centers]
@@ -308,10 +297,10 @@ def _empty_totals(sizes: Sequence[int], d: int, grid: Any) -> _Totals:
 
 @dataclass
 class _Sums(Additive):
-    """What rows cost, by partition; and what tells how far that is off on other rows."""
+    """Costs per partition, and what their errors are estimated from."""
 
     costs: ExactSums
-    """Sums of ``w d^2``, one a partition."""
+    """Sums of ``w d^2``, one per partition."""
     squares: ExactSums
     """Sums of its squares."""
     products: ExactSums
@@ -319,17 +308,17 @@ class _Sums(Additive):
     weights: ExactSums
     """(2,) sums of w and of its square."""
     counts: ExactSums
-    """Sums of w, by cluster, one partition after the other."""
+    """Sums of w by cluster, partitions concatenated."""
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> _Sums:
-        """Of no rows."""
+        """Return empty sums."""
         n = len(sizes)
         return cls(ExactSums(n), ExactSums(n), ExactSums(n), ExactSums(2), ExactSums(sum(sizes)))
 
 
 def unrounded(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
-    """(n,) squared distances that are 0 where a row is its centre but for the centre's rounding.
+    """Return squared distances (n,), 0 where a row equals its centre but for the centre's rounding.
 
     Parameters
     ----------
@@ -343,7 +332,7 @@ def unrounded(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
 
 
 def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> None:
-    """Add up what a chunk's rows cost in each partition."""
+    """Add up the costs of a chunk's rows in each partition."""
     weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
     there = weight > 0
     first = 0
@@ -363,18 +352,18 @@ def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What partitions cost over some rows."""
+    """Costs of partitions over some rows."""
 
     partitions: list[Partition]
-    """Those that were counted: ``cost`` and ``counts`` are of these rows."""
+    """With ``cost`` and ``counts`` of these rows."""
     errors: Floats
-    """(m,) standard errors of the costs, as estimates of what rows of any number would cost."""
+    """(m,) standard errors of the costs, as estimates for other rows."""
     weight: float
-    """Weight of all these rows."""
+    """Weight of these rows."""
 
 
 def counted(passes: BasePasses, partitions: Sequence[Partition]) -> Counted:
-    """Count what partitions cost over all rows of the passes, in one reading.
+    """Compute the costs of partitions over all rows of the passes, in one pass.
 
     The error is that of a ratio: of the mean of ``w d^2`` to that of w.
     """
