@@ -185,11 +185,11 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
     inside, go_on = threading.Event(), threading.Event()
 
     def wait(original):
-        def waiting(self, *arguments):
+        def waiting(self, *arguments, **options):
             if threading.current_thread().name.startswith("held"):
                 inside.set()
                 assert go_on.wait(120.0)
-            return original(self, *arguments)
+            return original(self, *arguments, **options)
 
         return waiting
 
