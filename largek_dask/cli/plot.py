@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +16,8 @@ from largek_dask.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from largek_dask.driver.storage import Folder
-    from largek_dask.model import PathModel
-    from largek_dask.observe.album import Plot
+    from largek_dask.observe.plot_collection import Plot
 
 __all__ = ["plot"]
 
@@ -55,14 +51,12 @@ def plot(
 
     The objective against time and passes, whether it still gains, rows a second, memory, work
     saved, cluster sizes, and what else its events tell; of a job that is still running, so far.
-    The picture of a fit of all partitions is the inertia against the number of clusters instead,
-    with lower bounds.
+    For a fit of all partitions, also the inertia against the number of clusters, with lower bounds.
     """
     from pathlib import Path
 
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError, ParameterError
-    from largek_dask.model import PathModel
 
     place = Folder(folder, storage_options)
     path = Path(out if out is not None else named_after(place, ".html" if html else ".png"))
@@ -72,93 +66,45 @@ def plot(
         )
     if path.exists() and not force:
         raise OutputError(f"{path} exists: choose another --out, or --force")
-    drawn, told, model = draw(place)
-    if isinstance(model, PathModel) and path.suffix != ".html":
-        try:
-            draw_path(model).savefig(path)
-        except (OSError, ValueError) as error:
-            raise OutputError(
-                f"{path} cannot be written: {error}; check its ending, space and permissions there."
-            ) from error
-    else:
-        drawn.save(path, overwrite=force)
+    drawn, told = draw(place)
+    drawn.save(path, overwrite=force)
     told = {"out": str(path), **told}
     emit(told, as_json, lambda: key_values({key: str(value) for key, value in told.items()}))
 
 
-def draw(place: Folder) -> tuple[Plot, dict[str, Any], Any]:
-    """The charts of a job's folder or of a model, what they show, and the model if there is one.
-
-    What its events tell is more than what a model holds of its fit, so they are taken if there are
-    any.
+def draw(place: Folder) -> tuple[Plot, dict[str, Any]]:
+    """Return the charts of a job's folder or of a model, and what they show.
 
     Raises
     ------
     DataError
-        The folder holds neither a model nor events.
+        The folder contains neither a model nor events.
     """
-    from itertools import chain
-
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
-    from largek_dask.observe.album import events_of, plot_of
+    from largek_dask.observe.plot_collection import plot_of, plot_of_model
 
-    model, told = None, {}
-    title = place.url.rpartition("/")[2]
-    if (model_url := model_in(place)) is not None:
-        model = load_model(model_url, storage_options=place.storage_options)
-        shape = shape_of(model)
-        told = {
-            "n_clusters": model.n_clusters,
-            "n_iter": model.history[-1]["step"] if model.history else 0,
-            **({} if shape is None else {"n_rows": shape[0]}),
-        }
-        of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
-        title = f"{model.n_clusters:,} clusters{of}"
-    if JsonLines.is_in(place):
-        heard: dict[str, Any] = {}
-        events: Iterable[Mapping[str, Any]] = _noting(JsonLines.read(place), heard)
-        if model is not None:
-            # How large its clusters are says the model, where its events do not.
-            events = chain(events_of(model)[-1:], events)
-        status = {} if model is None else {"state": "finished"}
-        found = plot_of(title, status, events, title)
-        return found, {**heard, **told}, model
-    if model is None:
-        raise DataError(
-            f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
-            "fit's folder"
-        )
-    return plot_of(title, {}, events_of(model), title), told, model
-
-
-def _noting(
-    events: Iterable[Mapping[str, Any]], told: dict[str, Any]
-) -> Iterator[Mapping[str, Any]]:
-    """The same events; how many rows and steps they are of is put into ``told``."""
-    for event in events:
+    events = list(JsonLines.read(place)) if JsonLines.is_in(place) else None
+    told: dict[str, Any] = {}
+    for event in events or ():
         if event.get("event") == "started":
             told["n_rows"] = event.get("n_rows")
         elif event.get("event") == "step":
             told["n_iter"] = event.get("step")
-        yield event
-
-
-def shape_of(model: Any) -> Sequence[int] | None:
-    """The shape of the rows of a model, if it is known."""
-    found: Sequence[int] | None = model.provenance.get("data", {}).get("content", {}).get("shape")
-    return found
-
-
-def draw_path(model: PathModel) -> Figure:
-    """The elbow of a model that holds every partition."""
-    from largek_dask.observe.plots import path_figure
-
-    path, shape = model.path_, shape_of(model)
-    of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
-    title = f"Partitions into 1 to {len(path):,} clusters{of}"
-    found = path.suggest_k()
-    return path_figure(
-        path.inertia, path.lower_bound, model.counts, title, suggested=found.k, clear=found.clear
-    )
+    if (model_url := model_in(place)) is not None:
+        model = load_model(model_url, storage_options=place.storage_options)
+        shape = model.provenance.get("data", {}).get("content", {}).get("shape")
+        told |= {
+            "n_clusters": model.n_clusters,
+            "n_iter": model.history[-1]["step"] if model.history else 0,
+            **({"n_rows": shape[0]} if shape else {}),
+        }
+        return plot_of_model(model, events), told
+    if events is None:
+        raise DataError(
+            f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
+            "fit's folder"
+        )
+    title = place.url.rpartition("/")[2]
+    return plot_of(title, {}, events, title), told

@@ -10,12 +10,19 @@ import hashlib
 import threading
 from collections.abc import Callable
 from functools import cache
+from html import escape
 from importlib import resources
 
-from largek_dask.observe.page import text
+from largek_dask.driver.words import printable
 from largek_dask.version import __version__
 
 __all__ = ["Files", "digest", "shell"]
+
+
+def text(value: object, most: int | None = None) -> str:
+    """Text for HTML: escaped, printable, at most ``most`` characters."""
+    return escape(printable(value)[:most])
+
 
 SHOWN_ID = 80
 """Characters that are shown of an address that leads nowhere."""

@@ -38,7 +38,7 @@ from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import is_number
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.observe.job_text import facts
-from largek_dask.observe.panels import iso, panels, rounded, shown
+from largek_dask.observe.panels import iso, marks_of, panels, rounded, shown
 
 __all__ = ["FORMAT", "row", "snapshot"]
 
@@ -67,17 +67,8 @@ def snapshot(view: JobView) -> dict[str, Any]:
         **_error(view.status.get("result")),
         "facts": [[shown(name), shown(text)] for name, text in facts(view)],
         "now": _now(view),
-        "panels": panels(view),
-        "marks": [
-            {
-                "elapsed": rounded(1e3 * mark.elapsed, 5),
-                "time": round(1e3 * mark.seconds),
-                "passes": rounded(mark.passes, 4),
-                "kind": mark.kind,
-                "text": mark.text,
-            }
-            for mark in view.marks()
-        ],
+        "panels": [panel.to_dict() for panel in panels(view)],
+        "marks": marks_of(view),
     }
 
 
