@@ -37,12 +37,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
-from largek_dask.driver.events import Event
-from largek_dask.driver.job_view import JobView
-from largek_dask.observe.panels import Panel, panels
+from largek_dask.observe.panels import Panel
 from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
 
-__all__ = ["THEMES", "Theme", "figure", "fill", "filled_item", "item", "key", "prepare"]
+__all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
 
 HEIGHT, LEGEND_ROW = 280, 28
 """Heights of a figure and of a row of its legend, in pixels."""
@@ -62,17 +60,6 @@ BASES = {
     "bytes": (1024, tuple(2**i for i in range(10))),
 }
 """Base and multiples of ticks by kind of number."""
-USUAL: tuple[Event, ...] = (
-    {"event": "started", "n_rows": 1},
-    {"event": "step", "step": 1, "elapsed": 1.0, "cost": 1.0, "time": "2026-01-01T00:00:00+00:00",
-     "rows": 1, "n_changed": 1, "shift": 1.0, "eta_s": 1.0, "rows_per_second": 1.0, "bytes": 1,
-     "state_bytes": 1, "cache_bytes": 1, "extra": {"distances": 1.0},
-     "seconds": {"total": 1.0, "compute": 1.0, "read": 0.0, "wait": 0.0, "reduce": 0.0,
-                 "driver": 0.0}},
-    {"event": "sizes", "edges": [1, 2], "counts": [1]},
-)  # fmt: skip
-"""Events whose panels nearly every job has."""
-
 TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
@@ -99,9 +86,10 @@ def _key(panel: AnyPanel, theme: str, x: str | None, log: bool | None) -> tuple[
 
 
 def item(
-    panel: AnyPanel, theme: str = "light", *, x: str | None = None, log: bool | None = None
-) -> dict[str, Any] | None:
-    """Return a figure without data as JSON for ``Bokeh.embed.embed_item``.
+    panel: AnyPanel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
+    marks: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return a figure as JSON for ``Bokeh.embed.embed_item``; None if the panel has no series.
 
     Parameters
     ----------
@@ -113,50 +101,37 @@ def item(
     log : bool, optional
         Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
         value. As the panel says by default.
-
-    Returns
-    -------
-    dict or None
-        None if the panel has no series.
+    marks : sequence of dict, optional
+        Events to mark on axes of time, as in ``observe.snapshot``. None: the figure is without
+        data, which a page fills in.
     """
     about = _key(panel, theme, x, log)
     if not about[1]:
         return None
-    found: dict[str, Any] = json.loads(_item(json.dumps(about)))
+    if marks is None:
+        text = _item(json.dumps(about))
+    else:
+        panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
+        text = _numbered(figure(panel, theme, x=x, log=log, marks=marks), panel.kind)
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
 @lru_cache(maxsize=256)
 def _item(about: str) -> str:
     known = json.loads(about)
-    return _numbered(json_item(_figure(*known)), known[0]["kind"])
+    return _numbered(_figure(*known), known[0]["kind"])
 
 
-def prepare() -> None:
-    """Make the items that nearly every job needs, which takes longer than to send them."""
-    for panel in panels(JobView().update_all(USUAL)):
-        item(panel)
-
-
-def filled_item(
-    panel: AnyPanel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
-    marks: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Return a figure with its data as JSON; see :func:`item`."""
-    panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
-    drawn = json_item(figure(panel, theme, x=x, log=log, marks=marks))
-    found: dict[str, Any] = json.loads(_numbered(drawn, panel.kind))
-    return found
-
-
-def _numbered(drawn: Any, kind: str) -> str:
+def _numbered(found: Model, kind: str) -> str:
     """Return JSON whose ids do not depend on how many figures the process has made."""
     known: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:
         return f'"{known.setdefault(match[1], f"{kind}-{len(known)}")}"'
 
-    return re.sub(r'"(p\d+)"', name, json.dumps(drawn, separators=(",", ":")))
+    drawn = json.dumps(json_item(found), separators=(",", ":"))
+    return re.sub(r'"(p\d+)"', name, drawn)
 
 
 def figure(

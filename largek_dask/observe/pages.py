@@ -86,10 +86,6 @@ class Files:
         """Do beforehand what whoever looks first would wait for."""
         for name in self._known:
             self.read(name)
-        if self.draws:
-            from largek_dask.observe.figures import prepare
-
-            prepare()
 
 
 def _bokeh() -> tuple[str, Callable[[], bytes]] | None:

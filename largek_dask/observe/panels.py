@@ -28,7 +28,7 @@ from largek_dask.driver.job_view import (
     number_in,
     short_name,
 )
-from largek_dask.driver.series import A_START, Point, Points, Series, X, Y
+from largek_dask.driver.series import Point, Points, Series, X, Y
 from largek_dask.driver.words import count_of, human_bytes, human_count, human_seconds, printable
 from largek_dask.observe.job_text import (
     NONE,
@@ -57,8 +57,6 @@ MOST_TEXT = 400
 """Most characters of a text."""
 TIME, PASSES = 4, 5
 """Columns of a point of the cost: wall time in ms, and passes over the data."""
-FIRST_STEPS = 0.1
-"""Fraction of the steps that a chart may leave out: their values may be far from all others."""
 HOUR, TENTH = 3600.0, 0.1
 LATEST = 253_402_300_799.0
 """End of the year 9999, in seconds since 1970."""
@@ -122,8 +120,6 @@ class Panel:
     log: bool = False
     log_x: bool = False
     from_zero: bool = False
-    skip: float | None = None
-    """End of the first steps on the default axis."""
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
 
@@ -190,11 +186,6 @@ def _short(found: float) -> float | int | None:
     return found if math.isfinite(found) else None
 
 
-def brief(value: float) -> str:
-    """Format a number with three digits."""
-    return f"{value:.3g}"
-
-
 def iso(seconds: float) -> str | None:
     """Format seconds since 1970 as ISO time; None if they are out of range."""
     if not 0 < seconds < LATEST:
@@ -212,7 +203,6 @@ def make_panel(kind: str, title: str, words: str, **fields: Any) -> Panel:
     found: dict[str, Any] = {
         "figures": [(name, shown(text)) for name, text in fields.pop("figures", ())],
         "rows": [tuple(shown(text) for text in row) for row in fields.pop("rows", ())],
-        "skip": rounded(fields.pop("skip", None)),
     }
     return Panel(kind=kind, title=title, words=words, **found, **fields)
 
@@ -259,10 +249,15 @@ def _column(values: NDArray[np.float64], digits: int = 4) -> Column:
 
 
 def _lines(
-    view: JobView, names: Mapping[str, str], words: Words = brief, *, log: bool = False
+    view: JobView, names: Mapping[str, str], words: Words = "{:.3g}".format, *, log: bool = False
 ) -> dict[str, Any]:
     """Return lines and their table as fields of a panel; ``names`` maps names to series."""
-    known = {name: view.series[key] for name, key in names.items() if view.series.get(key)}
+    known = {}
+    for name, key in names.items():
+        # Figures that are always 0 say nothing.
+        series = view.series.get(key)
+        if series and any(point[Y] for point in series.extremes() or ()):
+            known[name] = series
     return {
         "series": [_means(name, series, positive=log) for name, series in known.items()],
         "log": log,
@@ -271,7 +266,7 @@ def _lines(
     }
 
 
-def _row(name: str, series: Series, words: Words = brief) -> tuple[str, str, str, str]:
+def _row(name: str, series: Series, words: Words = "{:.3g}".format) -> tuple[str, str, str, str]:
     """Return name, last, lowest and highest value."""
     last, found = series.last(), series.extremes()
     if last is None or found is None:
@@ -325,8 +320,6 @@ def _cost(view: JobView) -> Panel | None:
     last = max((last for line in lines if (last := line.last())), key=lambda point: point[X])
     name = f"{objective.of_step[:1].upper()}{objective.of_step[1:]}"
     drawn = {line: series.points() for line, series in view.costs.items()}
-    steps = np.sort(np.concatenate([points[:, X] for points in drawn.values()]))
-    steps = steps[np.isfinite(steps)]
     return make_panel(
         "cost",
         name,
@@ -335,7 +328,6 @@ def _cost(view: JobView) -> Panel | None:
         series=[_cost_line(line, points, best[Y]) for line, points in drawn.items()],
         axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
         y=f"{objective.of_step} ({objective.unit}){'' if less else ', more is better'}",
-        skip=1e3 * float(steps[int(FIRST_STEPS * len(steps))]) if len(steps) >= 10 else None,
         columns=("line", "last", end, "points"),
         rows=[
             (
@@ -518,12 +510,9 @@ def _rest(lines: Sequence[Trace]) -> Trace:
 
 
 def _memory(view: JobView) -> Panel | None:
-    names = {"row state": "state_bytes", "chunks": "cache_bytes"}
-    used = {name: key for name, key in names.items()
-            if (series := view.series.get(key)) and max(p[Y] for p in series.extremes() or ()) > 0
-            }  # fmt: skip
-    lines, workers = _lines(view, used, human_bytes), _worker_memory(view)
-    if not used and not workers:
+    lines = _lines(view, {"row state": "state_bytes", "chunks": "cache_bytes"}, human_bytes)
+    workers = _worker_memory(view)
+    if not lines["rows"] and not workers:
         return None
     figures = [(name, last) for name, last, *_ in lines["rows"]]
     if evictions := number_in(view.status, "evictions") or view.sums.get("evictions"):
@@ -550,51 +539,6 @@ def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
          f"{share:.0%}" if limit else NONE)
         for share, used, name, limit in sorted(found, reverse=True)[:MOST_ROWS]
     ]  # fmt: skip
-
-
-def _batch(view: JobView) -> Panel | None:
-    series = view.series.get("batch_rows")
-    if not series or (last := series.last()) is None:
-        return None
-    points, before, entered = series.points(MOST_POINTS), 0.0, []
-    for key, rows in view.batches:
-        share = f"{(rows - before) / last[Y]:.1%}" if last[Y] else NONE
-        entered.append((whole(key % A_START), whole(rows - before), share))
-        before = rows
-    return make_panel(
-        "batch",
-        "Rows of the batch",
-        f"{whole(last[Y])} rows last, in {count_of(len(entered), 'part')}.",
-        figures=[("rows", whole(last[Y])), ("parts", whole(len(entered)))],
-        series=[make_trace("rows of the batch", _positions(points, X, 1e3),
-                           _column(points[:, Y], 6))],
-        y="rows",
-        numbers="whole",
-        style="steps",
-        log=True,
-        columns=("entered at step", "rows", "of the batch"),
-        rows=entered,
-    )  # fmt: skip
-
-
-def _mixture(view: JobView) -> Panel | None:
-    energy = view.series.get("energy")
-    if not energy or (last := energy.last()) is None:
-        return None
-    figures = [("energy a row", precise(last[Y]))]
-    if view.n_features:
-        figures.append(("σ²", precise(last[Y] / view.n_features)))
-    bound = {"F a row": "lower_bound"}
-    for name, last_value, *_ in _lines(view, bound | {"components alive": "alive"}, precise)[
-        "rows"
-    ]:
-        figures.append((name, last_value))
-    lines = _lines(view, {"energy a row": "energy"}, precise)
-    told = ", ".join(f"{name} {text}" for name, text in figures)
-    words = f"Last: {told}; energy {lines['rows'][0][2]} at its lowest."
-    lines["rows"] += _lines(view, bound, precise)["rows"]
-    y = "mean squared distance to the means"
-    return make_panel("mixture", "The mixture", words, figures=figures, y=y, **lines)
 
 
 def _path(view: JobView) -> Panel | None:
@@ -652,24 +596,6 @@ def _numbers(values: object) -> list[float]:
     return found if len(found) == len(values) <= MOST_ROWS else []
 
 
-def _moved(view: JobView) -> Panel | None:
-    lines = _lines(view, {"read or moved a second": "bytes_per_second"}, human_bytes)
-    total = number_in(view.status, "bytes") or view.sums.get("bytes", 0.0)
-    if not lines["rows"] or not total:
-        return None
-    copied = human_bytes(view.sums.get("copied", 0.0))
-    return make_panel(
-        "bytes",
-        "Bytes read and moved",
-        f"{human_bytes(total)} so far, {lines['rows'][0][1]} a second last.",
-        figures=[("read or moved", human_bytes(total)), ("picked out", copied)],
-        y="bytes a second",
-        numbers="bytes",
-        from_zero=True,
-        **lines,
-    )
-
-
 def _job(view: JobView) -> Panel | None:
     rows = [(name.replace("_", " "), _in_words(value)) for name, value in view.status.items()
             if name not in LIVE and value not in (None, "", [], {})]  # fmt: skip
@@ -702,8 +628,10 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
            lambda value: f"{100 * value:.3g}%", log=True, numbers="share"),
-    _batch,
-    _mixture,
+    _plain("batch", "Rows of the batch", {"rows of the batch": "batch_rows"}, "rows", whole,
+           log=True, numbers="whole", style="steps"),
+    _plain("mixture", "Energy of the mixture", {"energy a row": "energy"},
+           "mean squared distance to the means", precise),
     _plain("components", "Components alive", {"components": "alive"}, "components", whole,
            numbers="whole", style="steps"),
     _plain("rounds", "Rounds",
@@ -713,6 +641,7 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
            "clusters, partitions", whole, numbers="whole", style="steps"),
     _path,
     _sizes,
-    _moved,
+    _plain("bytes", "Bytes read and moved", {"read or moved a second": "bytes_per_second"},
+           "bytes a second", human_bytes, numbers="bytes", from_zero=True),
     _job,
 )  # fmt: skip

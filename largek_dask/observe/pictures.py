@@ -230,7 +230,7 @@ def _style(axes: Axes, panel: Panel) -> None:
     axes.grid(visible=True, color=LIGHT.rule, linewidth=0.8)
     axes.set_axisbelow(True)
     if 1 < len(panel.series) <= MOST_NAMED:
-        legend = axes.legend(frameon=False, labelcolor=LIGHT.ink, fontsize=8)
+        legend = axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink, fontsize=8)
         for handle in legend.legend_handles:
             if isinstance(handle, Line2D):
                 handle.set_linewidth(min(handle.get_linewidth(), MOST_WIDTH))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.job_view import JobView
-from largek_dask.errors import DataError, OutputError, ParameterError
+from largek_dask.errors import DataError, ParameterError
 from largek_dask.model import Model, PathModel
 from largek_dask.observe.model_panels import events_of, path_panel, shape_of
 from largek_dask.observe.panels import Panel, marks_of, panels
-from largek_dask.observe.render import Charts, render
+from largek_dask.observe.render import Charts, render, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,28 +120,16 @@ class Plot:
         MissingDependencyError
             A picture needs matplotlib, which is not installed.
         """
-        place = Path(path)
-        if place.exists() and not overwrite:
-            raise OutputError(
-                f"{place} exists already; nothing was changed. Choose another name, or "
-                "overwrite=True to replace it."
-            )
-        is_page = place.suffix == ".html"
-        page, drawn = (self.html, None) if is_page else ("", self.figure())
-        try:
-            if drawn is None:
-                place.write_text(page, encoding="utf-8")
-            else:
-                import matplotlib
+        if Path(path).suffix == ".html":
+            page = self.html
+            write(path, lambda place: place.write_text(page, encoding="utf-8"), overwrite)
+            return
+        drawn = self.figure()
+        import matplotlib
 
-                # Text stays text: smaller, searchable, readable aloud.
-                with matplotlib.rc_context({"svg.fonttype": "none"}):
-                    drawn.savefig(place)
-        except (OSError, ValueError) as error:
-            raise OutputError(
-                f"{place} cannot be written: {error}; check its ending, space and permissions "
-                "there."
-            ) from error
+        # Text stays text: smaller, searchable, readable aloud.
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            write(path, drawn.savefig, overwrite)
 
     @property
     def html(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.driver.words import printable
+from largek_dask.errors import OutputError
 from largek_dask.observe.panels import Panel
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["Charts", "picture", "render"]
+__all__ = ["Charts", "picture", "render", "write"]
 
 
 @cache
@@ -46,6 +48,34 @@ def _printable(value: object) -> object:
 def render(template: str, **values: Any) -> str:
     """Render a template of ``observe/templates``."""
     return _environment().get_template(template).render(**values)
+
+
+def write(
+    path: str | os.PathLike[str], write_to: Callable[[Path], Any], overwrite: bool = False
+) -> None:
+    """Write a file; ``write_to`` is called with the place of a temporary one.
+
+    Raises
+    ------
+    OutputError
+        The file exists, or cannot be written.
+    """
+    place = Path(path)
+    if place.exists() and not overwrite:
+        raise OutputError(
+            f"{place} exists already; nothing was changed. Choose another name, or "
+            "overwrite=True to replace it."
+        )
+    # Readers never see half a file.
+    part = place.with_name(f".{place.stem}.partial{place.suffix}")
+    try:
+        write_to(part)
+        part.replace(place)
+    except (OSError, ValueError) as error:
+        part.unlink(missing_ok=True)
+        raise OutputError(
+            f"{place} cannot be written: {error}; check its ending, space and permissions there."
+        ) from error
 
 
 class Charts:
@@ -77,9 +107,9 @@ class Charts:
             from largek_dask.observe.pictures import svg
 
             return Markup(svg(panel, self.marks, x))
-        from largek_dask.observe.figures import filled_item
+        from largek_dask.observe.figures import item
 
-        items = [filled_item(panel, theme, x=x, log=log, marks=self.marks)
+        items = [item(panel, theme, x=x, log=log, marks=self.marks)
                  for theme in ("light", "dark")]  # fmt: skip
         node = f"chart-{len(self._items)}"
         self._items.append([node, *items])

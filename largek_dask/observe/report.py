@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -21,13 +20,13 @@ from largek_dask.driver.history import gaps
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.options import is_integer
 from largek_dask.driver.words import human_seconds
-from largek_dask.errors import LargekError, OutputError, ParameterError, warnings_heard_by
+from largek_dask.errors import LargekError, ParameterError, warnings_heard_by
 from largek_dask.model import MixtureModel, Model, PathModel
 from largek_dask.model.separation import NAMES, Score, Separation
 from largek_dask.observe.examples import Examples, Looked, find_examples
 from largek_dask.observe.model_panels import centers_panel, events_of, path_panel, shape_of
 from largek_dask.observe.panels import Panel, panels
-from largek_dask.observe.render import Charts, picture, render
+from largek_dask.observe.render import Charts, picture, render, write
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -131,25 +130,8 @@ class Report:
         OutputError
             The file exists, or cannot be written.
         """
-        place = Path(path)
-        try:
-            if overwrite:
-                # Readers never see half a page.
-                part = place.with_name(f"{place.name}.partial")
-                part.write_text(self.html, encoding="utf-8")
-                part.replace(place)
-            else:
-                with place.open("x", encoding="utf-8") as file:
-                    file.write(self.html)
-        except FileExistsError:
-            raise OutputError(
-                f"{place} exists already; nothing was changed. Choose another name, or "
-                "overwrite=True to replace it."
-            ) from None
-        except OSError as error:
-            raise OutputError(
-                f"{place} cannot be written: {error}; check space and permissions there."
-            ) from error
+        html = self.html
+        write(path, lambda place: place.write_text(html, encoding="utf-8"), overwrite)
 
     def _repr_html_(self) -> str:
         return self._render(is_page=False)

@@ -19,7 +19,6 @@ A panel::
      "x": axis, "axes": [axis, ...],            # elapsed (ms), time (ms since 1970), passes, …
      "y": label, "log": whether the axis is logarithmic,
      "series": [{"name": text, "x": [...], "y": [...], further columns: [...]}, ...],
-     "skip": x up to which the first steps lie, or null,
      "table": {"columns": [text, ...], "rows": [[text, ...], ...]}}
 
 ``x`` of a series are of the panel's axis ``x``; a column that has the name of another of its

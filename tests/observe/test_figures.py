@@ -9,17 +9,14 @@ from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 
 from largek_dask import KMeans
-from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
-from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     DataError,
     MissingDependencyError,
     OutputError,
     ParameterError,
 )
-from largek_dask.observe import figures
-from largek_dask.observe.figures import figure, fill, filled_item, item, key
+from largek_dask.observe.figures import figure, fill, item, key
 from largek_dask.observe.panels import marks_of, panels
 from largek_dask.observe.pictures import draw
 from largek_dask.observe.plot_collection import Plot, plot_of
@@ -124,21 +121,6 @@ def test_names_of_lines_have_room_on_a_telephone(kind):
         assert drawn.height >= 280 + 20 * (max(map(len, columns)) - 1)
 
 
-def test_the_usual_charts_are_made_beforehand(tmp_path):
-    x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
-    KMeans(5, algorithm="lloyd", random_state=0, checkpoint=str(tmp_path)).fit(x)
-    told = JsonLines.read(Folder(str(tmp_path)))
-    usual = {"cost", "gain", "speed", "split", "work", "sizes"}
-    drawn = [panel for panel in panels(JobView().update_all(told)) if panel.kind in usual]
-    assert {panel.kind for panel in drawn} == usual
-    figures._item.cache_clear()
-    figures.prepare()
-    made = figures._item.cache_info().misses
-    for panel in drawn:
-        item(panel)
-    assert figures._item.cache_info().misses == made, "each is there already"
-
-
 @pytest.mark.slow
 def test_items_use_no_code_and_only_the_core_of_bokeh_js():
     """Widgets, tables, WebGL and mathjax are scripts of their own, and pages may forbid code."""
@@ -156,7 +138,7 @@ def test_items_use_no_code_and_only_the_core_of_bokeh_js():
 @pytest.mark.parametrize("kind", DRAWN)
 def test_filled_figures_show_the_panel(kind):
     panel = DRAWN[kind]
-    found = document_of(filled_item(panel, marks=MARKS))
+    found = document_of(item(panel, marks=MARKS))
     for trace in panel.series:
         source = found.select_one({"name": f"{kind}/{trace.name}"})
         expected = [np.nan if value is None else value for value in trace.columns["y"]]
