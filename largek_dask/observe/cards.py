@@ -11,10 +11,13 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from largek_dask.driver.events import Event
+from largek_dask.driver.events import Event, plain
+from largek_dask.driver.fit import FitResult
 from largek_dask.driver.job_view import JobView
+from largek_dask.model.base import Model
 from largek_dask.observe.job_text import (
     COLORS,
     JOB_COLUMNS,
@@ -27,7 +30,7 @@ from largek_dask.observe.job_text import (
 )
 from largek_dask.observe.render import render
 
-__all__ = ["Card", "card", "card_of_jobs", "in_notebook", "notebook"]
+__all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
 
 CURVE_WIDTH, CURVE_HEIGHT = 320, 48
 CURVE_POINTS = 200
@@ -92,41 +95,107 @@ def _curve(costs: Sequence[float]) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook: then IPython has been imported already."""
+    """Whether this process is the kernel of a notebook, which has imported IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class Card:
-    """A card on a page that can be shown anew in its place."""
+    """HTML in a notebook that is updated in place."""
 
     def __init__(self, html: str) -> None:
-        # By name, as IPython is no dependency: there is a notebook only where it is.
+        # IPython is not a dependency.
         display = importlib.import_module("IPython.display")
         self._html = display.HTML
         self._handle = display.display(self._html(html), display_id=f"largek-{uuid.uuid4().hex}")
         self._shown = html
 
     def show(self, html: str) -> None:
-        """Show this instead."""
+        """Replace the HTML."""
         if html != self._shown:
             self._handle.update(self._html(html))
             self._shown = html
 
 
+class _Throttle:
+    """Updates a card at most every ``EVERY_SECONDS``."""
+
+    def __init__(self, view: JobView) -> None:
+        self.view = view
+        self._card = Card(card(view))
+        self._shown_at = time.monotonic()
+
+    def show(self, event: Event | None = None) -> None:
+        """Show the job if the last update is long ago."""
+        if time.monotonic() - self._shown_at >= EVERY_SECONDS:
+            self.show_now()
+
+    def show_now(self) -> None:
+        """Show the job."""
+        self._card.show(card(self.view))
+        self._shown_at = time.monotonic()
+
+
 @contextmanager
 def notebook(view: JobView) -> Iterator[Show]:
     """Show a job as a card that is updated."""
-    shown, shown_at = Card(card(view)), time.monotonic()
-
-    def show(event: Event | None) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at >= EVERY_SECONDS:
-            shown.show(card(view))
-            shown_at = time.monotonic()
-
+    shown = _Throttle(view)
     try:
-        yield show
+        yield shown.show
     finally:
-        shown.show(card(view))
+        shown.show_now()
+
+
+class FitCard(_Throttle):
+    """A sink of events that shows a fit of this process as a card, like that of a job.
+
+    As a context manager, it also shows how the fit ended.
+
+    Parameters
+    ----------
+    about : mapping
+        What is known before the fit begins, by the names of :meth:`Job.status`: ``title``,
+        ``data``, ``algorithm``, ``n_clusters``, ``max_iter``, and ``mixture`` for a mixture.
+    """
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self._about = about
+        super().__init__(JobView({**about, "state": "running"}))
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, and show it if the last update is long ago."""
+        self.view.update(event)
+        self.show()
+
+    def end(self, result: FitResult, model: Model) -> None:
+        """Show the result."""
+        self._close(
+            "finished",
+            {
+                "stop_reason": result.stop_reason,
+                "n_iter": result.n_iter,
+                "seconds": result.seconds,
+                **result.objective.told(value=result.value),
+                "figures": model.fit_figures(),
+                "digest": model.digest(),
+            },
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            self._close("failed", {"error": type(error).__name__, "message": str(error)})
+        elif error is not None:
+            self._close("cancelled", {})
+
+    def _close(self, state: str, result: Mapping[str, Any]) -> None:
+        self.view.set_status({**self._about, "state": state, "result": plain(result)})
+        self.show_now()

@@ -77,7 +77,7 @@ def _key(panel: AnyPanel, theme: str, x: str | None, log: bool | None) -> tuple[
     panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
     axis = x if x in panel.axes else panel.x
     about = {name: getattr(panel, name) for name in TEMPLATE}
-    columns = sorted(panel.series[0].columns) if panel.series else []
+    columns = [sorted(trace.columns) for trace in panel.series]
     is_log = bool(panel.log if log is None else log) and not panel.log_x
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
     is_long = axis == "elapsed" and max(ends, default=0.0) > DAY
@@ -176,7 +176,7 @@ def _nan(values: Iterable[Any]) -> list[Any]:
 def _figure(
     about: Mapping[str, Any],
     names: Sequence[str],
-    columns: Sequence[str],
+    columns: Sequence[Sequence[str]],
     axis: str,
     log: bool,
     theme_name: str,
@@ -184,11 +184,11 @@ def _figure(
 ) -> Any:
     """Return a figure without data."""
     kind, style, theme = about["kind"], about["style"], THEMES[theme_name]
-    is_above = log and "above" in columns
+    is_above = log and "above" in columns[0]
     n_rows = _legend_rows(names)
     found = new_figure(
         name=kind,
-        height=HEIGHT + LEGEND_ROW * max(0, n_rows - 1),
+        height=HEIGHT * (2 if style == "points" else 1) + LEGEND_ROW * max(0, n_rows - 1),
         sizing_mode="stretch_width",
         x_axis_type="log" if about["log_x"] else "datetime" if axis in TIMES else "linear",
         y_axis_type="log" if log else "linear",
@@ -205,7 +205,7 @@ def _figure(
     )
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
     x, y = "x" if axis == about["axes"][0] else axis, "above" if is_above else "y"
-    drawn = [_draw(found, f"{kind}/{name}", columns, (x, y), style, theme, i)
+    drawn = [_draw(found, f"{kind}/{name}", columns[i], (x, y), style, theme, i)
              for i, name in enumerate(names)]  # fmt: skip
     # Marks do not widen the axes.
     for level in (found.x_range, found.y_range):
@@ -245,7 +245,19 @@ def _draw(
     if style == "bars":
         return [found.quad("x", "right", "y", 0, **fill, **how)]
     if style == "points":
-        return [found.scatter(x, y, size="mark", **fill, **how)]
+        drawn = [found.scatter(x, y, size="mark", **fill, **how)]
+        if "label" in columns:
+            found.text(
+                x,
+                y,
+                text="label",
+                source=source,
+                text_color=theme.ink,
+                text_font_size="12px",
+                text_align="center",
+                text_baseline="middle",
+            )
+        return drawn
     drawn = []
     if "low" in columns:
         drawn.append(found.varea(x, "low", "high", fill_color=color, fill_alpha=0.2, **how))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -147,25 +146,25 @@ def centers_panel(
     if centers is None or not counts.sum() > 0:
         return None
     order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    plane = _Plane.of(centers[order], counts[order], behind)
+    mean, axes, shares, whose = _plane(centers[order], counts[order], behind)
     drawn = order[:MOST_CIRCLES]
     is_chosen = np.isin(drawn, chosen)
     sizes = np.rint(np.clip(np.sqrt(AREA * counts[drawn] / counts.sum()), SMALLEST, LARGEST))
     labels = np.where(is_chosen | (np.arange(len(drawn)) < MOST_LABELS), drawn.astype(str), "")
 
     def circles(name: str, of: NDArray[np.bool_]) -> Trace:
-        x, y = plane.project(centers[drawn[of]]).T
+        x, y = ((centers[drawn[of]] - mean) @ axes).T
         return Trace(name, {"x": x.tolist(), "y": y.tolist(), "mark": sizes[of].tolist(),
                             "label": labels[of].tolist()})  # fmt: skip
 
     series = [circles("centres", ~is_chosen), circles("centres shown below", is_chosen)]
     words = (
-        f"Centres on the plane in which {plane.whose} differ most; areas by the weight of a "
+        f"Centres on the plane in which {whose} differ most; areas by the weight of a "
         "cluster's rows."
     )
     if behind is not None:
         # A few distant rows would leave no room for the others.
-        points = plane.project(behind)
+        points = (behind - mean) @ axes
         low, high = np.quantile(points, (0.002, 0.998), axis=0)
         points = points[((points >= low) & (points <= high)).all(axis=1)]
         x, y = points.T
@@ -180,48 +179,29 @@ def centers_panel(
         "Centres",
         words,
         series=[trace for trace in series if trace.columns["x"]],
-        axes=(f"first principal axis, {plane.words(0)}",),
-        y=f"second principal axis, {plane.words(1)}",
+        axes=(f"first principal axis, {shares[0]:.0%} of their variance",),
+        y=f"second principal axis, {shares[1]:.0%} of their variance",
         style="points",
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plane:
-    """The plane of the first two principal axes."""
+def _plane(
+    centers: NDArray[Any], counts: NDArray[np.float64], rows: NDArray[np.float64] | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], Sequence[float], str]:
+    """Return mean, first two principal axes (d, 2), their shares of the variance, and of what.
 
-    middle: NDArray[np.float64]
-    axes: NDArray[np.float64]
-    """(d, 2)"""
-    shares: Sequence[float]
-    """Fractions of the variance along the axes."""
-    whose: str
-    """"they" (the centres) or "rows"."""
-
-    @classmethod
-    def of(
-        cls, centers: NDArray[Any], counts: NDArray[np.float64], rows: NDArray[np.float64] | None
-    ) -> _Plane:
-        """Return the plane of the largest centres, or of rows if there are few centres."""
-        points, weights, of = centers[:MOST_AXES_CENTERS], counts[:MOST_AXES_CENTERS], "they"
-        if len(points) < 3 and rows is not None:
-            points, weights, of = rows[:MOST_AXES_CENTERS], np.ones(len(rows)), "rows"
-            weights = weights[: len(points)]
-        middle = np.average(points.astype(np.float64), axis=0, weights=weights)
-        apart = (points - middle) * np.sqrt(weights / weights.sum())[:, None]
-        _, values, vectors = np.linalg.svd(apart, full_matrices=False)
-        axes = np.zeros((apart.shape[1], 2))
-        axes[:, : min(2, len(vectors))] = vectors[:2].T
-        # Axes have no sign of their own: the largest component is positive.
-        signs = np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])
-        shares = np.square(values) / max(float(np.square(values).sum()), 1e-300)
-        return cls(middle, axes * np.where(signs == 0, 1, signs), [*shares[:2], 0.0, 0.0], of)
-
-    def project(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the positions of points, (n, 2)."""
-        found: NDArray[np.float64] = (points.astype(np.float64) - self.middle) @ self.axes
-        return found
-
-    def words(self, i: int) -> str:
-        """Return the fraction of the variance along an axis."""
-        return f"{self.shares[i]:.0%} of their variance"
+    They are those of the largest centres, or of the rows if there are few centres.
+    """
+    points, weights, whose = centers[:MOST_AXES_CENTERS], counts[:MOST_AXES_CENTERS], "they"
+    if len(points) < 3 and rows is not None:
+        points, whose = rows[:MOST_AXES_CENTERS], "rows"
+        weights = np.ones(len(points))
+    mean = np.average(points.astype(np.float64), axis=0, weights=weights)
+    apart = (points - mean) * np.sqrt(weights / weights.sum())[:, None]
+    _, values, vectors = np.linalg.svd(apart, full_matrices=False)
+    axes = np.zeros((apart.shape[1], 2))
+    axes[:, : min(2, len(vectors))] = vectors[:2].T
+    # Axes have no sign of their own: the largest component is positive.
+    signs = np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])
+    shares = np.square(values) / max(float(np.square(values).sum()), 1e-300)
+    return mean, axes * np.where(signs == 0, 1, signs), [*shares[:2], 0.0, 0.0], whose

@@ -28,6 +28,8 @@ from largek_dask.model import CentersModel
 from largek_dask.model.separation import NAMES
 from largek_dask.observe import render
 from largek_dask.observe.report import Report, make_report
+from largek_dask.observe.theme import THEMES
+from tests.observe.browser import Tab, browser, no_serious_finding
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -828,3 +830,34 @@ def test_of_many_features_and_clusters_the_largest_are_compared() -> None:
     assert "8 of 20 clusters" in listed
     assert "40 of 60 features" in listed
     assert listed.count("<small>") == 8 * 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_report_is_shown_by_a_browser_from_itself_alone(
+    width: int, scheme: str, tmp_path: Path
+) -> None:
+    KM.model_.report(X, warnings=["<i>a warning"]).save(tmp_path / "report.html")
+    with browser() as found:
+        tab = Tab(found, width, scheme)
+        tab.page.goto(f"file://{tmp_path}/report.html")
+        assert tab.page.locator("svg.chart").count() == 3
+        # The chart has the colours of the theme.
+        line = tab.page.evaluate(
+            """() => [...document.querySelectorAll("svg.chart path")].map(
+                path => getComputedStyle(path).stroke)"""
+        )
+        color = THEMES[scheme].lines[0].lstrip("#")
+        assert f"rgb({', '.join(str(int(color[i : i + 2], 16)) for i in (0, 2, 4))})" in line
+        # Text in a chart is at least 8 pixels high.
+        sizes = tab.page.evaluate(
+            """() => [...document.querySelectorAll("svg.chart text")].map(
+                text => text.getBoundingClientRect().height)"""
+        )
+        assert min(sizes) >= 8
+        assert not tab.scrolls_sideways()
+        no_serious_finding(tab)
+        assert tab.faults == []
+        assert all(at.startswith(("file://", "data:")) for at in tab.requests)
+        tab.picture(f"report-{width}-{scheme}")
+        tab.close()
