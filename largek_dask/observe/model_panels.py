@@ -59,7 +59,9 @@ def path_panel(model: PathModel) -> Panel:
     path = model.path_
     n_clusters, bound = np.arange(1, len(path) + 1), np.maximum(path.lower_bound, 0)
     found = path.suggest_k()
-    lines = [_curve("found", n_clusters, path.inertia), _curve("lower bound", n_clusters, bound)]
+    scale = _scale(path.inertia)
+    lines = [_curve("found", n_clusters, path.inertia, log=scale["log"]),
+             _curve("lower bound", n_clusters, bound, log=scale["log"])]  # fmt: skip
     places = np.unique(np.linspace(0, len(path) - 1, min(MOST_LISTED, len(path))).astype(int))
     return make_panel(
         "path",
@@ -71,7 +73,7 @@ def path_panel(model: PathModel) -> Panel:
         columns=("clusters", "inertia", "lower bound"),
         rows=[(f"{i + 1:,}", f"{path.inertia[i]:,.7g}", f"{path.lower_bound[i]:,.7g}")
               for i in places],
-        **_scale(path.inertia),
+        **scale,
     )  # fmt: skip
 
 
@@ -88,7 +90,8 @@ def elbow_panels(found: SuggestedK, errors: NDArray[np.float64], stable: float) 
     """
     n_clusters, inertia = found.n_clusters, found.inertia
     low, high = ((inertia + sign * 2 * errors).tolist() for sign in (-1, 1))
-    curve = make_trace("found", n_clusters.tolist(), inertia.tolist(), low=low, high=high)
+    scale = _scale(inertia)
+    curve = _curve("found", n_clusters, inertia, log=scale["log"], low=low, high=high)
     agree = make_trace(
         f"halves agree: {stable:g} or more", n_clusters[[0, -1]].tolist(), [stable, stable]
     )
@@ -98,7 +101,7 @@ def elbow_panels(found: SuggestedK, errors: NDArray[np.float64], stable: float) 
         make_panel(
             "elbow", "Inertia by number of clusters", found.words,
             series=[curve, *_suggested(found)], y=f"inertia ({INERTIA.unit})",
-            **ends, **_scale(inertia),
+            **ends, **scale,
         ),
         make_panel(
             "stability", "Agreement between two halves of the rows", found.words,
@@ -108,8 +111,12 @@ def elbow_panels(found: SuggestedK, errors: NDArray[np.float64], stable: float) 
     ]  # fmt: skip
 
 
-def _curve(name: str, x: NDArray[Any], y: NDArray[np.float64]) -> Trace:
-    return make_trace(name, x.tolist(), y.tolist())
+def _curve(
+    name: str, x: NDArray[Any], y: NDArray[np.float64], *, log: bool = False, **band: list[float]
+) -> Trace:
+    # A logarithmic axis has no place for 0.
+    values = [None if log and value <= 0 else value for value in y.tolist()]
+    return make_trace(name, x.tolist(), values, **band)
 
 
 def _scale(values: NDArray[np.float64]) -> dict[str, bool]:

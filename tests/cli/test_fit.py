@@ -507,10 +507,9 @@ def test_plot__a_running_job_by_its_events(tmp_path):
         {"event": "stopped"},
     ]
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
-    drawn, told, model = plot_module.draw(Folder(str(tmp_path)))
-    assert model is None
-    (line,) = drawn.answer["panels"][0]["series"]
-    assert (line["x"], line["y"]) == ([500, None, 1500], [5, None, 4])
+    drawn, told = plot_module.draw(Folder(str(tmp_path)))
+    (line,) = drawn.panels[0].series
+    assert (line.columns["x"], line.columns["y"]) == ([500, None, 1500], [5, None, 4])
     assert told == {"n_rows": 10, "n_iter": 2}
 
 
@@ -523,7 +522,7 @@ def test_plot__of_nothing(tmp_path):
 def test_plot__a_model_without_history_shows_its_sizes(tmp_path):
     km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
     km.model_.save(str(tmp_path / "m.zarr"))
-    drawn, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
+    drawn, told = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
     assert drawn.kinds == ["sizes"]
     assert told == {"n_clusters": 2, "n_iter": 0}
 

@@ -111,10 +111,10 @@ def spectral_bounds(x: np.ndarray[Any, Any], k: int) -> np.ndarray[Any, Any]:
 
 
 def drawn(saved: Path) -> Any:
-    """The picture of a model of every partition."""
-    _, _, model = plot_module.draw(Folder(str(saved)))
-    assert isinstance(model, PathModel)
-    return plot_module.draw_path(model)
+    """The picture of a model of every partition, which shows the path first."""
+    plot, _ = plot_module.draw(Folder(str(saved)))
+    assert plot.kinds[0] == "path"
+    return plot.figure()
 
 
 def test_path__three_groups_are_suggested_and_drawn(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_path__of_another_model(tmp_path: Path) -> None:
 
 def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
     figure = drawn(saved)
-    _, told, _ = plot_module.draw(Folder(str(saved)))
+    _, told = plot_module.draw(Folder(str(saved)))
     elbow = figure.axes[0]
     lines = {line.get_label(): line.get_xydata() for line in elbow.lines}
     np.testing.assert_array_equal(lines["found"][:, 1], model.path_.inertia)
@@ -177,8 +177,8 @@ def test_plot__the_elbow(model: PathModel, saved: Path, tmp_path: Path) -> None:
 def test_plot__the_elbow_of_a_model_that_says_nothing_of_its_rows(tmp_path: Path) -> None:
     PathModel(path_arrays(X, 3)).save(str(tmp_path / "m.zarr"))
     figure = drawn(tmp_path / "m.zarr")
-    _, told, _ = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
-    assert figure.get_suptitle() == "Partitions into 1 to 3 clusters"
+    _, told = plot_module.draw(Folder(str(tmp_path / "m.zarr")))
+    assert figure.get_suptitle() == "3 clusters"
     assert told == {"n_clusters": 3, "n_iter": 0}
 
 
