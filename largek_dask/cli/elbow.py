@@ -154,14 +154,13 @@ def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel |
 
 def path_picture(model: PathModel) -> Figure:
     """Draw the inertia of every partition of a model above its lower bound."""
-    from largek_dask.observe.plots import path_figure
+    from largek_dask.observe.model_panels import path_panel
+    from largek_dask.observe.pictures import draw
 
-    path, found = model.path_, model.path_.suggest_k()
     shape = model.provenance.get("data", {}).get("content", {}).get("shape")
     of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
-    title = f"Partitions into 1 to {len(path):,} clusters{of}"
-    curves = path.inertia, path.lower_bound, model.counts
-    return path_figure(*curves, title, suggested=found.k, clear=found.clear)
+    title = f"Partitions into 1 to {len(model.path_):,} clusters{of}"
+    return draw([path_panel(model)], title, n_columns=1)
 
 
 def _of_model(model: PathModel) -> tuple[dict[str, Any], Any]:

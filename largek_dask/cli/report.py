@@ -25,7 +25,7 @@ from largek_dask.cli.common import (
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
-    from largek_dask.observe.album import Plot
+    from largek_dask.observe.plot_collection import Plot
 
 __all__ = ["draw", "report"]
 
@@ -212,29 +212,21 @@ def draw(place: Folder) -> Plot:
     DataError
         The folder holds neither a model nor events.
     """
-    from itertools import chain
-
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
-    from largek_dask.observe.album import events_of, plot_of
+    from largek_dask.observe.plot_collection import plot_of, plot_of_model
 
-    url, title = model_in(place), place.url.rpartition("/")[2]
-    events: list[dict[str, Any]] = []
+    url = model_in(place)
+    events = JsonLines.read(place) if JsonLines.is_in(place) else None
     if url is not None:
-        model = load_model(url, storage_options=place.storage_options)
-        shape = model.provenance.get("data", {}).get("content", {}).get("shape")
-        of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
-        title, events = f"{model.n_clusters:,} clusters{of}", events_of(model)
-    if JsonLines.is_in(place):
-        status = {} if url is None else {"state": "finished"}
-        # Sizes are those of the model, if its events have none.
-        return plot_of(title, status, chain(events[-1:], JsonLines.read(place)), title)
-    if url is None:
+        return plot_of_model(load_model(url, storage_options=place.storage_options), events)
+    if events is None:
         raise DataError(
             f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
             "fit's folder"
         )
+    title = place.url.rpartition("/")[2]
     return plot_of(title, {}, events, title)
 
 

@@ -56,8 +56,6 @@ MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
-MOST_BATCHES = 64
-"""Sizes of the batch; the latest are kept."""
 MOST_PARTITIONS = 512
 """Partitions whose objective is kept; beyond, every second one is."""
 MOST_WORKERS = 32
@@ -168,7 +166,7 @@ class JobView:
 
     def reset_totals(self) -> None:
         """Set all sums to 0."""
-        self.sums: dict[str, float] = dict.fromkeys((*SUMMED, "copied"), 0)
+        self.sums: dict[str, float] = dict.fromkeys(SUMMED, 0)
         self.seconds: dict[str, float] = {}
         self.n_steps = 0
         self.most_work = 0.0
@@ -189,8 +187,6 @@ class JobView:
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
         self.by_partition: dict[int, float] = {}
-        self.batches: deque[tuple[float, float]] = deque(maxlen=MOST_BATCHES)
-        """Keys of the steps with which a batch grew, and its rows since."""
         self.threads = 1.0
         """Seconds of work per second of the busiest step."""
         self.workers = WorkerFigures()
@@ -328,11 +324,6 @@ class JobView:
     def n_chunks(self) -> int:
         """Chunks of the rows; 1 before that is known."""
         return max(1, int(number_in(self.started, "n_chunks") or 1))
-
-    @property
-    def n_features(self) -> float | None:
-        """Features of a row, if known."""
-        return number_in(self.started, "n_features")
 
     @property
     def nbytes(self) -> int:
@@ -550,13 +541,6 @@ class JobView:
         for name in extra if isinstance(extra, Mapping) else ():
             if name in EXTRA:
                 self._add(name, number_in(extra, name))
-        batch = number_in(extra, "batch_rows")
-        if batch is None:
-            return
-        if self.batches and self._key // A_START > self.batches[-1][0] // A_START:
-            self.batches.clear()
-        if not self.batches or batch > self.batches[-1][1]:
-            self.batches.append((self._key, batch))
 
     def _all(self) -> Iterator[Series]:
         yield self._clock
@@ -579,8 +563,6 @@ class JobView:
             series.cut(key)
         self.costs = {line: series for line, series in self.costs.items() if series}
         self.series = {name: series for name, series in self.series.items() if series}
-        while self.batches and self.batches[-1][0] > key:
-            self.batches.pop()
         last = self._clock.last()
         self._elapsed, self._passes = (0.0, 0.0) if last is None else (last[X], last[Y])
         self._key = -1.0 if last is None else key

@@ -147,25 +147,16 @@ class ElbowCurve(SuggestedK):
         ]
 
     def plot(self) -> Figure:
-        """The elbow as a matplotlib figure."""
-        from largek_dask.observe.plots import elbow_figure
+        """Return inertia and stability by number of clusters as a matplotlib figure."""
+        from largek_dask.observe.model_panels import elbow_panels
+        from largek_dask.observe.pictures import draw
 
         rows = f"{self.n_rows:,} rows"
         if self.n_searched < self.n_rows:
             rows = f"{self.n_searched:,} of {rows}"
         title = f"Partitions of {rows} into 1 to {int(self.n_clusters[-1]):,} clusters"
-        return elbow_figure(
-            self.n_clusters,
-            self.inertia,
-            self.errors,
-            self.stability,
-            title,
-            stable=STABLE,
-            suggested=self.k,
-            between=self.range,
-            clear=self.clear,
-            words=self.words,
-        )
+        drawn = elbow_panels(self, self.errors, STABLE)
+        return draw(drawn, title, n_columns=1, words=self.words)
 
 
 @without_causes

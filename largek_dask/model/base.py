@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
-    from largek_dask.observe.album import Plot
+    from largek_dask.observe.plot_collection import Plot
     from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
 
@@ -338,7 +338,7 @@ class Model(ABC):
         DataError
             ``rows`` cannot be read. (Where they are those of the fit, the page says so instead.)
         """
-        # Made only when it is asked for: whoever only predicts loads nothing of it.
+        # Imported only here: prediction does not need it.
         from largek_dask.observe.report import make_report
 
         return make_report(
@@ -361,11 +361,9 @@ class Model(ABC):
         A notebook shows them; ``plot().save("fit.html")`` writes a page that can be zoomed,
         ``.png`` and ``.svg`` a picture.
         """
-        from largek_dask.observe.album import events_of, plot_of
+        from largek_dask.observe.plot_collection import plot_of_model
 
-        shape = self.provenance.get("data", {}).get("content", {}).get("shape")
-        of = "" if not shape else f" of {shape[0]:,} rows × {shape[1]:,}"
-        return plot_of("", {}, events_of(self), f"{self.n_clusters:,} clusters{of}")
+        return plot_of_model(self)
 
     # --- storage ----------------------------------------------------------------------------------
 

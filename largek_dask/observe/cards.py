@@ -1,7 +1,6 @@
-"""A job, a fit and a list of jobs as HTML, for notebooks: nothing is loaded from anywhere.
+"""A job, a fit or a list of jobs as HTML for notebooks: nothing is loaded, and all text is escaped.
 
-Every text is escaped. Colours are given only where they mean something, so that the cards can be
-read on light and on dark pages.
+Colours only underline, so that cards can be read on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -12,11 +11,13 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from largek_dask.driver.events import Event
+from largek_dask.driver.events import Event, plain
+from largek_dask.driver.fit import FitResult
 from largek_dask.driver.job_view import JobView
-from largek_dask.html_table import CELL, FRAME
+from largek_dask.model.base import Model
 from largek_dask.observe.job_text import (
     COLORS,
     JOB_COLUMNS,
@@ -27,128 +28,66 @@ from largek_dask.observe.job_text import (
     left_of,
     worker_rows,
 )
-from largek_dask.observe.page import text as _text
+from largek_dask.observe.render import render
 
-__all__ = ["Card", "card", "card_of_jobs", "in_notebook", "notebook"]
+__all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
 
-HUES = {
-    "yellow": "#b58900",
-    "magenta": "#c0398a",
-    "blue": "#2f81d6",
-    "green": "#2e9e4f",
-    "red": "#d43f3f",
-}
-LINE = "border-bottom:2px solid "
-"""How a hue is shown: beneath the text, which no hue leaves readable on both white and black."""
 CURVE_WIDTH, CURVE_HEIGHT = 320, 48
 CURVE_POINTS = 200
 EVERY_SECONDS = 0.5
 """Least time between two updates of a card."""
-LEFT_ALIGNED = frozenset(
-    {"worker", "job", "name", "state", "algorithm", "submitted", "output"}
-)  # fmt: skip
+LEFT_ALIGNED = ("worker", "job", "name", "state", "algorithm", "submitted", "output")
 
 
 def card(view: JobView, note: str = "") -> str:
-    """A job as HTML.
+    """Return a job as HTML.
 
     Parameters
     ----------
     view : JobView
     note : str
-        Shown at the bottom, such as that the card is not updated any more.
+        Shown at the bottom, for example that the card is no longer updated.
     """
-    parts = [f"<div>{_title(view)}</div>", _pairs(view)]
-    share = view.share_done()
-    if share is not None and not view.has_ended:
-        parts.append(_bar(share, left_of(view)))
-    if rows := worker_rows(view):
-        parts.append(_table(WORKER_COLUMNS, rows))
-    parts += [f'<div style="{LINE}{HUES["yellow"]}">⚠ {_text(w)}</div>' for w in view.warnings]
-    if note:
-        parts.append(f'<div style="opacity:.7">{_text(note)}</div>')
-    return f'<div style="{FRAME}">{"".join(parts)}</div>'
+    known, share = facts(view), view.share_done()
+    # The result may have a figure of the same name.
+    at = next((i for i, (name, _) in enumerate(known) if name == view.objective.of_step), None)
+    return render(
+        "card.html",
+        title=view.title,
+        view=view,
+        facts=known,
+        curve=_curve(view.cost_values),
+        curve_at=at,
+        share=None if view.has_ended else share,
+        left_words=left_of(view),
+        columns=WORKER_COLUMNS,
+        rows=worker_rows(view),
+        note=note,
+        colors=COLORS,
+        left=LEFT_ALIGNED,
+    )
 
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
-    """A table of jobs as HTML."""
+    """Return a table of jobs as HTML."""
     rows = [job_row(status) for status in statuses]
-    table = _table(JOB_COLUMNS, rows) if rows else "<div>no jobs yet</div>"
-    return f'<div style="{FRAME}"><div><b>{_text(title)}</b></div>{table}</div>'
+    return render(
+        "card.html", title=title, view=None, columns=JOB_COLUMNS, rows=rows, colors=COLORS,
+        left=LEFT_ALIGNED,
+    )  # fmt: skip
 
 
-def _badge(state: str) -> str:
-    hue = HUES.get(COLORS.get(state, ""), "#888")
-    return f'<b style="{LINE}{hue}">{_text(state)}</b>'
-
-
-def _title(view: JobView) -> str:
-    name = view.status.get("name")
-    named = f" · {_text(name)}" if name else ""
-    return f"<b>{_text(view.title)}</b>{named} · {_badge(view.state)}"
-
-
-def _pairs(view: JobView) -> str:
-    rows, costs = [], view.cost_values
-    for name, text in facts(view):
-        style = f' style="{LINE}{HUES["red"]}"' if name == "error" else ""
-        value = f"<span{style}>{_text(text)}</span>"
-        if name == view.objective.of_step:
-            value += _curve(costs, f"{name} over the steps")
-            costs = []  # a figure of the result may have the same name
-        cell = CELL.format("left")
-        rows.append(
-            f'<tr style="background:none"><td style="{cell};opacity:.7;vertical-align:top">'
-            f'{_text(name)}</td><td style="{cell};word-break:break-all">{value}</td></tr>'
-        )
-    return f'<table style="border:none;margin:4px 0">{"".join(rows)}</table>'
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def cell(column: str, text: str, tag: str) -> str:
-        style = CELL.format("left" if column in LEFT_ALIGNED else "right")
-        if tag == "th":
-            style += ";white-space:nowrap"
-        shown = _badge(text) if column == "state" and tag == "td" else _text(text)
-        return f'<{tag} style="{style}">{shown}</{tag}>'
-
-    head = "".join(cell(column, column, "th") for column in columns)
-    body = "".join(
-        f'<tr style="background:none">'
-        f"{''.join(cell(c, text, 'td') for c, text in zip(columns, row, strict=True))}</tr>"
-        for row in rows
-    )
-    return (
-        f'<table style="border:none;margin:4px 0"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
-
-
-def _bar(share: float, words: str) -> str:
-    return (
-        '<div style="display:flex;align-items:center;gap:8px;margin:4px 0">'
-        '<div style="width:320px;height:8px;border-radius:4px;background:#8884">'
-        f'<div style="width:{100 * share:.1f}%;height:8px;border-radius:4px;'
-        f'background:{HUES["blue"]}"></div></div><span>{_text(words)}</span></div>'
-    )
-
-
-def _curve(costs: Sequence[float], title: str) -> str:
-    """The objective over the steps, as a line; nothing for fewer than two."""
+def _curve(costs: Sequence[float]) -> str:
+    """Return the points of a polyline of the objective; empty for fewer than two steps."""
     n = min(len(costs), CURVE_POINTS)
     if n < 2:
         return ""
-    shown = [costs[i * (len(costs) - 1) // (n - 1)] for i in range(n)]
-    low, high = min(shown), max(shown)
-    points = " ".join(
+    values = [costs[i * (len(costs) - 1) // (n - 1)] for i in range(n)]
+    low, high = min(values), max(values)
+    return " ".join(
         f"{2 + i / (n - 1) * (CURVE_WIDTH - 4):.1f},"
-        f"{2 + (high - cost) / (high - low or 1.0) * (CURVE_HEIGHT - 4):.1f}"
-        for i, cost in enumerate(shown)
-    )
-    return (
-        f'<svg width="{CURVE_WIDTH}" height="{CURVE_HEIGHT}" style="display:block" role="img" '
-        f'aria-label="{_text(title)}"><polyline fill="none" stroke="{HUES["blue"]}" '
-        f'stroke-width="1.5" points="{points}"/></svg>'
+        f"{2 + (high - value) / (high - low or 1.0) * (CURVE_HEIGHT - 4):.1f}"
+        for i, value in enumerate(values)
     )
 
 
@@ -156,41 +95,107 @@ def _curve(costs: Sequence[float], title: str) -> str:
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook: then IPython has been imported already."""
+    """Whether this process is the kernel of a notebook, which has imported IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class Card:
-    """A card on a page that can be shown anew in its place."""
+    """HTML in a notebook that is updated in place."""
 
     def __init__(self, html: str) -> None:
-        # By name, as IPython is no dependency: there is a notebook only where it is.
+        # IPython is not a dependency.
         display = importlib.import_module("IPython.display")
         self._html = display.HTML
         self._handle = display.display(self._html(html), display_id=f"largek-{uuid.uuid4().hex}")
         self._shown = html
 
     def show(self, html: str) -> None:
-        """Show this instead."""
+        """Replace the HTML."""
         if html != self._shown:
             self._handle.update(self._html(html))
             self._shown = html
 
 
+class _Throttle:
+    """Updates a card at most every ``EVERY_SECONDS``."""
+
+    def __init__(self, view: JobView) -> None:
+        self.view = view
+        self._card = Card(card(view))
+        self._shown_at = time.monotonic()
+
+    def show(self, event: Event | None = None) -> None:
+        """Show the job if the last update is long ago."""
+        if time.monotonic() - self._shown_at >= EVERY_SECONDS:
+            self.show_now()
+
+    def show_now(self) -> None:
+        """Show the job."""
+        self._card.show(card(self.view))
+        self._shown_at = time.monotonic()
+
+
 @contextmanager
 def notebook(view: JobView) -> Iterator[Show]:
     """Show a job as a card that is updated."""
-    shown, shown_at = Card(card(view)), time.monotonic()
-
-    def show(event: Event | None) -> None:
-        nonlocal shown_at
-        if time.monotonic() - shown_at >= EVERY_SECONDS:
-            shown.show(card(view))
-            shown_at = time.monotonic()
-
+    shown = _Throttle(view)
     try:
-        yield show
+        yield shown.show
     finally:
-        shown.show(card(view))
+        shown.show_now()
+
+
+class FitCard(_Throttle):
+    """A sink of events that shows a fit of this process as a card, like that of a job.
+
+    As a context manager, it also shows how the fit ended.
+
+    Parameters
+    ----------
+    about : mapping
+        What is known before the fit begins, by the names of :meth:`Job.status`: ``title``,
+        ``data``, ``algorithm``, ``n_clusters``, ``max_iter``, and ``mixture`` for a mixture.
+    """
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self._about = about
+        super().__init__(JobView({**about, "state": "running"}))
+
+    def __call__(self, event: Event) -> None:
+        """Take an event, and show it if the last update is long ago."""
+        self.view.update(event)
+        self.show()
+
+    def end(self, result: FitResult, model: Model) -> None:
+        """Show the result."""
+        self._close(
+            "finished",
+            {
+                "stop_reason": result.stop_reason,
+                "n_iter": result.n_iter,
+                "seconds": result.seconds,
+                **result.objective.describe(value=result.value),
+                "figures": model.fit_figures(),
+                "digest": model.digest(),
+            },
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            self._close("failed", {"error": type(error).__name__, "message": str(error)})
+        elif error is not None:
+            self._close("cancelled", {})
+
+    def _close(self, state: str, result: Mapping[str, Any]) -> None:
+        self.view.set_status({**self._about, "state": state, "result": plain(result)})
+        self.show_now()

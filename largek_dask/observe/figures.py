@@ -1,15 +1,12 @@
-"""Bokeh figures of panels: pure functions, without a server and without data.
+"""Panels drawn by Bokeh, with or without their data.
 
-A figure has a source for each line, called ``KIND/SERIES``, and one for what happened,
-``KIND/marks``. A browser fills them by name: so :func:`item` depends on the kind of a panel, its
-labels, the names of its series and the theme alone, and is made and sent once. What else it is
-drawn with, such as another axis, is another item. Only models of the core bundle of BokehJS are
-used, and none that holds code: pages may forbid inline code.
+Each series of a panel has a data source named ``KIND/SERIES``; events have ``KIND/marks``. A page
+requests :func:`item` once and fills these sources by name, as :func:`fill` does in Python: an item
+depends on :func:`key` alone, which does not contain data. Figures contain no code and need only the
+core bundle of BokehJS, so that pages may forbid inline scripts.
 
-Columns of a line's source are those of the series (:mod:`observe.snapshot`), those of the marks
-``x`` ``span`` ``kind`` ``text``; ``span`` is ``x`` where a line is drawn over the whole height, so
-not for a checkpoint. What is null in a column has to be NaN in a source, or it is drawn at 0.
-:func:`fill` does all this in Python.
+The columns of a source are those of the trace (``observe.panels``). Marks have ``x``, ``span``,
+``kind`` and ``text``; a vertical line is drawn at ``span``. Missing values have to be NaN.
 """
 
 from __future__ import annotations
@@ -35,170 +32,124 @@ from bokeh.models import (
     Model,
     NoOverlap,
     NumeralTickFormatter,
-    Quad,
     Range1d,
     SaveTool,
-    Scatter,
-    Step,
-    VSpan,
 )
-from bokeh.models import Line as LineGlyph
 from bokeh.plotting import figure as new_figure
 
-from largek_dask.driver.events import Event
-from largek_dask.driver.job_view import JobView
-from largek_dask.observe.looks import DASHES, LOOKS, THEMES, TIMES, X_LABELS, Look, Theme
 from largek_dask.observe.panels import Panel
-from largek_dask.observe.snapshot import snapshot
+from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
 
 __all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
 
-HEIGHT = 280
-"""Pixels of a figure; it is as wide as there is room."""
-MOST_NAMED = 10
-"""Lines up to which a legend names them; the table names all, and each tells its name on hover."""
-LEGEND_WIDTH = 240
-"""Pixels that a legend may be wide: what a telephone of 390 pixels has beside the upright axis."""
-NAME_WIDTH, LETTER_WIDTH, NAME_GAP = 25.0, 6.5, 8
-"""Pixels of a name in a legend beside its letters, of each of these, and between two names."""
-NAME_HEIGHT = 20
-"""Pixels of a row of names in a legend."""
+HEIGHT, LEGEND_ROW = 280, 28
+"""Heights of a figure and of a row of its legend, in pixels."""
+SHORT_NAME = 12
+"""Characters of names up to which a legend has two columns on a telephone."""
 N_TICKS = 5
-"""Numbers beside an axis, about: of a time as many as there is room for on a telephone."""
+"""Approximate number of ticks on an axis of time."""
 LABEL_GAP = 8
-"""Pixels between two numbers beside an axis; what would be nearer is left out."""
+"""Least distance between labels of ticks, in pixels."""
 DAY = 86.4e6
-"""Milliseconds of a day; of a longer job a time of day alone would say too little."""
-MARKS = "marks"
-USUAL: tuple[Event, ...] = (
-    {"event": "started", "n_rows": 1},
-    {"event": "step", "step": 1, "elapsed": 1.0, "cost": 1.0, "time": "2026-01-01T00:00:00+00:00",
-     "rows": 1, "n_changed": 1, "shift": 1.0, "eta_s": 1.0, "rows_per_second": 1.0, "bytes": 1,
-     "state_bytes": 1, "cache_bytes": 1, "extra": {"distances": 1.0},
-     "seconds": {"total": 1.0, "compute": 1.0, "read": 0.0, "wait": 0.0, "reduce": 0.0,
-                 "driver": 0.0}},
-    {"event": "sizes", "edges": [1, 2], "counts": [1]},
-)  # fmt: skip
-"""What nearly every job tells, if not of these values."""
-
-
+"""Milliseconds of a day."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
-"""Shapes of marks."""
-NUMBERS = {"": "", "whole": "0,0", "share": "0.[0000]%", "bytes": "0.0b", "seconds": "00:00:00"}
+FORMATS = {"whole": "0,0", "share": "0.[0000]%", "bytes": "0.0b", "seconds": "00:00:00"}
 """Formats by kind of number."""
 BASES = {
     "seconds": (60, (1, 2, 5, 10, 15, 20, 30)),
     "bytes": (1024, tuple(2**i for i in range(10))),
 }
-"""What numbers of a kind are round in, and which."""
+"""Base and multiples of ticks by kind of number."""
+TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
+"""Fields of a panel that its figure depends on."""
+
+AnyPanel = Panel | Mapping[str, Any]
 
 
 def key(
-    panel: Panel, theme: str = "light", x: str | None = None, log: bool | None = None
-) -> tuple[Any, ...]:
-    """What :func:`item` depends on: equal keys, equal items."""
-    axis = x if x in panel["axes"] else panel["x"]
-    columns = (
-        tuple(name for name in panel["series"][0] if name != "name") if panel["series"] else ()
-    )
-    return (
-        panel["kind"],
-        panel["y"],
-        tuple(series["name"] for series in panel["series"]),
-        columns,
-        axis,
-        bool(panel["log"] if log is None else log) and not LOOKS.get(panel["kind"], Look()).bars,
-        theme if theme in THEMES else "light",
-        axis != panel["x"],
-        axis == "elapsed" and _latest(panel) > DAY,
-    )
+    panel: AnyPanel, theme: str = "light", x: str | None = None, log: bool | None = None
+) -> str:
+    """Return what :func:`item` depends on: equal keys have equal items."""
+    return json.dumps(_key(panel, theme, x, log))
 
 
-def _latest(panel: Panel) -> float:
-    """Where the lines of a panel end."""
-    ends = (next((x for x in reversed(line["x"]) if x is not None), 0.0)
-            for line in panel["series"])  # fmt: skip
-    return float(max(ends, default=0.0))
+def _key(panel: AnyPanel, theme: str, x: str | None, log: bool | None) -> tuple[Any, ...]:
+    panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
+    axis = x if x in panel.axes else panel.x
+    about = {name: getattr(panel, name) for name in TEMPLATE}
+    columns = [sorted(trace.columns) for trace in panel.series]
+    is_log = bool(panel.log if log is None else log) and not panel.log_x
+    ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
+    is_long = axis == "elapsed" and max(ends, default=0.0) > DAY
+    names = [trace.name for trace in panel.series]
+    return about, names, columns, axis, is_log, theme if theme in THEMES else "light", is_long
 
 
 def item(
-    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None
-) -> dict[str, Any] | None:
-    """The figure of a panel as JSON for ``Bokeh.embed.embed_item``; None where it has no series.
+    panel: AnyPanel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
+    marks: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Return a figure as JSON for ``Bokeh.embed.embed_item``; None if the panel has no series.
 
     Parameters
     ----------
-    panel : dict
-        Of a snapshot.
+    panel : Panel or dict
+        Possibly as :meth:`Panel.to_dict` returns it.
     theme : {"light", "dark"}
     x : str, optional
-        One of the panel's ``axes``; its own by default.
+        One of the panel's ``axes``.
     log : bool, optional
-        Whether the upright axis is logarithmic; that of the cost is then of how far it is from its
-        best value. As the panel says by default.
+        Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
+        value. As the panel says by default.
+    marks : sequence of dict, optional
+        Events to mark on axes of time, as in ``observe.snapshot``. None: the figure is without
+        data, which a page fills in.
     """
-    if not panel["series"]:
+    about = _key(panel, theme, x, log)
+    if not about[1]:
         return None
-    found: dict[str, Any] = json.loads(_item(key(panel, theme, x, log)))
+    if marks is None:
+        text = _item(json.dumps(about))
+    else:
+        panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
+        text = _numbered(figure(panel, theme, x=x, log=log, marks=marks), panel.kind)
+    found: dict[str, Any] = json.loads(text)
     return found
-
-
-def prepare() -> None:
-    """Make the charts that nearly every job has, which takes longer than to send and draw them."""
-    for panel in snapshot(JobView().update_all(USUAL))["panels"]:
-        if panel["series"]:
-            item(panel)
 
 
 @lru_cache(maxsize=256)
-def _item(about: tuple[Any, ...]) -> str:
-    return _numbered(json.dumps(json_item(_figure(about)), separators=(",", ":")), about[0])
+def _item(about: str) -> str:
+    known = json.loads(about)
+    return _numbered(_figure(*known), known[0]["kind"])
 
 
-def filled_item(
-    panel: Panel,
-    theme: str = "light",
-    *,
-    x: str | None = None,
-    log: bool | None = None,
-    marks: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
-    """Like :func:`item`, with the data of the panel: for a file, where nobody fills it."""
-    drawn = json_item(figure(panel, theme, x=x, log=log, marks=marks))
-    found: dict[str, Any] = json.loads(_numbered(json.dumps(drawn), panel["kind"]))
-    return found
-
-
-def _numbered(text: str, kind: str) -> str:
-    """An item whose ids depend on nothing but itself: Bokeh counts all models of a process."""
+def _numbered(found: Model, kind: str) -> str:
+    """Return JSON whose ids do not depend on how many figures the process has made."""
     known: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:
         return f'"{known.setdefault(match[1], f"{kind}-{len(known)}")}"'
 
-    return re.sub(r'"(p\d+)"', name, text)
+    drawn = json.dumps(json_item(found), separators=(",", ":"))
+    return re.sub(r'"(p\d+)"', name, drawn)
 
 
 def figure(
-    panel: Panel,
-    theme: str = "light",
-    *,
-    x: str | None = None,
-    log: bool | None = None,
+    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
     marks: Sequence[Mapping[str, Any]] = (),
-) -> Model:
-    """The figure of a panel with its data, as ``bokeh.io.show`` takes it; see :func:`item`.
+) -> Model:  # fmt: skip
+    """Return a figure with its data, for ``bokeh.io.show``.
 
     Parameters
     ----------
     panel, theme, x, log
-        As there.
+        As in :func:`item`.
     marks : sequence of dict
-        Of the snapshot.
+        Events to mark on axes of time, as in ``observe.snapshot``.
     """
-    about = key(panel, theme, x, log)
-    found = _figure(about)
-    fill(found, panel, marks, about[4])
+    about = _key(panel, theme, x, log)
+    found = _figure(*about)
+    fill(found, panel, marks, about[3])
     return found
 
 
@@ -206,165 +157,159 @@ def fill(
     found: Model, panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str = "elapsed"
 ) -> None:
     """Put the data of a panel into its figure, by the names of the sources."""
-    for series in panel["series"]:
-        source = found.select_one({"name": f"{panel['kind']}/{series['name']}"})
-        source.data = {name: _nan(values) for name, values in series.items() if name != "name"}
-    source = found.select_one({"name": f"{panel['kind']}/{MARKS}"})
+    for trace in panel.series:
+        source = found.select_one({"name": f"{panel.kind}/{trace.name}"})
+        source.data = {name: _nan(values) for name, values in trace.columns.items()}
+    source = found.select_one({"name": f"{panel.kind}/marks"})
     if source is not None:
         x = [mark.get(axis) for mark in marks]
-        source.data = {
-            "x": _nan(x),
-            "span": _nan(None if mark["kind"] == "checkpoint" else at
-                         for mark, at in zip(marks, x, strict=True)),
-            "kind": [mark["kind"] for mark in marks],
-            "text": [mark["text"] for mark in marks],
-        }  # fmt: skip
+        spans = [None if mark["kind"] == "checkpoint" else at
+                 for mark, at in zip(marks, x, strict=True)]  # fmt: skip
+        texts = {name: [mark[name] for mark in marks] for name in ("kind", "text")}
+        source.data = {"x": _nan(x), "span": _nan(spans), **texts}
 
 
-def _nan(values: Iterable[float | None]) -> list[float]:
+def _nan(values: Iterable[Any]) -> list[Any]:
     return [math.nan if value is None else value for value in values]
 
 
-def _figure(about: tuple[Any, ...]) -> Any:
-    """A figure without data."""
-    kind, label, names, columns, axis, log, theme_name, is_other, is_long = about
-    look, theme = LOOKS.get(kind, Look()), THEMES[theme_name]
+def _figure(
+    about: Mapping[str, Any],
+    names: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    axis: str,
+    log: bool,
+    theme_name: str,
+    is_long: bool,
+) -> Any:
+    """Return a figure without data."""
+    kind, style, theme = about["kind"], about["style"], THEMES[theme_name]
+    is_above = log and "above" in columns[0]
+    n_rows = _legend_rows(names)
     found = new_figure(
         name=kind,
-        height=HEIGHT + (NAME_HEIGHT + NAME_GAP) * max(0, _legend_rows(names) - 1),
+        height=HEIGHT * (2 if style == "points" else 1) + LEGEND_ROW * max(0, n_rows - 1),
         sizing_mode="stretch_width",
-        x_axis_type="log" if look.bars else "datetime" if axis in TIMES else "linear",
+        x_axis_type="log" if about["log_x"] else "datetime" if axis in TIMES else "linear",
         y_axis_type="log" if log else "linear",
         x_axis_label=X_LABELS.get(axis, axis),
-        y_axis_label=f"{label} above the best" if log and "above" in columns else label,
-        y_range=DataRange1d(start=0) if look.from_zero and not log else DataRange1d(),
+        y_axis_label=f"{about['y']} above the best" if is_above else about["y"],
+        y_range=DataRange1d(start=0) if about["from_zero"] and not log else DataRange1d(),
+        match_aspect=style == "points",
         tools="pan,box_zoom,wheel_zoom,reset",
-        # A page is scrolled by what else would move a figure: tools are chosen first.
+        # Scrolling moves the page; tools are selected first.
         active_drag=None,
         active_scroll=None,
         toolbar_location="above",
         output_backend="canvas",
     )
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
-    x, y = (axis if is_other else "x"), ("above" if log and "above" in columns else "y")
-    drawn = [
-        _draw(found, f"{kind}/{name}", (*columns,), (x, y), look, theme, i)
-        for i, name in enumerate(names)
-    ]
-    # What happened does not widen the axes.
+    x, y = "x" if axis == about["axes"][0] else axis, "above" if is_above else "y"
+    drawn = [_draw(found, f"{kind}/{name}", columns[i], (x, y), style, theme, i)
+             for i, name in enumerate(names)]  # fmt: skip
+    # Marks do not widen the axes.
     for level in (found.x_range, found.y_range):
-        level.renderers = [renderers[0] for renderers in drawn]
+        level.renderers = [renderer for renderers in drawn for renderer in renderers]
     found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, is_long))
     if axis in ("elapsed", "time", "passes"):
         _draw_marks(found, kind, theme)
-    _legend(found, names, drawn, theme)
-    _style(found, theme, axis, look, log)
+    if n_rows:
+        items = [LegendItem(label={"value": name}, renderers=renderers)
+                 for name, renderers in zip(names, drawn, strict=True)]  # fmt: skip
+        found.add_layout(
+            Legend(items=items, orientation="horizontal", ncols=_legend_columns(names),
+                   click_policy="hide", background_fill_color=theme.paper,
+                   label_text_color=theme.ink, label_text_font_size="12px",
+                   border_line_color=None, padding=0, margin=4, spacing=8),
+            "below",
+        )  # fmt: skip
+    _style(found, theme, about["numbers"], log)
     if axis in TIMES:
         found.xaxis.formatter = _time_formatter(axis, is_long)
         found.xaxis.ticker.desired_num_ticks = N_TICKS
+    elif axis == "passes" or about["log_x"]:
+        found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     return found
 
 
 def _draw(
-    found: Any,
-    name: str,
-    columns: Sequence[str],
-    place: tuple[str, str],
-    look: Look,
-    theme: Theme,
-    i: int,
-) -> list[Any]:
-    """A line and its marks, or bars; its renderers."""
+    found: Any, name: str, columns: Sequence[str], place: tuple[str, str], style: str,
+    theme: Theme, i: int,
+) -> list[Any]:  # fmt: skip
+    """Draw a trace without data; return its renderers."""
     source = ColumnDataSource({column: [] for column in columns}, name=name)
-    color = theme.lines[i % len(theme.lines)]
-    # Names lie in a source's name alone: a tooltip takes them from there, escaped.
-    told = name.partition("/")[2]
-    if look.bars:
-        bars = Quad(left="x", right="right", bottom=0, top="y", fill_color=color,
-                    fill_alpha=0.45, line_color=color)  # fmt: skip
-        return [found.add_glyph(source, bars, name=told)]
-    dash = DASHES[(i // len(theme.lines) + i) % len(DASHES)]
-    drawn: Any = Step if look.steps else LineGlyph
-    where = {"mode": "after"} if look.steps else {}
-    line = drawn(x=place[0], y=place[1], line_color=color, line_dash=dash,
-                 line_width=2.2 if i == 0 else 1.5, **where)  # fmt: skip
-    marks = Scatter(x=place[0], y=place[1], size="mark", marker=MARKERS[i % len(MARKERS)],
-                    fill_color=theme.paper if i % 2 else color, line_color=color)  # fmt: skip
-    return [
-        found.add_glyph(source, line, name=told),
-        found.add_glyph(source, marks, name=told),
-    ]
+    color, (x, y) = theme.lines[i % len(theme.lines)], place
+    # Tooltips escape the name of a renderer.
+    how: dict[str, Any] = {"source": source, "name": name.partition("/")[2]}
+    fill = {"fill_color": color, "fill_alpha": 0.45, "line_color": color}
+    if style == "bars":
+        return [found.quad("x", "right", "y", 0, **fill, **how)]
+    if style == "points":
+        drawn = [found.scatter(x, y, size="mark", **fill, **how)]
+        if "label" in columns:
+            found.text(
+                x,
+                y,
+                text="label",
+                source=source,
+                text_color=theme.ink,
+                text_font_size="12px",
+                text_align="center",
+                text_baseline="middle",
+            )
+        return drawn
+    drawn = []
+    if "low" in columns:
+        drawn.append(found.varea(x, "low", "high", fill_color=color, fill_alpha=0.2, **how))
+    line = {"line_color": color, "line_width": 2.2 if i == 0 else 1.5,
+            "line_dash": DASHES[(i // len(theme.lines) + i) % len(DASHES)]}  # fmt: skip
+    if style == "steps":
+        drawn.append(found.step(x, y, mode="after", **line, **how))
+    else:
+        drawn.append(found.line(x, y, **line, **how))
+    paper = theme.paper if i % 2 else color
+    marker = MARKERS[i % len(MARKERS)]
+    drawn.append(found.scatter(x, y, size="mark", marker=marker, fill_color=paper,
+                               line_color=color, **how))  # fmt: skip
+    return drawn
 
 
 def _hover(renderers: Sequence[Any], x: str, y: str, axis: str, is_long: bool) -> HoverTool:
-    """What a point tells: whose it is, where, how much."""
+    """Return a tooltip with name, position and value of a point."""
     used = "day %-j %T" if is_long else "%T"
     form = {"time": "%F %T", "elapsed": used}.get(axis, "0,0.[00]")
     formatters = {f"@{x}": "datetime"} if axis in TIMES else {}
     formatters[f"@{y}"] = "printf"
     return HoverTool(
         renderers=list(renderers),
-        tooltips=[
-            ("", "$name"),
-            (X_LABELS.get(axis, axis), f"@{x}{{{form}}}"),
-            ("", f"@{y}{{%.6g}}"),
-        ],
+        tooltips=[("", "$name"), (X_LABELS.get(axis, axis), f"@{x}{{{form}}}"),
+                  ("", f"@{y}{{%.6g}}")],
         formatters=formatters,
-    )
+    )  # fmt: skip
 
 
 def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
-    """What happened: a line over the height, and below it what tells of it."""
-    source = ColumnDataSource({"x": [], "span": [], "kind": [], "text": []}, name=f"{kind}/{MARKS}")
-    found.add_glyph(source, VSpan(x="span", line_color=theme.quiet, line_dash="dotted"))
-    found.extra_y_ranges = {MARKS: Range1d(0, 1)}
-    feet = Scatter(x="x", y={"value": 0.03}, size=9, marker="triangle", fill_color=theme.ink,
-                   line_color=theme.paper)  # fmt: skip
-    drawn = found.add_glyph(source, feet, y_range_name=MARKS)
+    """Draw events as vertical lines, with a tooltip at their foot."""
+    data: dict[str, list[Any]] = {"x": [], "span": [], "kind": [], "text": []}
+    source = ColumnDataSource(data, name=f"{kind}/marks")
+    found.vspan("span", source=source, line_color=theme.quiet, line_dash="dotted")
+    found.extra_y_ranges = {"marks": Range1d(0, 1)}
+    drawn = found.scatter(
+        "x", 0.03, source=source, size=9, marker="triangle", fill_color=theme.ink,
+        line_color=theme.paper, y_range_name="marks",
+    )  # fmt: skip
     found.add_tools(HoverTool(renderers=[drawn], tooltips=[("@kind", "@text")]))
 
 
-def _legend(found: Any, names: Sequence[str], drawn: Sequence[list[Any]], theme: Theme) -> None:
-    """Names below the figure; a tap on one hides its line."""
-    if not 1 < len(names) <= MOST_NAMED:
-        return
-    items = [
-        LegendItem(label={"value": name}, renderers=renderers)
-        for name, renderers in zip(names, drawn, strict=True)
-    ]
-    legend = Legend(
-        items=items,
-        # Row by row, as it is read.
-        orientation="horizontal",
-        ncols=_legend_columns(names),
-        click_policy="hide",
-        background_fill_color=theme.paper,
-        label_text_color=theme.ink,
-        label_text_font_size="12px",
-        border_line_color=None,
-        padding=0,
-        margin=4,
-        spacing=NAME_GAP,
-    )
-    found.add_layout(legend, "below")
-
-
 def _legend_columns(names: Sequence[str]) -> int:
-    """In how many columns names stand, row by row: as many as have room on a telephone."""
-    widths = [NAME_WIDTH + LETTER_WIDTH * len(name) for name in names]
-    for n in range(len(names), 1, -1):
-        columns = [max(widths[i::n]) for i in range(n)]
-        if sum(columns) + NAME_GAP * (n - 1) <= LEGEND_WIDTH:
-            return n
-    return 1
+    return 2 if max(map(len, names)) <= SHORT_NAME else 1
 
 
 def _legend_rows(names: Sequence[str]) -> int:
-    """How many rows of names there are below a figure."""
     return -(-len(names) // _legend_columns(names)) if 1 < len(names) <= MOST_NAMED else 0
 
 
-def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
+def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
     found.background_fill_color = found.border_fill_color = theme.paper
     found.outline_line_color = None
     found.toolbar.logo = None
@@ -373,41 +318,35 @@ def _style(found: Any, theme: Theme, axis: str, look: Look, log: bool) -> None:
         line.axis_line_color = line.major_tick_line_color = theme.quiet
         line.minor_tick_line_color = None
         line.major_label_text_color = theme.quiet
-        line.major_label_text_font_size = "12px"
         line.axis_label_text_color = theme.ink
-        line.axis_label_text_font_size = "12px"
+        line.major_label_text_font_size = line.axis_label_text_font_size = "12px"
         line.axis_label_text_font_style = "normal"
+        line.major_label_policy = NoOverlap(min_distance=LABEL_GAP)
     found.grid.grid_line_color = theme.rule
     found.xgrid.grid_line_color = None
-    for line in (*found.xaxis, *found.yaxis):
-        line.major_label_policy = NoOverlap(min_distance=LABEL_GAP)
-    if axis == "passes" or look.bars:
-        found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     found.yaxis.formatter = (
-        NumeralTickFormatter(format=NUMBERS[look.numbers])
-        if look.numbers
+        NumeralTickFormatter(format=FORMATS[numbers])
+        if numbers
         else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
     )
-    if look.numbers in BASES and not log:
-        base, mantissas = BASES[look.numbers]
+    if numbers in BASES and not log:
+        base, mantissas = BASES[numbers]
         found.yaxis.ticker = AdaptiveTicker(base=base, mantissas=list(mantissas))
-    elif look.numbers == "whole" and not log:
-        # Of few there would be several numbers between two whole ones, all written as these.
+    elif numbers == "whole" and not log:
+        # Ticks between whole numbers would have equal labels.
         found.yaxis.ticker = BasicTicker(min_interval=1)
 
 
 def _time_formatter(axis: str, is_long: bool) -> DatetimeTickFormatter:
-    """Times as they stand below every chart: hours, minutes and seconds; of a long job its day."""
+    """Return a formatter of hours, minutes and seconds; with the day in a long job."""
     if axis == "time":
-        return DatetimeTickFormatter(
-            microseconds="%T.%f", milliseconds="%T.%3N", seconds="%T", minsec="%T", minutes="%R",
-            hourmin="%R", hours="%R", days="%-d %b", months="%b %Y", years="%Y",
-        )  # fmt: skip
-    hours = "day %-j %R" if is_long else "%T"
-    return DatetimeTickFormatter(
-        microseconds="%T.%f", milliseconds="%T.%3N", seconds="%T", minsec="%T", minutes=hours,
-        hourmin=hours, hours=hours, days="day %-j", months="day %-j", years="day %-j",
-        # A time of 0 is no day; earlier versions of Bokeh cannot be told so.
-        **({"boundary_scaling": False}
-           if "boundary_scaling" in DatetimeTickFormatter.properties() else {}),
-    )  # fmt: skip
+        hours, days = "%R", "%-d %b"
+    else:
+        hours, days = "day %-j %R" if is_long else "%T", "day %-j"
+    formats = dict.fromkeys(("seconds", "minsec"), "%T")
+    formats |= dict.fromkeys(("minutes", "hourmin", "hours"), hours)
+    formats |= dict.fromkeys(("days", "months", "years"), days)
+    # Earlier versions of Bokeh have no such setting: 0 is not the beginning of a day.
+    scaling = {"boundary_scaling": False} if axis == "elapsed" and (
+        "boundary_scaling" in DatetimeTickFormatter.properties()) else {}  # fmt: skip
+    return DatetimeTickFormatter(microseconds="%T.%f", milliseconds="%T.%3N", **formats, **scaling)

@@ -1,8 +1,4 @@
-"""One page of HTML about a model: what was fitted, what it cost, what its clusters are like.
-
-The page needs no server and loads nothing. It is made of the model alone where its rows are not
-within reach; else a sample of the rows is looked at as well.
-"""
+"""A page about a model: its fit, its clusters and some of its rows, in one file."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -23,23 +18,15 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.history import gaps
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.options import is_integer
-from largek_dask.errors import LargekError, OutputError, ParameterError, warnings_heard_by
+from largek_dask.errors import LargekError, ParameterError, warnings_heard_by
 from largek_dask.model import MixtureModel, Model, PathModel
 from largek_dask.model.separation import NAMES, Score, Separation
-from largek_dask.observe.drawings import Dots, Line, centers_chart, lines_chart, sizes_chart
 from largek_dask.observe.examples import Examples, Looked, find_examples
-from largek_dask.observe.page import (
-    details,
-    document,
-    fragment,
-    heat_table,
-    pairs,
-    picture,
-    section,
-    table,
-    text,
-)
+from largek_dask.observe.model_panels import centers_panel, events_of, path_panel, shape_of
+from largek_dask.observe.panels import Panel, panels
+from largek_dask.observe.render import Charts, picture, render, write
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -47,31 +34,29 @@ if TYPE_CHECKING:
 __all__ = ["Report", "make_report", "parse_image"]
 
 T = TypeVar("T")
+Section = dict[str, Any]
+"""Values of a section of ``templates/report.html``."""
 
 SAMPLE = 20_000
-"""Rows that are looked at unless something else is asked for."""
-A_CLUSTER, MOST_SAMPLE = 20, 500_000
-"""Rows a cluster that are looked at where that is more, and the most of them together."""
+"""Rows that are read, by default."""
+ROWS_PER_CLUSTER, MOST_SAMPLE = 20, 500_000
+"""Rows per cluster that are read if that is more, and the most of them."""
 CHOSEN = 6
-"""Clusters of which rows are shown unless they are named."""
+"""Clusters whose rows are shown, by default."""
 SHOWN = 5
-"""Rows that are shown at each end."""
-MOST_CIRCLES = 1_000
-"""Centres that are drawn."""
+"""Rows that are shown at either end."""
 MOST_LISTED = 50
-"""Clusters that are listed with their figures."""
+"""Clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8
 """Features and clusters of the table of centres."""
 MOST_STEPS = 16
-"""Steps that are listed."""
-MOST_AXES_CENTERS = 2_000
-"""Centres from which the plane of the picture is found."""
-MOST_NAME = 80
-"""Characters of a row's name that are shown."""
-MOST_COLUMN = 20
-"""Characters of a column's name that are shown beside a value."""
+"""Steps in the table of steps."""
+MOST_TEXT, MOST_NAME, MOST_COLUMN = 400, 80, 20
+"""Most characters of a value, of the name of a row, and of the name of a feature."""
 FIRST_VALUES = 4
-"""Values of a row that are shown where it has no name."""
+"""Values of a row without a name that are shown."""
+MOST_Z, MOST_COLOR = 3.0, 45
+"""The z-score with the strongest colour, and that colour's percentage: text stays readable."""
 
 MEANINGS = {
     "silhouette": ("Silhouette, to centres", "more, up to 1"),
@@ -79,18 +64,27 @@ MEANINGS = {
     "calinski_harabasz": ("Calinski-Harabasz", "more"),
 }
 ENDINGS = {
-    "max_iter": "The fit used up its steps (max_iter) before it stood still: more may lower it.",
-    "max_time": "The fit used up its time (max_time) before it stood still: more may lower it.",
+    "max_iter": "The fit used up its steps (max_iter) before it converged: more may lower it.",
+    "max_time": "The fit used up its time (max_time) before it converged: more may lower it.",
     "max_time_without_last_pass": "There was no time for the last pass: labels, sizes and the "
-    "objective are those of the search, and may be off.",
+    "objective are those of the search, and may be inaccurate.",
     "interrupted": "The fit was interrupted: the model is the best one so far.",
     "cancelled": "The fit was cancelled: the model is the best one so far.",
 }
+GROUPS = {
+    "parameters": "Parameters",
+    "engine": "Algorithm",
+    "stop": "Stopping",
+    "data": "Rows",
+    "report": "Reported by the algorithm",
+    "versions": "Versions",
+}
+"""Headings of the groups of the provenance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page about a model; in a notebook it shows itself.
+    """A page about a model; a notebook shows it.
 
     Examples
     --------
@@ -103,17 +97,24 @@ class Report:
     """
 
     title: str
-    body: str = field(repr=False)
-    """The page without what surrounds it."""
+    content: Mapping[str, Any] = field(repr=False)
+    """The values of its template."""
     figures: Mapping[str, Any] = field(repr=False)
-    """The figures that the page tells, as JSON."""
+    """The figures on the page, for JSON."""
     reload_seconds: float | None = None
     """Seconds after which a browser reloads the page; None: never."""
 
+    def _render(self, is_page: bool) -> str:
+        seconds = None if self.reload_seconds is None else math.ceil(self.reload_seconds)
+        return render(
+            "report.html", title=self.title, charts=Charts(), is_page=is_page,
+            reload_seconds=seconds, **self.content,
+        )  # fmt: skip
+
     @property
     def html(self) -> str:
-        """The whole page."""
-        return document(self.title, self.body, self.reload_seconds)
+        """The whole page; with BokehJS (1 MB) if matplotlib is not installed."""
+        return self._render(is_page=True)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page to a file.
@@ -122,35 +123,18 @@ class Report:
         ----------
         path : str or path
         overwrite : bool
-            Replace a file that is there.
+            Replace an existing file.
 
         Raises
         ------
         OutputError
-            It exists, or cannot be written.
+            The file exists, or cannot be written.
         """
-        place = Path(path)
-        try:
-            if overwrite:
-                # Nobody reads half a page.
-                part = place.with_name(f"{place.name}.partial")
-                part.write_text(self.html, encoding="utf-8")
-                part.replace(place)
-            else:
-                with place.open("x", encoding="utf-8") as file:
-                    file.write(self.html)
-        except FileExistsError:
-            raise OutputError(
-                f"{place} exists already; nothing was changed. Choose another name, or "
-                "overwrite=True to replace it."
-            ) from None
-        except OSError as error:
-            raise OutputError(
-                f"{place} cannot be written: {error}; check space and permissions there."
-            ) from error
+        html = self.html
+        write(path, lambda place: place.write_text(html, encoding="utf-8"), overwrite)
 
     def _repr_html_(self) -> str:
-        return fragment(self.body)
+        return self._render(is_page=False)
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}; save(path) writes it>"
@@ -179,41 +163,40 @@ def make_report(
     rows, sample, clusters, image, names, seed, sample_weight, storage_options, client, n_threads
         As there.
     warnings : sequence of str
-        What a fit has warned of.
+        Warnings of the fit.
     """
     if sample is None:
-        sample = min(max(SAMPLE, A_CLUSTER * model.n_clusters), MOST_SAMPLE)
+        sample = min(max(SAMPLE, ROWS_PER_CLUSTER * model.n_clusters), MOST_SAMPLE)
     if not is_integer(sample) or sample < 2:
         raise ParameterError(
             f"sample must be None or a number of rows of at least 2, got {sample!r}."
         )
-    notes = [*_notes_of(model), *warnings]
     chosen = _chosen(model, clusters)
     shape = None if image is None else parse_image(image, model.n_features)
-    found = _Found(model, notes, chosen, shape)
-    with warnings_heard_by(found.hear):
-        opened = found.open(rows, sample_weight, storage_options)
+    page = _Page(model, [*_notes_of(model), *warnings], chosen, shape)
+    with warnings_heard_by(page.note):
+        opened = page.open(rows, sample_weight, storage_options)
         if opened is not None:
-            found.names = _names(names, opened.n_rows)
-            look = partial(found.look, opened, sample, seed, client, n_threads)
+            page.names = _names(names, opened.n_rows)
+            look = partial(page.look, opened, sample, seed, client, n_threads)
             if rows is not None:
                 look()
             else:
-                found.attempt(look)
+                page.attempt(look)
         elif names is not None:
             raise ParameterError(
                 "names= are of rows, and the rows are not known here: give them too."
             )
-    return found.report()
+    return page.report()
 
 
 def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
-    """The shape of a row as a picture: ``"8x8x3"`` as (8, 8, 3).
+    """Return the shape of a row as an image: ``"8x8x3"`` as (8, 8, 3).
 
     Raises
     ------
     ParameterError
-        No such shape, or it has not as many numbers as a row.
+        The shape is not valid, or does not have as many values as a row.
     """
     parts = image.lower().split("x") if isinstance(image, str) else image
     try:
@@ -233,36 +216,31 @@ def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
     return shape
 
 
-# --- what is known --------------------------------------------------------------------------------
-
-
 def _notes_of(model: Model) -> list[str]:
-    """What is to be said first of a model."""
-    notes = []
+    """Return what a reader has to know first about a model."""
     n_empty = int(np.count_nonzero(model.counts == 0))
-    if n_empty:
-        notes.append(f"{n_empty:,} of {model.n_clusters:,} clusters have no rows.")
+    empty = [f"{n_empty:,} of {model.n_clusters:,} clusters have no rows."] if n_empty else []
     ending = ENDINGS.get(str(model.provenance.get("stop_reason")))
-    return [*notes, ending] if ending else notes
+    return [*empty, ending] if ending else empty
 
 
 def _chosen(model: Model, clusters: Sequence[int] | None) -> list[int]:
-    """Clusters of which rows are shown: as asked for, or from the largest to the smallest."""
-    k = model.n_clusters
+    """Return the clusters whose rows are shown, by default from the largest to the smallest."""
     if clusters is None:
         by_size = np.argsort(-model.counts, kind="stable")[: np.count_nonzero(model.counts)]
         places = np.linspace(0, len(by_size) - 1, min(CHOSEN, len(by_size)))
         return [int(by_size[round(place)]) for place in places]
     for j in clusters:
-        if not is_integer(j) or not 0 <= j < k:
+        if not is_integer(j) or not 0 <= j < model.n_clusters:
             raise ParameterError(
-                f"clusters are numbered from 0 to {k - 1}, and {j!r} is none: choose others."
+                f"clusters are numbered from 0 to {model.n_clusters - 1}, and {j!r} is none: "
+                "choose others."
             )
     return list(dict.fromkeys(map(int, clusters)))
 
 
 def _names(names: Any, n_rows: int) -> Sequence[Any] | None:
-    """One name a row."""
+    """Return one name per row."""
     if names is None:
         return None
     if not hasattr(names, "__len__") or isinstance(names, str):
@@ -276,32 +254,32 @@ def _names(names: Any, n_rows: int) -> Sequence[Any] | None:
 
 
 @dataclass
-class _Found:
-    """What the page is made of."""
+class _Page:
+    """The content of a page, as far as it is known."""
 
     model: Model
     notes: list[str]
     chosen: list[int]
     shape: tuple[int, ...] | None
-    """The rows' shape as pictures."""
+    """Shape of a row as an image."""
     names: Sequence[Any] | None = None
     examples: Examples | None = None
     scores: dict[str, Score] = field(default_factory=dict)
     n_rows: int | None = None
     is_other: bool = False
-    """The rows are others than those of the fit."""
+    """Whether the rows are not those of the fit."""
 
-    # --- looking at rows --------------------------------------------------------------------------
+    # --- reading rows -----------------------------------------------------------------------------
 
-    def hear(self, message: str, _: type[Warning]) -> None:
-        """Note what is warned of, once: rows are opened several times."""
+    def note(self, message: str, _: type[Warning]) -> None:
+        """Add a warning once: rows are opened several times."""
         if message not in self.notes:
             self.notes.append(message)
 
     def open(
         self, rows: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
     ) -> Rows | None:
-        """The rows, or None where they are not within reach."""
+        """Return the rows, or None if they are not available."""
         if not Separation.is_told_of(self.model):
             return None
         if rows is not None:
@@ -316,7 +294,7 @@ class _Found:
         return self.attempt(lambda: self._opened_at(location, sample_weight, storage_options))
 
     def attempt(self, work: Callable[[], T]) -> T | None:
-        """Do what needs the rows of the fit; None, and a note, where they cannot be read."""
+        """Call a function that reads the rows of the fit; if it fails, add a note."""
         try:
             return work()
         except (LargekError, OSError) as error:
@@ -329,31 +307,25 @@ class _Found:
     def _opened_at(
         self, source: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
     ) -> Rows:
+        """Open rows, and note if they are not those of the fit."""
         opened = open_rows(source, sample_weight=sample_weight, storage_options=storage_options)
-        # Compared as the model takes them: in the order of its columns.
-        self._compare(self.model._open(opened))
+        if before := self.model.provenance.get("data"):
+            # Compared in the order of the model's features.
+            now = self.model._open(opened).fingerprint()
+            # Chunks, location and timestamps do not matter.
+            differs = same_data({**now, "content": before["content"]}, now)
+            if differs is not None:
+                self.is_other = True
+                self.notes.append(f"The rows that are shown are not those of the fit. {differs}")
         return opened
-
-    def _compare(self, rows: Rows) -> None:
-        """Say where rows are others than those of the fit."""
-        before = self.model.provenance.get("data")
-        if not before:
-            return
-        now = rows.fingerprint()
-        # Chunks, places and stamps say nothing of what the rows are.
-        differs = same_data({**now, "content": before["content"]}, now)
-        if differs is not None:
-            self.is_other = True
-            self.notes.append(f"The rows that are shown are not those of the fit. {differs}")
 
     def look(
         self, rows: Rows, sample: int, seed: int, client: Client | None, n_threads: int | None
     ) -> None:
-        """Look at the rows, and find the scores."""
-        model, most = self.model, SHOWN
-        self.n_rows = rows.n_rows
+        """Find examples and scores."""
+        model, self.n_rows = self.model, rows.n_rows
         with model._passes(model._open(rows), client, n_threads) as passes:
-            self.examples = find_examples(passes, model, self.chosen, most, sample, seed)
+            self.examples = find_examples(passes, model, self.chosen, SHOWN, sample, seed)
         try:
             found = Separation.of(
                 model, rows, sample=sample, seed=seed, client=client, n_threads=n_threads
@@ -366,407 +338,289 @@ class _Found:
     # --- the page ---------------------------------------------------------------------------------
 
     def report(self) -> Report:
-        """The page."""
-        parts = (
-            self._head(),
-            self._quality(),
-            self._cost(),
-            self._path(),
-            self._sizes(),
-            self._centers(),
-            self._features(),
-            self._examples(),
-            self._provenance(),
-        )
-        version = self.model.provenance.get("versions", {}).get("largek_dask")
-        by = "" if version is None else f"Fitted with largek_dask {text(version)}. "
-        foot = f"<footer>{by}Model {text(self.model.digest()[:16])}.</footer>"
-        return Report(self._title(), "".join(parts) + foot, self._figures())
-
-    def _figures(self) -> dict[str, Any]:
+        """Return the page."""
+        sections = (self._quality(), self._cost(), self._path(), self._sizes(), self._centers(),
+                    self._features(), self._examples())  # fmt: skip
+        content = {
+            **self._head(),
+            "sections": [section for section in sections if section],
+            "provenance": self._provenance(),
+            "version": self.model.provenance.get("versions", {}).get("largek_dask"),
+            "digest": self.model.digest()[:16],
+        }
         looked = self.examples
         scores: dict[str, float] = {}
         for name, score in self.scores.items():
             scores[name] = float(score)
             if score.standard_error:
                 scores[f"{name}_standard_error"] = score.standard_error
-        return {
+        figures = {
             "n_clusters": self.model.n_clusters,
             "clusters_shown": self.chosen if self._shows_clusters() else [],
             "n_rows_looked_at": None if looked is None else looked.n_looked,
             "scores": scores,
             "warnings": list(self.notes),
         }
+        shape = shape_of(self.model)
+        of = f" of {shape[0]:,} rows\u00a0×\u00a0{shape[1]:,}" if shape else (
+            f" in {self.model.n_features:,} columns")  # fmt: skip
+        what = "components" if isinstance(self.model, MixtureModel) else "clusters"
+        return Report(f"{self.model.n_clusters:,} {what}{of}", content, figures)
 
-    def _title(self) -> str:
-        model = self.model
-        data = model.provenance.get("data", {}).get("content", {}).get("shape")
-        what = "components" if isinstance(model, MixtureModel) else "clusters"
-        of = (
-            f" of {data[0]:,} rows\u00a0×\u00a0{data[1]:,}"
-            if data
-            else f" in {model.n_features:,} columns"
-        )
-        return f"{model.n_clusters:,} {what}{of}"
-
-    def _head(self) -> str:
-        model, told = self.model, self.model.provenance
+    def _head(self) -> dict[str, Any]:
+        model, known = self.model, self.model.provenance
         tiles: dict[str, str] = {}
-        if (value := told.get(model.objective.name)) is not None:
+        if (value := known.get(model.objective.name)) is not None:
             tiles[model.objective.words] = _number(value)
-        tiles |= {
-            "clusters": f"{model.n_clusters:,}",
-            "weight of rows": f"{model.counts.sum():,.6g}",
-        }
-        if "n_iter" in told:
-            tiles["steps"] = f"{told['n_iter']:,}"
-        if "seconds" in told:
-            tiles["time"] = human_seconds(told["seconds"]).replace(" ", "\u00a0")
-        if "stop_reason" in told:
-            tiles["stopped"] = str(told["stop_reason"]).replace("_", " ")
-        cells = "".join(
-            f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>"
-            for name, value in tiles.items()
-        )
-        algorithm = told.get("engine", told.get("parameters", {}).get("algorithm", {}))
-        by = algorithm.get("name") if isinstance(algorithm, Mapping) else None
-        lead = " · ".join(
-            text(part)
-            for part in (f"a model of the kind {model.kind}", by, _moment(told.get("created")))
-            if part is not None
-        )
-        notes = "".join(f"<li>{text(note)}</li>" for note in self.notes)
-        told_notes = f'<ul class="notes" aria-label="Warnings">{notes}</ul>' if notes else ""
-        return (
-            f'<header><h1>{text(self._title())}</h1><p class="quiet">{lead}</p>'
-            f'<dl class="tiles">{cells}</dl>{told_notes}</header>'
-        )
+        tiles["clusters"] = f"{model.n_clusters:,}"
+        tiles["weight of rows"] = f"{model.counts.sum():,.6g}"
+        if "n_iter" in known:
+            tiles["steps"] = f"{known['n_iter']:,}"
+        if "seconds" in known:
+            tiles["time"] = human_seconds(known["seconds"]).replace(" ", "\u00a0")
+        if "stop_reason" in known:
+            tiles["stopped"] = str(known["stop_reason"]).replace("_", " ")
+        engine = known.get("engine", known.get("parameters", {}).get("algorithm", {}))
+        by = engine.get("name") if isinstance(engine, Mapping) else None
+        created = known.get("created")
+        if isinstance(created, str):
+            created = created[:16].replace("T", " ") + " UTC" * created.endswith("+00:00")
+        lead = [f"a model of the kind {model.kind}", by, created]
+        return {"tiles": tiles, "lead": [part for part in lead if part], "notes": self.notes}
 
-    def _quality(self) -> str:
+    def _quality(self) -> Section | None:
+        scores = [(MEANINGS[name][0], _score(score), MEANINGS[name][1])
+                  for name, score in self.scores.items()]  # fmt: skip
         of_fit = {
             name.replace("_", " "): _number(value)
             for name, value in self.model.fit_figures().items()
         }
-        parts = []
-        if self.scores:
-            parts.append(
-                table(
-                    ("score", "value", "better is"),
-                    [
-                        (MEANINGS[name][0], _score(score), MEANINGS[name][1])
-                        for name, score in self.scores.items()
-                    ],
-                    words=("score", "better is"),
-                )
-            )
-        if of_fit:
-            parts += ["<h3>Told by the fit</h3>", pairs(of_fit)]
-        if not parts:
-            return ""
-        return section("Quality", *parts, lead=self._of_rows() if self.scores else "")
+        if not scores and not of_fit:
+            return None
+        columns = ("score", "value", "better is")
+        return {
+            "title": "Quality",
+            "lead": self._of_rows() if scores else "",
+            "table": (columns, scores, ("score", "better is")) if scores else None,
+            "pairs": {"heading": "Reported by the fit", "values": of_fit} if of_fit else None,
+        }
 
     def _of_rows(self) -> str:
-        """Which rows something is of."""
+        """Return which rows were read."""
         assert self.examples is not None
         whose = "rows other than those of the fit" if self.is_other else "all rows"
         if self.examples.is_sample:
             return f"Of a sample of {self.examples.n_looked:,} of {self.n_rows:,} rows."
         return f"Of {whose} ({self.examples.n_looked:,})."
 
-    def _cost(self) -> str:
-        objective = self.model.objective
+    def _panel(self, kind: str) -> Panel | None:
+        """Return a panel of the fit."""
+        found = panels(JobView().update_all(events_of(self.model)))
+        return next((panel for panel in found if panel.kind == kind), None)
+
+    def _cost(self) -> Section:
+        objective, history = self.model.objective, self.model.history
         title = f"{objective.of_step[:1].upper()}{objective.of_step[1:]} against time"
-        known = [step for step in self.model.history if step["cost"] is not None]
+        known = [step for step in history if step["cost"] is not None]
         if not known:
-            return section(title, lead="The model holds no history of its fit.")
-        shape = self.model.provenance.get("data", {}).get("content", {}).get("shape")
+            return {"title": title, "lead": "The model holds no history of its fit."}
+        shape = shape_of(self.model)
         n_rows = shape[0] if shape else max(step["rows"] for step in known)
-        lines = list(_cost_lines(known, n_rows))
-        is_part = {line.kind for line in lines}
-        key = {"": "over all rows", "part": "over a sample or batch of the rows"}
-        last, ending = known[-1], float(known[-1]["cost"] or 0.0)
-        worked = np.multiply(
-            [step["rows"] for step in self.model.history], gaps(self.model.history)
-        )
-        steps = self.model.history[-1]["step"]
-        lead = (
-            f"{steps:,} steps, {worked.sum() / n_rows:,.3g} passes over the data, "
-            f"{human_seconds(self.model.history[-1]['seconds'])} to the last step, "
-            f"which met {_number(ending)}."
-        )
-        told = (
-            f"{title}: from {known[0]['cost']:.6g} to {last['cost']:.6g} in {steps:,} steps and "
-            f"{last['seconds']:.3g} seconds"
-        )
-        better = "" if objective.sense == "min" else ", more is better"
-        chart = lines_chart(
-            lines,
-            told,
-            x_name="seconds",
-            y_name=f"{objective.of_step} ({objective.unit}){better}",
-            key={kind: words for kind, words in key.items() if kind in is_part}
-            if "part" in is_part
-            else None,
-            mark=(last["seconds"], ending, ""),
-        )
+        passes = float(np.dot([step["rows"] for step in history], gaps(history))) / n_rows
         places = np.unique(np.linspace(0, len(known) - 1, min(MOST_STEPS, len(known))).astype(int))
         rows = [
             (f"{s['step']:,}", f"{s['seconds']:.3g}", f"{s['rows']:,}", _number(s["cost"]))
             for s in (known[i] for i in places)
         ]
-        listed = table(("step", "seconds", "rows", objective.of_step), rows)
         some = "" if len(places) == len(known) else f", {len(places)} of {len(known):,} steps"
-        return section(title, chart, details(f"The figures{some}", listed), lead=lead)
-
-    def _path(self) -> str:
-        if not isinstance(self.model, PathModel):
-            return ""
-        path, objective = self.model.path_, self.model.objective
-        numbers = np.arange(1, len(path) + 1, dtype=float)
-        found = path.suggest_k()
-        lines = [
-            Line(numbers, path.inertia),
-            Line(numbers, np.maximum(path.lower_bound, 0), "bound"),
-        ]
-        mark: tuple[float, float, str] | None = None
-        if found.k is not None:
-            mark = float(found.k), float(path.inertia[found.k - 1]), f"suggested: {found.k}"
-        chart = lines_chart(
-            lines,
-            f"{objective.words} of the partitions into 1 to {len(path)} clusters, falling from "
-            f"{path.inertia[0]:.6g} to {path.inertia[-1]:.6g}, and what none falls below",
-            x_name="clusters",
-            y_name=f"{objective.words} ({objective.unit})",
-            key={"": "found", "bound": "lower bound"},
-            mark=mark,
-            whole=True,
-        )
-        places = np.unique(np.linspace(0, len(path) - 1, min(25, len(path))).astype(int))
-        listed = table(
-            ("clusters", "inertia", "lower bound"),
-            [
-                (f"{i + 1:,}", _number(path.inertia[i]), _number(path.lower_bound[i]))
-                for i in places
-            ],
-        )
-        votes = {
-            rule: "none" if number is None else f"{number:,}"
-            for rule, number in found.votes.items()
+        return {
+            "title": title,
+            "lead": f"{history[-1]['step']:,} steps, {passes:,.3g} passes over the data, "
+            f"{human_seconds(history[-1]['seconds'])} to the last step, which found "
+            f"{_number(known[-1]['cost'] or 0.0)}.",
+            "panel": self._panel("cost"),
+            "summary": f"The figures{some}",
+            "table": (("step", "seconds", "rows", objective.of_step), rows, ()),
         }
-        rules = f"<h3>What rules of the literature name</h3>{pairs(votes)}"
-        return section(
-            "Number of clusters",
-            chart,
-            details("The figures", listed + rules),
-            lead=text(found.words),
-        )
 
-    def _sizes(self) -> str:
+    def _path(self) -> Section | None:
+        if not isinstance(self.model, PathModel):
+            return None
+        panel = path_panel(self.model)
+        votes = {rule: "none" if number is None else f"{number:,}"
+                 for rule, number in self.model.path_.suggest_k().votes.items()}  # fmt: skip
+        return {
+            "title": "Number of clusters",
+            "lead": panel.words,
+            "panel": panel,
+            "summary": "The figures",
+            "table": (panel.columns, panel.rows, ()),
+            "pairs": {"heading": "Suggested by rules of the literature", "values": votes},
+        }
+
+    def _sizes(self) -> Section:
         counts = self.model.counts
         if not counts.sum() > 0:
-            return section("Sizes", lead="No cluster has rows.")
+            return {"title": "Sizes", "lead": "No cluster has rows."}
         quartiles = np.quantile(counts, (0, 0.25, 0.5, 0.75, 1))
         names = ("smallest", "lower quarter", "median", "upper quarter", "largest")
         figures = {n: f"{value:,.6g}" for n, value in zip(names, quartiles, strict=True)}
         figures["mean"] = f"{counts.mean():,.6g}"
         figures["without rows"] = f"{int(np.count_nonzero(counts == 0)):,}"
-        told = f"Weights of {len(counts):,} clusters, sorted: " + ", ".join(
-            f"{name} {value}" for name, value in figures.items()
-        )
         order = np.argsort(-counts, kind="stable")[:MOST_LISTED]
         means = None if self.examples is None else self.examples.mean_distances
+        distances = [() if means is None else (_distance(means[j]),) for j in order]
         rows = [
-            (f"{j}", f"{counts[j]:,.6g}", f"{100 * counts[j] / counts.sum():.2f} %")
-            + (() if means is None else (_distance(means[j]),))
-            for j in order
+            (f"{j}", f"{counts[j]:,.6g}", f"{100 * counts[j] / counts.sum():.2f} %", *distance)
+            for j, distance in zip(order, distances, strict=True)
         ]
-        columns = ("cluster", "weight of its rows", "share")
-        listed = table(columns + (() if means is None else ("mean distance",)), rows)
-        some = f"The largest {len(order)} clusters" if len(order) < len(counts) else "All clusters"
-        chart = sizes_chart(counts, told)
-        return section(
-            "Sizes",
-            f'<div class="two"><div>{chart}</div><div>{pairs(figures)}</div></div>',
-            details(some, listed),
-        )
+        columns = ("cluster", "weight of its rows", "share", "mean distance")[: len(rows[0])]
+        is_all = len(order) == len(counts)
+        return {
+            "title": "Sizes",
+            "panel": self._panel("sizes"),
+            "pairs": {"heading": "", "values": figures},
+            "summary": "All clusters" if is_all else f"The largest {len(order)} clusters",
+            "table": (columns, rows, ()),
+        }
 
-    def _centers(self) -> str:
-        centers, counts = self.model._cluster_centers(), self.model.counts
-        if centers is None or not counts.sum() > 0:
-            return ""
+    def _centers(self) -> Section | None:
         behind = None if self.examples is None else self.examples.behind.astype(np.float64)
-        if behind is not None and not len(behind):
-            behind = None
-        order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-        shown = np.sort(order[:MOST_CIRCLES])
-        plane = _plane(centers[order], counts[order], behind)
-        dots = Dots(
-            centers=plane.places(centers[shown]),
-            weights=counts[shown],
-            names=[
-                f"cluster {j}: weight {counts[j]:,.6g}, {100 * counts[j] / counts.sum():.2f} %"
-                for j in shown
-            ],
-            numbers=shown.tolist(),
-            chosen=np.isin(shown, self.chosen) & self._shows_clusters(),
-            rows=None if behind is None else plane.places(behind),
+        chosen = self.chosen if self._shows_clusters() else []
+        panel = centers_panel(
+            self.model, chosen, behind if behind is not None and len(behind) else None
         )
-        some = "" if len(shown) == len(order) else f" The largest {len(shown):,} are drawn."
-        rows = "" if behind is None else f" Behind them {len(behind):,} rows."
-        told = f"{len(shown):,} centres as circles, with areas by the weight of their rows"
-        chart = centers_chart(
-            dots,
-            f"{told}, on the first two principal axes",
-            x_name=f"first principal axis, {plane.words(0)}",
-            y_name=f"second principal axis, {plane.words(1)}",
-        )
-        marked = " Those in orange are told of below." if dots.chosen.any() else ""
-        lead = (
-            f"Centres on the plane in which {plane.of} differ most; areas by the weight of a "
-            f"cluster's rows.{rows}{some}{marked}"
-        )
-        return section("Centres", chart, lead=lead)
+        if panel is None:
+            return None
+        return {"title": panel.title, "lead": panel.words, "panel": panel}
 
-    def _features(self) -> str:
-        """Return the table of the largest clusters' centres, feature by feature."""
+    def _features(self) -> Section | None:
+        """Return the table of the largest clusters' centres by feature."""
         centers, counts = self.model._cluster_centers(), self.model.counts
         if centers is None or not counts.sum() > 0 or self.shape is not None:
-            return ""
+            return None
         largest = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)][:MOST_COMPARED]
-        shares = counts / counts.sum()
-        values = centers.astype(np.float64)
+        shares, values = counts / counts.sum(), centers.astype(np.float64)
         mean = shares @ values
-        between = np.sqrt(shares @ np.square(values - mean))
-        spread, of = between, "between the centres"
+        spread, of = np.sqrt(shares @ np.square(values - mean)), "between the centres"
         if self.examples is not None and len(self.examples.behind) > 1:
             spread, of = self.examples.behind.astype(np.float64).std(axis=0), "of the rows"
         z = np.divide(values - mean, spread, out=np.zeros_like(values), where=spread > 0)
         # The features in which these clusters differ most come first.
         order = np.argsort(-np.abs(z[largest]).max(axis=0), kind="stable")[:MOST_FEATURES]
         names = self.model.feature_names
+        parts = np.rint(np.minimum(np.abs(z), MOST_Z) / MOST_Z * MOST_COLOR).astype(int)
         rows = [
             (
-                f"feature {f}" if names is None else str(names[f]),
-                [(_number(float(f"{values[j, f]:.4g}")), float(z[j, f])) for j in largest],
+                f"feature {f}" if names is None else str(names[f])[:32],
+                [(_number(float(f"{values[j, f]:.4g}")), f"{z[j, f]:+.1f}", int(parts[j, f]),
+                  "above" if z[j, f] > 0 else "below") for j in largest],
             )
             for f in order
-        ]
-        listed = heat_table("feature", [f"cluster {j}" for j in largest], rows)
+        ]  # fmt: skip
         which = f"the largest {len(largest)} of {len(counts):,} clusters"
         some = f", the {len(order)} of {len(mean):,} features in which they differ most"
-        lead = (
-            f"Means of {which if len(largest) < len(counts) else 'all clusters'}"
+        return {
+            "title": "Centres by feature",
+            "lead": f"Means of {which if len(largest) < len(counts) else 'all clusters'}"
             f"{some if len(order) < len(mean) else ''}. Small figures are z-scores: the distance "
-            f"to the overall mean, in standard deviations {of}; orange is above, blue below it."
-        )
-        return section("Centres by feature", listed, lead=lead)
+            f"to the overall mean, in standard deviations {of}; orange is above, blue below it.",
+            "heat": ([f"cluster {j}" for j in largest], rows),
+        }
 
     def _shows_clusters(self) -> bool:
-        """Whether single clusters are told of."""
+        """Whether there are cards of single clusters."""
         return self.examples is not None or (
             self.shape is not None and self.model._cluster_centers() is not None
         )
 
-    def _examples(self) -> str:
+    def _examples(self) -> Section | None:
         if not self._shows_clusters():
-            return ""
-        look = _Pictures.of(self) if self.shape is not None else None
-        cards = "".join(self._card(j, look) for j in self.chosen)
-        title = "Rows near and far" if self.examples is not None else "Centres as pictures"
-        lead = self._of_rows() if self.examples is not None else ""
-        return section(title, f'<div class="cards">{cards}</div>', lead=lead)
+            return None
+        show = None if self.shape is None else self._image_of()
+        has_rows = self.examples is not None
+        return {
+            "title": "Rows near and far" if has_rows else "Centres as pictures",
+            "lead": self._of_rows() if has_rows else "",
+            "cards": [self._card(j, show) for j in self.chosen],
+        }
 
-    def _card(self, j: int, look: _Pictures | None) -> str:
+    def _card(self, j: int, show: Callable[[NDArray[Any]], str] | None) -> dict[str, Any]:
         counts, examples = self.model.counts, self.examples
-        share = 100 * counts[j] / (counts.sum() or 1.0)
-        parts = [f"<h3>Cluster {j}</h3>"]
-        about = f"weight {counts[j]:,.6g}, {share:.2f} % of all"
-        if examples is not None and not np.isnan(examples.mean_distances[j]):
-            about += f"; mean distance {_distance(examples.mean_distances[j])}"
-        lead = f'<p class="quiet">{text(about)}</p>'
-        if look is not None:
+        words = f"weight {counts[j]:,.6g}, {100 * counts[j] / (counts.sum() or 1.0):.2f} % of all"
+        ends = []
+        if examples is not None:
+            if not np.isnan(examples.mean_distances[j]):
+                words += f"; mean distance {_distance(examples.mean_distances[j])}"
+            for title, found in (("nearest", examples.nearest), ("farthest", examples.farthest)):
+                ends.append((title, self._some_rows(found.get(j), show)))
+        centers = self.model._cluster_centers()
+        image = None if show is None or centers is None else show(centers[j])
+        what = "name" if self.names is not None else "its first values"
+        return {"cluster": j, "words": words, "image": image, "ends": ends, "what": what}
+
+    def _some_rows(
+        self, found: Looked | None, show: Callable[[NDArray[Any]], str] | None
+    ) -> list[dict[str, Any]]:
+        """Return number, distance, image, and name or first values of rows."""
+        if found is None:
+            return []
+        features = self.model.feature_names
+        rows = []
+        for x, row, distance in zip(found.x, found.rows, found.distances, strict=True):
+            name = None if self.names is None else _cut(str(self.names[int(row)]), MOST_NAME)
+            values = [
+                f"{value:.3g}" if features is None else f"{features[i][:MOST_COLUMN]} {value:.3g}"
+                for i, value in enumerate(x[:FIRST_VALUES].tolist())
+            ]
+            text = ", ".join([*values, *("…",) * (len(x) > FIRST_VALUES)])
+            image = None if show is None else show(x)
+            cells = f"{row:,}", _distance(distance), text if name is None else name
+            rows.append({"name": name or cells[0], "cells": cells, "image": image})
+        return rows
+
+    def _image_of(self) -> Callable[[NDArray[Any]], str]:
+        """Return a function that makes a row an image, with the same scale for all rows."""
+        shape, low, high = self.shape, 0.0, 255.0
+        assert shape is not None
+        content = self.model.provenance.get("data", {}).get("content", {})
+        if content.get("dtype") != "uint8" or self.model.normalize is not None:
             centers = self.model._cluster_centers()
             assert centers is not None
-            shown = look.show(centers[j], f"centre of cluster {j}")
-            lead = f'<div class="lead">{shown}{lead}</div>'
-        parts.append(lead)
-        if examples is not None:
-            for title, found in (
-                ("nearest", examples.nearest.get(j)),
-                ("farthest", examples.farthest.get(j)),
-            ):
-                parts.append(f'<div class="axis">{title}</div>')
-                parts.append(self._some_rows(j, title, found, look))
-        return f'<div class="card">{"".join(parts)}</div>'
+            shown = [centers[self.chosen]]
+            if self.examples is not None:
+                ends = (*self.examples.nearest.values(), *self.examples.farthest.values())
+                shown += [looked.x for looked in ends]
+            low = min(float(part.min()) for part in shown)
+            high = max(float(part.max()) for part in shown)
 
-    def _some_rows(self, j: int, title: str, found: Looked | None, look: _Pictures | None) -> str:
-        if found is None:
-            return '<p class="quiet">none of the rows that were looked at</p>'
-        called = [self._name(row) for row in found.rows]
-        distances = [_distance(value) for value in found.distances]
-        if look is not None:
-            items = []
-            for x, row, name, distance in zip(found.x, found.rows, called, distances, strict=True):
-                words = f"{title} to cluster {j}: {name or f'row {row}'}"
-                items.append(
-                    f"<li>{look.show(x, words)}{text(row if name is None else name, 12)}"
-                    f"<br>{distance}</li>"
-                )
-            return f'<ul class="strip">{"".join(items)}</ul>'
-        what = "name" if self.names is not None else "its first values"
-        shown = [
-            (f"{row:,}", distance, self._values(x) if name is None else name)
-            for x, row, name, distance in zip(found.x, found.rows, called, distances, strict=True)
-        ]
-        return table(("row", "distance", what), shown, words=(what,))
+        def show(x: NDArray[Any]) -> str:
+            scaled = (x.astype(np.float64) - low) * (255 / ((high - low) or 1.0))
+            return picture(np.rint(scaled).clip(0, 255).astype(np.uint8).reshape(shape))
 
-    def _name(self, row: int) -> str | None:
-        if self.names is None:
-            return None
-        name = str(self.names[int(row)])
-        return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…"
+        return show
 
-    def _values(self, x: NDArray[Any]) -> str:
-        """The first values of a row, with the names of their columns where they have some."""
-        called = self.model.feature_names
-        shown = [
-            f"{value:.3g}" if called is None else f"{called[i][:MOST_COLUMN]} {value:.3g}"
-            for i, value in enumerate(x[:FIRST_VALUES].tolist())
-        ]
-        return ", ".join([*shown, *("…",) * (len(x) > FIRST_VALUES)])
-
-    def _provenance(self) -> str:
-        told = dict(self.model.provenance)
-        groups = []
-        for name, heading in (
-            ("parameters", "Asked for"),
-            ("engine", "What ran"),
-            ("stop", "When to stop"),
-            ("data", "Rows"),
-            ("report", "Told by the algorithm"),
-            ("versions", "Versions"),
-        ):
-            found = told.pop(name, None)
-            if isinstance(found, Mapping) and found:
-                facts = dict(_flat(found))
-                groups.append(f"<div><h3>{heading}</h3>{pairs(facts)}</div>")
-        rest = {"digest": self.model.digest(), **dict(_flat(told))}
+    def _provenance(self) -> list[tuple[str, dict[str, str]]]:
+        known = dict(self.model.provenance)
+        groups = [(heading, dict(_flat(found))) for name, heading in GROUPS.items()
+                  if isinstance(found := known.pop(name, None), Mapping) and found]  # fmt: skip
+        rest = {"digest": self.model.digest(), **dict(_flat(known))}
         if self.model.feature_names is not None:
-            rest["columns"] = ", ".join(self.model.feature_names)
-        groups.append(f"<div><h3>The model</h3>{pairs(rest)}</div>")
-        return section("Where it comes from", f'<div class="two">{"".join(groups)}</div>')
+            rest["columns"] = _cut(", ".join(self.model.feature_names), MOST_TEXT)
+        return [*groups, ("The model", rest)]
 
 
-# --- small things ---------------------------------------------------------------------------------
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _number(value: float) -> str:
-    """A figure of any size: seven digits or, of a larger one, all before the point."""
+    """Format a number with seven digits, or with all digits before the point."""
     return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.7g}"
 
 
 def _score(score: Score) -> str:
-    """A score with its standard error."""
+    """Format a score with its standard error."""
     error = f" ± {score.standard_error:.2g}" if score.standard_error else ""
     return f"{float(score):,.5g}{error}"
 
@@ -775,121 +629,13 @@ def _distance(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.4g}"
 
 
-def _moment(created: object) -> str | None:
-    """``2026-11-25T02:46:54+00:00`` as people write it."""
-    if not isinstance(created, str):
-        return None
-    return created[:16].replace("T", " ") + " UTC" * created.endswith("+00:00")
-
-
-def _flat(told: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """What a document says, one name a value."""
-    for name, value in told.items():
-        called = f"{before}{str(name).replace('_', ' ')}"
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and texts of nested values."""
+    for name, value in values.items():
+        path = f"{before}{str(name).replace('_', ' ')}"
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{called}: ")
-        elif isinstance(value, str):
-            yield called, value
+            yield from _flat(value, f"{path}: ")
         else:
-            yield called, "none" if value is None else json.dumps(value, default=str)
-
-
-def _cost_lines(steps: Sequence[Any], n_rows: int) -> Iterator[Line]:
-    """Stretches of steps over as many rows: values over other rows are no continuation."""
-    begin = 0
-    # Steps that go over all rows, or over some of them several times, are of all of them.
-    rows = [min(step["rows"], n_rows) for step in steps]
-    for end in range(1, len(steps) + 1):
-        first = rows[begin]
-        if end < len(steps) and abs(rows[end] - first) <= 0.01 * first:
-            continue
-        some = steps[begin:end]
-        x, y = (np.array([step[name] for step in some], float) for name in ("seconds", "cost"))
-        yield Line(x, y, "part" if first < 0.99 * n_rows else "")
-        begin = end
-
-
-@dataclass(frozen=True, slots=True)
-class _Plane:
-    """The plane of a picture."""
-
-    middle: NDArray[np.float64]
-    axes: NDArray[np.float64]
-    """(d, 2)"""
-    shares: tuple[float, float]
-    """What of the variance lies along each."""
-    of: str
-    """What the plane was found from."""
-
-    def places(self, points: NDArray[Any]) -> NDArray[np.float64]:
-        """(n, 2) where points are."""
-        found: NDArray[np.float64] = (points.astype(np.float64) - self.middle) @ self.axes
-        return found
-
-    def words(self, i: int) -> str:
-        """How much an axis shows."""
-        return f"{100 * self.shares[i]:.0f} % of their variance"
-
-
-def _plane(
-    centers: NDArray[Any], counts: NDArray[np.float64], rows: NDArray[np.float64] | None
-) -> _Plane:
-    """The two directions in which centres differ most, or rows where there are few centres.
-
-    ``centers`` come with the largest first.
-    """
-    points, weights, of = centers[:MOST_AXES_CENTERS], counts[:MOST_AXES_CENTERS], "they"
-    if len(points) < 3 and rows is not None:
-        points, weights, of = rows, np.ones(len(rows)), "rows"
-    weights = weights / weights.sum()
-    middle = weights @ points.astype(np.float64)
-    apart = (points - middle) * np.sqrt(weights)[:, None]
-    n, d = apart.shape
-    if d <= n:
-        values, vectors = np.linalg.eigh(apart.T @ apart)
-        axes = vectors[:, ::-1][:, :2]
-    else:
-        values, vectors = np.linalg.eigh(apart @ apart.T)
-        axes = apart.T @ vectors[:, ::-1][:, :2]
-        lengths = np.sqrt(np.square(axes).sum(axis=0))
-        axes = np.divide(axes, lengths, out=np.zeros_like(axes), where=lengths > 0)
-    total = max(float(values.sum()), 1e-300)
-    shares = [*np.maximum(values[::-1][:2], 0) / total, 0.0, 0.0]
-    full = np.zeros((d, 2))
-    full[:, : axes.shape[1]] = axes
-    # A direction and its opposite are alike: the largest part is positive.
-    signs = np.sign(full[np.abs(full).argmax(axis=0), [0, 1]])
-    return _Plane(middle, full * np.where(signs == 0, 1, signs), (shares[0], shares[1]), of)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pictures:
-    """Rows as pictures, all in one scale."""
-
-    shape: tuple[int, ...]
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, found: _Found) -> _Pictures:
-        """Bytes are shown as they are; other numbers from the least to the largest."""
-        assert found.shape is not None
-        content = found.model.provenance.get("data", {}).get("content", {})
-        if content.get("dtype") == "uint8" and found.model.normalize is None:
-            return cls(found.shape, 0.0, 255.0)
-        centers = found.model._cluster_centers()
-        assert centers is not None
-        shown = [centers[found.chosen]]
-        if found.examples is not None:
-            ends = (*found.examples.nearest.values(), *found.examples.farthest.values())
-            shown += [looked.x for looked in ends]
-        return cls(
-            found.shape,
-            min(float(part.min()) for part in shown),
-            max(float(part.max()) for part in shown),
-        )
-
-    def show(self, x: NDArray[Any], words: str) -> str:
-        """A row as a picture."""
-        scaled = (x.astype(np.float64) - self.low) * (255 / ((self.high - self.low) or 1.0))
-        return picture(np.rint(scaled).clip(0, 255).astype(np.uint8).reshape(self.shape), words)
+            is_text = isinstance(value, str)
+            text = value if is_text else "none" if value is None else json.dumps(value, default=str)
+            yield path, _cut(text, MOST_TEXT)

@@ -19,7 +19,6 @@ A panel::
      "x": axis, "axes": [axis, ...],            # elapsed (ms), time (ms since 1970), passes, …
      "y": label, "log": whether the axis is logarithmic,
      "series": [{"name": text, "x": [...], "y": [...], further columns: [...]}, ...],
-     "skip": x up to which the first steps lie, or null,
      "table": {"columns": [text, ...], "rows": [[text, ...], ...]}}
 
 ``x`` of a series are of the panel's axis ``x``; a column that has the name of another of its
@@ -36,7 +35,7 @@ from typing import Any
 
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.observe.job_text import facts
-from largek_dask.observe.panels import iso, panels, rounded, shown
+from largek_dask.observe.panels import iso, marks_of, panels, rounded, shown
 
 __all__ = ["FORMAT", "snapshot"]
 
@@ -65,17 +64,8 @@ def snapshot(view: JobView) -> dict[str, Any]:
         **_error(view.status.get("result")),
         "facts": [[shown(name), shown(text)] for name, text in facts(view)],
         "now": _now(view),
-        "panels": panels(view),
-        "marks": [
-            {
-                "elapsed": rounded(1e3 * mark.elapsed, 5),
-                "time": round(1e3 * mark.seconds),
-                "passes": rounded(mark.passes, 4),
-                "kind": mark.kind,
-                "text": mark.text,
-            }
-            for mark in view.marks()
-        ],
+        "panels": [panel.to_dict() for panel in panels(view)],
+        "marks": marks_of(view),
     }
 
 

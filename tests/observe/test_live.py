@@ -11,7 +11,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver.formatting import human_count
 from largek_dask.errors import BadRowsError, DegenerateDataWarning
-from largek_dask.observe import live
+from largek_dask.observe import cards
 from tests.helpers import needs
 
 RNG = np.random.default_rng(3)
@@ -21,7 +21,7 @@ X = np.concatenate([RNG.normal(c, 1, size=(400, 4)) for c in (0, 20, 40)])
 @pytest.fixture
 def always(monkeypatch):
     """A card that is shown anew at every event."""
-    monkeypatch.setattr(live, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(cards, "EVERY_SECONDS", 0.0)
 
 
 def cells(html):

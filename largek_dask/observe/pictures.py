@@ -1,0 +1,281 @@
+"""Panels drawn by matplotlib, as figures or as SVG for a page; pyplot is not used.
+
+:func:`draw` returns a ``matplotlib.figure.Figure``; ``figure.savefig(path)`` writes it.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.errors import DataError, MissingDependencyError
+from largek_dask.observe.panels import Panel
+from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["codebook_figure", "draw", "has_matplotlib", "svg"]
+
+LIGHT = THEMES["light"]
+LINE_STYLES = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-.",
+               "dashdot": (0, (6, 2, 1, 2, 1, 2))}  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "h", "P")
+POINTS_PER_PIXEL = 0.7
+WIDTH = 4.8
+"""Width of a chart on a page, in inches; text is readable on a telephone."""
+MOST_WIDTH = 4.0
+"""Largest line width in a legend, in points."""
+WORDS_WIDTH = 120
+"""Characters of a line below a figure."""
+
+
+def has_matplotlib() -> bool:
+    """Whether matplotlib can be imported."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _figure(width: float, height: float) -> Figure:
+    """Return an empty figure; sizes in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "pictures need matplotlib: pip install 'largek_dask[plots]'"
+        ) from error
+    return Figure(figsize=(width, height), dpi=120, layout="constrained", facecolor=LIGHT.paper)
+
+
+def draw(
+    panels: Sequence[Panel],
+    title: str = "",
+    marks: Sequence[Mapping[str, Any]] = (),
+    *,
+    n_columns: int = 2,
+    words: str = "",
+) -> Figure:
+    """Draw the panels that have series; the cost also against passes over the data.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+    title : str
+    marks : sequence of dict
+        Events to mark on axes of time, as in ``observe.snapshot``.
+    n_columns : int
+        Panels per row.
+    words : str
+        Text below the figure.
+
+    Raises
+    ------
+    MissingDependencyError
+        matplotlib is not installed.
+    DataError
+        No panel has a series.
+    """
+    drawn = [(panel, panel.x) for panel in panels if panel.series]
+    if not drawn:
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
+    drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel.axes]
+    n_rows = -(-len(drawn) // n_columns)
+    figure = _figure(11, 3.2 * n_rows + 0.4 * bool(title))
+    figure.suptitle(title, fontsize=14, color=LIGHT.ink)
+    figure.supxlabel(fill(words, WORDS_WIDTH), fontsize=10, color=LIGHT.ink)
+    grid = figure.subplots(n_rows, n_columns, squeeze=False)
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, (panel, axis) in zip(grid.flat, drawn, strict=False):
+        _draw_panel(axes, panel, axis, marks)
+        against = f" against {'time' if axis == 'elapsed' else axis}" * (len(panel.axes) > 1)
+        axes.set_title(f"{panel.title}{against}", loc="left", fontsize=12, color=LIGHT.ink)
+    return figure
+
+
+def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> str:
+    """Return a panel as SVG for a page, whose style sheet gives its colours."""
+    import matplotlib
+
+    # Text stays text, and equal panels give equal bytes.
+    settings = {"svg.fonttype": "none", "svg.hashsalt": f"{panel.kind} {axis}",
+                "path.simplify": False, "font.size": 9}  # fmt: skip
+    file = io.StringIO()
+    with matplotlib.rc_context(settings):
+        figure = _figure(WIDTH, 0.8 * WIDTH if panel.style == "points" else 0.45 * WIDTH)
+        _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    body = file.getvalue().partition("<svg")[2].partition(">")[2].rpartition("</svg>")[0]
+    body = re.sub(r"<(metadata|style)\b.*?</\1>|<!--.*?-->", "", body, flags=re.S)
+    body = re.sub(r"\s*(<[^>]*>)\s*", _short_tag, body)
+    names = ("paper", "ink", "quiet", "rule")
+    colors = {name: getattr(LIGHT, name) for name in names}
+    colors |= {f"line{i}": color for i, color in enumerate(LIGHT.lines)}
+    for name, color in colors.items():
+        body = body.replace(color, f"var(--{name})")
+    width, height = 72 * figure.get_size_inches()
+    return (
+        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img">'
+        f"<title>{escape(panel.title)}</title><desc>{escape(panel.words)}</desc>{body}</svg>"
+    )
+
+
+def _short_tag(tag: re.Match[str]) -> str:
+    """Remove fonts, line breaks, digits, and ids that nothing refers to."""
+    text = re.sub(r"\s+", " ", tag[1])
+    text = re.sub(r' id="[a-z_.]+_\d+"|font-family: [^;"]*;? ?', "", text)
+    return re.sub(r"(\d\.\d)\d+", r"\1", text)
+
+
+def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str, Any]]) -> None:
+    column = "x" if axis == panel.x else axis
+    places = [_floats(trace.columns[column]) for trace in panel.series]
+    size, unit = _unit(places) if axis == "elapsed" else (1.0, "")
+    for i, (trace, x) in enumerate(zip(panel.series, places, strict=True)):
+        columns = {name: _floats(values) for name, values in trace.columns.items()
+                   if name in ("y", "mark", "right", "low", "high")}  # fmt: skip
+        _draw_trace(axes, panel.style, trace.name, i, x / size, columns)
+        for x_, y, label in zip(x / size, columns["y"], trace.columns.get("label", ())):  # noqa: B905
+            axes.annotate(label, (x_, y), ha="center", va="center", color=LIGHT.ink, fontsize=8)
+    if axis in ("elapsed", "time", "passes"):
+        # Marks do not widen the axis.
+        low, high = axes.get_xlim()
+        known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint" and mark[axis])
+        for at in known:
+            if low <= at <= high:
+                axes.axvline(at, color=LIGHT.quiet, linewidth=0.9, linestyle=":")
+        axes.set_xlim(low, high)
+    axes.set_xlabel(f"{X_LABELS.get(axis, axis)}{unit}", color=LIGHT.ink)
+    axes.set_ylabel(panel.y, color=LIGHT.ink)
+    _style(axes, panel)
+
+
+def _draw_trace(
+    axes: Axes, style: str, name: str, i: int, x: NDArray[np.float64], columns: Mapping[str, Any]
+) -> None:
+    y, mark = columns["y"], columns["mark"] * POINTS_PER_PIXEL
+    color = LIGHT.lines[i % len(LIGHT.lines)]
+    if style == "bars":
+        edges = np.append(x, columns["right"][-1:])
+        axes.stairs(np.nan_to_num(y), edges, fill=True, color=color, alpha=0.45)
+        return
+    if style == "points":
+        # Lines without length are dots, and all dots of one size are one line.
+        for size in sorted(set(mark), reverse=True):
+            places = np.repeat(np.flatnonzero(mark == size), 3)
+            dots = np.stack([x[places], y[places]])
+            dots[:, 2::3] = math.nan
+            axes.plot(*dots, color=color, alpha=0.45, linewidth=size, solid_capstyle="round",
+                      label=name if size == min(mark) else None)  # fmt: skip
+        return
+    if "low" in columns:
+        axes.fill_between(x, columns["low"], columns["high"], color=color, alpha=0.2)
+    axes.plot(
+        x,
+        y,
+        color=color,
+        linestyle=LINE_STYLES[DASHES[i % len(DASHES)]],
+        linewidth=1.8 if i == 0 else 1.3,
+        drawstyle="steps-post" if style == "steps" else "default",
+        marker=MARKERS[i % len(MARKERS)],
+        markevery=np.flatnonzero(mark).tolist(),
+        markersize=max(mark, default=0),
+        markerfacecolor=LIGHT.paper if i % 2 else color,
+        label=name,
+    )
+
+
+def _style(axes: Axes, panel: Panel) -> None:
+    """Set scales, ticks, grid and legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+    has_values = any(y is not None for trace in panel.series for y in trace.columns["y"])
+    if panel.log_x:
+        axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        if high < 10 * low:
+            axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_minor_formatter("")
+    formatters = {"whole": EngFormatter(sep=""), "bytes": EngFormatter("B"),
+                  "share": PercentFormatter(1.0)}  # fmt: skip
+    if panel.log and has_values:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+    elif panel.from_zero:
+        axes.set_ylim(bottom=0)
+    if panel.numbers in formatters and not panel.log:
+        axes.yaxis.set_major_formatter(formatters[panel.numbers])
+        axes.locator_params(axis="y", integer=panel.numbers == "whole")
+    if panel.style == "points":
+        axes.set_aspect("equal", adjustable="datalim")
+    for spine in axes.spines.values():
+        spine.set_color(LIGHT.quiet)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", color=LIGHT.quiet, labelcolor=LIGHT.quiet)
+    axes.grid(visible=True, color=LIGHT.rule, linewidth=0.8)
+    axes.set_axisbelow(True)
+    if 1 < len(panel.series) <= MOST_NAMED:
+        legend = axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink, fontsize=8)
+        for handle in legend.legend_handles:
+            if isinstance(handle, Line2D):
+                handle.set_linewidth(min(handle.get_linewidth(), MOST_WIDTH))
+
+
+def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
+    return np.array([math.nan if value is None else value for value in values], float)
+
+
+def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:
+    """Return the unit of a time axis in ms, and its name."""
+    most = max((float(np.nanmax(x)) for x in places if np.isfinite(x).any()), default=0.0)
+    for size, unit in ((3.6e6, "hours"), (6e4, "minutes")):
+        if most >= 3 * size:
+            return size, f" ({unit})"
+    return 1e3, " (seconds)"
+
+
+def codebook_figure(
+    sheet: NDArray[np.uint8],
+    pairs: Sequence[tuple[str, NDArray[np.uint8], NDArray[np.uint8], float]],
+    title: str,
+) -> Figure:
+    """Draw codewords next to photographs before and after vector quantization.
+
+    Parameters
+    ----------
+    sheet : (h, w, 3) uint8
+        The codewords.
+    pairs : sequence of (name, original, rebuilt, psnr)
+        Images are (h, w, 3) uint8; PSNR in dB.
+    title : str
+    """
+    figure = _figure(16, 1.0 + 3.4 * len(pairs))
+    figure.suptitle(title, fontsize=17, color=LIGHT.ink)
+    grid = figure.add_gridspec(len(pairs), 3, width_ratios=[1.32, 1, 1])
+    shown = [(grid[:, 0], sheet, "nearest", "The codewords, most used first")]
+    for row, (name, original, rebuilt, decibel) in enumerate(pairs):
+        caption = f"rebuilt, PSNR {decibel:.1f} dB"
+        shown += [(grid[row, 1], original, "lanczos", f"{name}: the photograph"),
+                  (grid[row, 2], rebuilt, "lanczos", caption)]  # fmt: skip
+    for place, image, interpolation, caption in shown:
+        axes = figure.add_subplot(place)
+        axes.imshow(image, interpolation=interpolation)
+        axes.set_title(caption, fontsize=13, color=LIGHT.ink)
+        axes.set_anchor("N")
+        axes.set_axis_off()
+    return figure

@@ -1,0 +1,180 @@
+"""The charts of a job or a model, shown in a notebook or saved as a page or a picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from largek_dask.driver.events import Event
+from largek_dask.driver.job_view import JobView
+from largek_dask.errors import DataError, ParameterError
+from largek_dask.model import Model, PathModel
+from largek_dask.observe.model_panels import events_of, path_panel, shape_of
+from largek_dask.observe.panels import Panel, marks_of, panels
+from largek_dask.observe.render import Charts, render, write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Plot", "plot_of", "plot_of_model"]
+
+NOT_SHOWN = ("alive", "job")
+"""Panels that are no charts of a fit."""
+NOTEBOOK_ROWS = 40
+"""Most rows of a table in a notebook."""
+
+
+class Plot:
+    """Charts of a job or a model; in a notebook they are shown without any script.
+
+    Parameters
+    ----------
+    panels : sequence of Panel
+    title : str
+    marks : sequence of dict
+        Events to mark on axes of time, as in ``observe.snapshot``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import largek_dask as lk
+    >>> x = np.random.default_rng(0).normal(size=(500, 3))
+    >>> plot = lk.KMeans(5, algorithm="lloyd", random_state=0).fit(x).model_.plot()
+    >>> plot.kinds
+    ['cost', 'gain', 'work', 'sizes']
+    """
+
+    def __init__(
+        self, panels: Sequence[Panel], title: str, marks: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self.panels = [panel for panel in panels if panel.kind not in NOT_SHOWN]
+        self.title = title
+        self.marks = marks
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of the panels that have a chart."""
+        return [panel.kind for panel in self.panels if panel.series]
+
+    def figure(self) -> Figure:
+        """Return all charts as one matplotlib figure.
+
+        Raises
+        ------
+        MissingDependencyError
+            matplotlib is not installed.
+        DataError
+            There is nothing to draw.
+        """
+        from largek_dask.observe.pictures import draw
+
+        return draw(self.panels, self.title, self.marks)
+
+    def bokeh(
+        self, kind: str = "cost", *, theme: str = "light", x: str | None = None,
+        log: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a panel as a Bokeh figure; ``bokeh.io.show`` shows it.
+
+        Parameters
+        ----------
+        kind : str
+            One of :attr:`kinds`.
+        theme : {"light", "dark"}
+        x : {"elapsed", "time", "passes"}, optional
+            Horizontal axis of the cost; time used by default.
+        log : bool, optional
+            Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
+            value.
+
+        Raises
+        ------
+        ParameterError
+            There is no such panel.
+        """
+        from largek_dask.observe.figures import figure
+
+        for panel in self.panels:
+            if panel.kind == kind and panel.series:
+                return figure(panel, theme, x=x, log=log, marks=self.marks)
+        raise ParameterError(f"there is no panel {kind!r}; choose one of {', '.join(self.kinds)}.")
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the charts to a file: a page to zoom, or a picture.
+
+        Parameters
+        ----------
+        path : str or path
+            Ends in ``.html`` (one file that loads nothing), ``.png``, ``.svg`` or ``.pdf``.
+        overwrite : bool
+            Replace an existing file.
+
+        Raises
+        ------
+        OutputError
+            The file exists, or cannot be written.
+        DataError
+            There is nothing to draw.
+        MissingDependencyError
+            A picture needs matplotlib, which is not installed.
+        """
+        if Path(path).suffix == ".html":
+            page = self.html
+            write(path, lambda place: place.write_text(page, encoding="utf-8"), overwrite)
+            return
+        drawn = self.figure()
+        import matplotlib
+
+        # Text stays text: smaller, searchable, readable aloud.
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            write(path, drawn.savefig, overwrite)
+
+    @property
+    def html(self) -> str:
+        """A page in one file, which includes BokehJS.
+
+        Raises
+        ------
+        DataError
+            There is nothing to draw.
+        """
+        if not self.kinds:
+            raise DataError(
+                "there is nothing to draw: the fit has made no step yet, so wait for one"
+            )
+        charts = Charts(self.marks, by_bokeh=True)
+        return render("plot.html", plot=self, charts=charts, is_page=True, most=None)
+
+    def _repr_html_(self) -> str:
+        charts = Charts(self.marks)
+        return render("plot.html", plot=self, charts=charts, is_page=False, most=NOTEBOOK_ROWS)
+
+    def __repr__(self) -> str:
+        return f"<Plot of {self.title}: {', '.join(self.kinds) or 'nothing yet'}; save(path)>"
+
+
+def plot_of(
+    job_id: str, status: Mapping[str, Any], events: Iterable[Event], title: str | None = None
+) -> Plot:
+    """Return the charts of a job, from its status and its events so far."""
+    view = JobView().update_all(events)
+    view.set_status({"id": job_id, **status})
+    return Plot(panels(view), view.title if title is None else title, marks_of(view))
+
+
+def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
+    """Return the charts of a model, from the events of its fit or from its history."""
+    shape = shape_of(model)
+    of = f" of {shape[0]:,} rows × {shape[1]:,}" if shape else ""
+    known = events_of(model)
+    # Its history may not contain all that the events do, and these may lack sizes.
+    status, told = (
+        ({}, known) if events is None else ({"state": "finished"}, [*known[-1:], *events])
+    )
+    found = plot_of("", status, told, f"{model.n_clusters:,} clusters{of}")
+    if isinstance(model, PathModel):
+        drawn = [panel for panel in found.panels if panel.kind != "path"]
+        found.panels = [path_panel(model), *drawn]
+    return found

@@ -1,0 +1,222 @@
+"""Pictures by matplotlib: the data of their axes, not how they look."""
+
+import builtins
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from largek_dask import KMeans
+from largek_dask.driver.job_view import JobView
+from largek_dask.driver.sizes import sizes_of
+from largek_dask.errors import DataError, MissingDependencyError
+from largek_dask.model.suggest_k import SuggestedK
+from largek_dask.observe.model_panels import elbow_panels
+from largek_dask.observe.panels import marks_of
+from largek_dask.observe.panels import panels as job_panels
+from largek_dask.observe.pictures import codebook_figure, draw, svg
+
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+
+
+def step(n, cost, elapsed, rows=100, **more):
+    return {"event": "step", "step": n, "cost": cost, "elapsed": elapsed, "rows": rows, **more}
+
+
+STARTED = {"event": "started", "n_rows": 100}
+STEPS = [step(1, 100.0, 1.0, 50), step(2, 60.0, 1.5), step(3, 50.0, 4.0)]
+
+
+def panels(*events):
+    view = JobView({"id": "a"}).update_all([STARTED, *events])
+    return draw(job_panels(view), "a title", marks_of(view))
+
+
+def curve(axes):
+    return axes.lines[0].get_xydata()
+
+
+def by_title(figure):
+    return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
+
+
+def test_draw__cost_against_time_and_passes():
+    axes = by_title(panels(*STEPS))
+    np.testing.assert_allclose(curve(axes["Cost against time"]), [[1, 100], [1.5, 60], [4, 50]])
+    np.testing.assert_allclose(
+        curve(axes["Cost against passes"]), [[0.5, 100], [1.5, 60], [2.5, 50]]
+    )
+    assert axes["Cost against time"].get_xlabel() == "time used (seconds)"
+    assert "passes" in axes["Cost against passes"].get_xlabel()
+
+
+def test_draw__long_fits_are_drawn_in_hours():
+    axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost against time"]
+    assert axes.get_xlabel() == "time used (hours)"
+    np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
+
+
+def test_draw__leaves_out_steps_without_a_cost():
+    passes = by_title(panels(step(1, None, 0.5), *[{**s, "step": s["step"] + 1} for s in STEPS]))
+    np.testing.assert_allclose(
+        curve(passes["Cost against passes"]), [[1.5, 100], [2.5, 60], [3.5, 50]]
+    )
+
+
+def test_draw__breaks_between_a_sample_and_all_rows():
+    """The cost on a sample is lower: with one line it would seem to rise."""
+    sample = [step(1, 40.0, 0.1, 10, sample=10), step(2, 30.0, 0.2, 10, sample=10)]
+    later = [{**s, "step": s["step"] + 2} for s in STEPS]
+    axes = by_title(panels(*sample, *later))["Cost against time"]
+    assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == ["on a sample", "on all rows"]
+    assert by_title(panels(*STEPS))["Cost against time"].get_legend() is None
+
+
+def test_draw__marks_what_happened_but_no_checkpoints():
+    events = [STEPS[0], {"event": "checkpoint", "n_iter": 1},
+              {"event": "warning", "message": "slow"}, *STEPS[1:]]  # fmt: skip
+    axes = by_title(panels(*events))["Cost against time"]
+    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [1.0]
+
+
+def test_draw__sizes_are_bars(tmp_path):
+    sizes = {"event": "sizes", **sizes_of(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
+    figure = panels(*STEPS, sizes)
+    axes = by_title(figure)["Sizes of clusters"]
+    assert axes.get_xscale() == "log"
+    (bars,) = axes.patches
+    assert sum(bars.get_data().values) == 3
+    for name in ("fit.png", "fit.svg", "fit.pdf"):
+        figure.savefig(tmp_path / name)
+    assert (tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_draw__lines_are_told_apart_without_colours():
+    events = [step(n, 9.0 / n, float(n), seconds={"total": 1, "compute": 0.5, "read": 0.1,
+                                                   "wait": 0.2, "reduce": 0.1})
+              for n in range(1, 5)]  # fmt: skip
+    lines = by_title(panels(*events))["Where the time goes"].lines
+    assert [line.get_label() for line in lines] == ["compute", "read", "wait", "reduce", "rest"]
+    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == 5
+
+
+def test_draw__of_nothing_says_so():
+    with pytest.raises(DataError, match="no step yet"):
+        panels()
+
+
+def path_model(k):
+    x = np.random.default_rng(0).normal(size=(60, 2)) + 20 * (np.arange(60)[:, None] % 3)
+    return KMeans(k, algorithm="dcdbundle", random_state=0).fit(x).model_
+
+
+def test_a_fit_of_all_partitions_shows_inertia_over_its_lower_bound(tmp_path):
+    model = path_model(6)
+    plot = model.plot()
+    assert plot.kinds[0] == "path"
+    axes = by_title(plot.figure())["Inertia by number of clusters"]
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines}
+    np.testing.assert_allclose(lines["found"], np.stack([range(1, 7), model.path_.inertia], 1))
+    np.testing.assert_allclose(lines["lower bound"][:, 1], np.maximum(model.path_.lower_bound, 0))
+    found = model.path_.suggest_k()
+    suggested = [values for name, values in lines.items() if name.startswith("suggested")]
+    if found.k is None:
+        assert suggested == []
+    else:
+        assert suggested[0].tolist() == [[found.k, model.path_.inertia[found.k - 1]]]
+    assert axes.get_xlabel() == "clusters"
+    plot.save(tmp_path / "path.png")
+
+
+def test_codebook_figure__names_photographs_and_psnr():
+    image = np.zeros((16, 24, 3), np.uint8)
+    figure = codebook_figure(image, [("one", image, image, 21.34), ("two", image, image, 9.0)], "t")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert len(titles) == 5
+    assert titles[1:3] == ["one: the photograph", "rebuilt, PSNR 21.3 dB"]
+
+
+def test_no_pyplot():
+    code = (
+        "import sys; from largek_dask.observe.pictures import draw; "
+        "from largek_dask.observe.panels import make_panel, make_trace; "
+        "assert 'matplotlib' not in sys.modules; "
+        "draw([make_panel('a', 'a', '', series=[make_trace('b', [1], [2])])]); "
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
+        panels(*STEPS)
+
+
+def elbow(**changes):
+    sizes = np.array([1, 2, 4, 8, 16, 32])
+    fields = {
+        "k": 8, "runner_up": None, "clear": True, "votes": {}, "words": "8 clusters.",
+        "stability": np.array([1, 0.5, 0.6, 0.95, np.nan, 0.3]), "gaussian": np.full(6, np.nan),
+        "n_clusters": sizes, "inertia": 100.0 / sizes, "passed": (8, 7, 9),
+    }  # fmt: skip
+    return SuggestedK(**{**fields, **changes})
+
+
+def elbow_axes(found):
+    figure = draw(elbow_panels(found, np.full(6, 2.0), 0.9), "a title", n_columns=1,
+                  words=found.words)  # fmt: skip
+    assert figure.get_supxlabel() == found.words
+    return figure.axes
+
+
+def test_an_elbow_shows_what_is_suggested_and_how_certain_it_is():
+    found = elbow()
+    upper, lower = elbow_axes(found)
+    np.testing.assert_allclose(curve(upper), np.stack([found.n_clusters, found.inertia], axis=1))
+    assert len(curve(lower)) == 5
+    names = [line.get_label() for line in upper.lines]
+    assert names == ["found", "suggested: 8 (7 to 9) clusters"]
+    # Two standard errors to either side.
+    (band,) = upper.collections
+    assert band.get_paths()[0].contains_points([(2, 53.9), (2, 54.1)]).tolist() == [True, False]
+    assert upper.get_xscale() == lower.get_xscale() == "log"
+    assert lower.get_ylabel() == "adjusted Rand index"
+    names = [line.get_label() for line in elbow_axes(elbow(clear=False, passed=(8,)))[0].lines]
+    assert names[1] == "suggested: 8 clusters or more"
+
+
+def test_an_elbow_without_a_clear_number_marks_none():
+    upper, _ = elbow_axes(elbow(k=None, passed=(), stability=np.full(6, np.nan)))
+    assert len(upper.lines) == 1
+
+
+def test_a_chart_on_a_page_is_svg_with_a_description_and_the_colours_of_the_page():
+    view = JobView({"id": "a"}).update_all([STARTED, *STEPS])
+    (panel,) = [panel for panel in job_panels(view) if panel.kind == "cost"]
+    first = svg(replace(panel, words="a < b & c"))
+    root = ElementTree.fromstring(first.replace("<svg ", f"<svg {NAMESPACES} ", 1))
+    assert root.find("{*}title").text == "Cost"
+    assert root.find("{*}desc").text == "a < b & c"
+    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "time used (seconds)" in texts
+    assert panel.y in texts
+    # Dark and light: no colour is fixed.
+    assert "var(--line0)" in first
+    assert not re.search('#[0-9a-f]{6}[;"]', first)
+    assert first == svg(replace(panel, words="a < b & c")), "equal panels give equal bytes"
+    assert len(first) < 20_000
