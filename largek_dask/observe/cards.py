@@ -32,11 +32,14 @@ from largek_dask.observe.render import render
 
 __all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
 
+HUES = {"yellow": "#b58900", "magenta": "#c0398a", "blue": "#2f81d6", "green": "#2e9e4f",
+        "red": "#d43f3f"}  # fmt: skip
 CURVE_WIDTH, CURVE_HEIGHT = 320, 48
 CURVE_POINTS = 200
 EVERY_SECONDS = 0.5
 """Least time between two updates of a card."""
 LEFT_ALIGNED = ("worker", "job", "name", "state", "algorithm", "submitted", "output")
+LOOK = {"hues": HUES, "colors": COLORS, "left": LEFT_ALIGNED}
 
 
 def card(view: JobView, note: str = "") -> str:
@@ -63,18 +66,14 @@ def card(view: JobView, note: str = "") -> str:
         columns=WORKER_COLUMNS,
         rows=worker_rows(view),
         note=note,
-        colors=COLORS,
-        left=LEFT_ALIGNED,
+        **LOOK,
     )
 
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
     """Return a table of jobs as HTML."""
     rows = [job_row(status) for status in statuses]
-    return render(
-        "card.html", title=title, view=None, columns=JOB_COLUMNS, rows=rows, colors=COLORS,
-        left=LEFT_ALIGNED,
-    )  # fmt: skip
+    return render("card.html", title=title, view=None, columns=JOB_COLUMNS, rows=rows, **LOOK)
 
 
 def _curve(costs: Sequence[float]) -> str:
