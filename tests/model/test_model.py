@@ -126,7 +126,7 @@ def test_distances_that_do_not_fit_are_found_first(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "process_memory", lambda: 200 * 5 * 8 - 1)
-    with pytest.raises(NotEnoughMemoryError, match=r"shape \(200, 5\) needs 0\.0 MB"):
+    with pytest.raises(NotEnoughMemoryError, match=r"shape \(200, 5\) needs"):
         model.transform(X)
 
 

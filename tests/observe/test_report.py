@@ -241,8 +241,9 @@ def n_circles(report: Report) -> int:
 
 def labels_of(report: Report) -> list[str]:
     labels = [label for t in centers_of(report).series for label in t.columns.get("label", ())]
+    labels = sorted(filter(None, labels), key=int)
     assert all(f">{label}</text>" in report.html for label in labels)
-    return sorted(filter(None, labels), key=int)
+    return labels
 
 
 def test_rows_near_and_far_are_the_nearest_and_farthest(run: Path) -> None:
