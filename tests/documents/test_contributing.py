@@ -120,6 +120,7 @@ def test_it_is_had_in_every_way(project: Path) -> None:
 def test_it_keeps_the_contract(project: Path) -> None:
     expected = contracts_tests()
     assert len(expected) > 9
-    passed, failed = run_tests_of_naive(project, "-k", "naive", CONTRACT)
+    both_tiers = ("-m", "slow or not slow")
+    passed, failed = run_tests_of_naive(project, *both_tiers, "-k", "naive", CONTRACT)
     assert not failed
     assert passed == expected

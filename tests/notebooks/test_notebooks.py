@@ -75,7 +75,10 @@ def test_outputs_are_small_and_nothing_is_complained_of(path, executed):
     outputs = [output for cell in executed(path).cells for output in cell.get("outputs", ())]
     assert len(outputs) > 3
     assert max(len(json.dumps(output)) for output in outputs) <= MOST_BYTES
-    assert [output["text"] for output in outputs if output.get("name") == "stderr"] == []
+    complaints = "".join(o["text"] for o in outputs if o.get("name") == "stderr").splitlines()
+    # Other tests may not have compiled all of it.
+    expected = "largek_dask: compiling kernels, once on this machine"
+    assert [line for line in complaints if not line.startswith(expected)] == []
 
 
 @pytest.fixture(scope="module")

@@ -98,8 +98,8 @@ def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
     assert status["needs"] == []
     assert job.done()
     plot = job.plot()
-    (line,) = next(panel for panel in plot.answer["panels"] if panel["kind"] == "cost")["series"]
-    assert line["y"][-1] == pytest.approx(model.history[-1]["cost"], rel=1e-6)
+    (line,) = next(panel for panel in plot.panels if panel.kind == "cost").series
+    assert line.columns["y"][-1] == pytest.approx(model.history[-1]["cost"], rel=1e-6)
     assert {"gain", "speed", "split", "work"} <= set(plot.kinds)
 
 
