@@ -587,6 +587,7 @@ def test_long_texts_are_cut() -> None:
     assert "x" * 500 not in report.html
 
 
+@pytest.mark.slow  # compiles the kernels of very many clusters
 @pytest.mark.parametrize("k", [10_000])
 def test_very_many_clusters_make_a_small_page(k: int) -> None:
     rng = np.random.default_rng(0)
@@ -838,7 +839,8 @@ def test_of_many_features_and_clusters_the_largest_are_compared() -> None:
 def test_a_report_is_shown_by_a_browser_from_itself_alone(
     width: int, scheme: str, tmp_path: Path
 ) -> None:
-    KM.model_.report(X, warnings=["<i>a warning"]).save(tmp_path / "report.html")
+    report = make_report(KM.model_, X, warnings=["<i>a warning"])
+    report.save(tmp_path / "report.html")
     with browser() as found:
         tab = Tab(found, width, scheme)
         tab.page.goto(f"file://{tmp_path}/report.html")
