@@ -300,7 +300,8 @@ def test_every_panel_is_explained():
     titles = [
         node.args[1]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_panel", "_plain")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("_panel", "_plain", "make_panel")
     ]
     named = {title.value for title in titles if isinstance(title, ast.Constant)}
     assert len(named) > 14

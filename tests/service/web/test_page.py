@@ -507,6 +507,7 @@ def test_hidden__nothing_is_asked(tabs):
         }"""
         asks(tab, 1)
         tab.page.evaluate(hide, True)
+        tab.page.wait_for_load_state("networkidle")  # figures of the first content
         before = len(tab.requests)
         tab.page.clock.run_for(60_000)
         tab.page.evaluate("fetch(location.href)")
