@@ -38,16 +38,17 @@ TESTED = (0, 61), (0, 68)
 ``tests/matrix/suite.py`` have the same digests with each of them."""
 
 
-def _is_tested() -> bool:
-    """Return whether this version of numba has the parts that are not public."""
-    found = re.match(r"(\d+)\.(\d+)", numba.__version__)
-    return found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]
+def _is_tested(version: str) -> bool:
+    """Return whether a version of numba has the parts that are not public; report if not."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
+        return True
+    first, last = (".".join(map(str, tested)) for tested in TESTED)
+    report_unsaved(f"numba {version} is not one of {first} to {last}")
+    return False
 
 
-_is_inlining = _is_tested()
-if not _is_inlining:
-    first, last = (".".join(map(str, version)) for version in TESTED)
-    report_unsaved(f"numba {numba.__version__} is not one of {first} to {last}")
+_is_inlining = _is_tested(numba.__version__)
 
 
 @overload

@@ -68,6 +68,7 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         ("isoflex", "auto", "f8", (64, 13, 32, 5)),
         # Squares make 12 features of 6: not the direct form, and rows shorter than a block.
         ("diag", "auto", "f4", (40, 6, 17, 5)),
+        ("iso", "auto", "u1", (70, 5, 24, 4)),
         ("diag", "auto", "f4", (30, 784, 8, 5)),
         ("diag", "auto", "f2", (50, 16, 31, 3)),
         *slow(*((k, tile, "f4", shape) for k, tile, shape in every_two(KINDS, TILES, SHAPES))),

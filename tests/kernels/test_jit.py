@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numba import types
 
-from largek_dask.kernels import code_cache
-from largek_dask.kernels.code_cache import cache_folder, is_cache_empty
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels import code_cache, jit
+from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
+from largek_dask.kernels.jit import njit, readonly, saves_code
 
 # What one process does: two kernels of the package on fixed numbers; prints results and what was
 # compiled. With an argument it forks that many processes, which start computing together.
@@ -275,6 +275,24 @@ def test_signatures_compile_at_once_and_take_nothing_else(folder):
     assert kernel(2.5) == 5.0
     with pytest.raises(TypeError):
         kernel(1j)
+
+
+def test_without_inlining_kernels_are_the_same_and_nothing_is_saved(folder, monkeypatch):
+    """As with a version of numba that is not known: see ``test_untested_numba.py``."""
+    monkeypatch.setattr(jit, "_is_inlining", False)
+    inner = njit(internal=True, refcounts=False)(doubled)
+    assert make(inner, 1)(5) == 11
+    assert not saves_code()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("version", ["0.60.0", "0.99.0", "1.0.0", "0+untagged"])
+def test_versions_that_are_not_known_are_named(monkeypatch, version):
+    monkeypatch.setattr(code_cache, "_unsaved", None)
+    assert jit._is_tested(numba.__version__)
+    assert unsaved() is None
+    assert not jit._is_tested(version)
+    assert version in str(unsaved())
 
 
 def test_other_options_reach_numba(folder):
