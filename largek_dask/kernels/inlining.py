@@ -86,7 +86,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
-        """Do nothing: it is always enabled."""
+        """Do nothing: code is always saved, and files of it stay."""
 
     disable = flush = enable
 

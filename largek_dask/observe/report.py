@@ -152,6 +152,7 @@ def make_report(
     sample_weight: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
+    reads_rows: bool = True,
     client: Client | None = None,
     n_threads: int | None = None,
 ) -> Report:
@@ -164,6 +165,8 @@ def make_report(
         As there.
     warnings : sequence of str
         Warnings of the fit.
+    reads_rows : bool
+        False: leave out what needs the rows, without a note.
     """
     if sample is None:
         sample = min(max(SAMPLE, ROWS_PER_CLUSTER * model.n_clusters), MOST_SAMPLE)
@@ -175,7 +178,7 @@ def make_report(
     shape = None if image is None else parse_image(image, model.n_features)
     page = _Page(model, [*_notes_of(model), *warnings], chosen, shape)
     with warnings_heard_by(page.note):
-        opened = page.open(rows, sample_weight, storage_options)
+        opened = page.open(rows, sample_weight, storage_options) if reads_rows else None
         if opened is not None:
             page.names = _names(names, opened.n_rows)
             look = partial(page.look, opened, sample, seed, client, n_threads)

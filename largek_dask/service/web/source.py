@@ -6,7 +6,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 from largek_dask.driver.formatting import printable
@@ -84,11 +83,8 @@ class JobsSource:
                 f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
                 f"where you are, with `largek report {output}`."
             )
-        told = dict(model.provenance)
-        if "data" in told:
-            told["data"] = {**told["data"], "location": None}
         note = f"`largek report {output}` adds scores and examples: it reads the rows."
-        return make_report(replace(model, provenance=told), warnings=[note]).html
+        return make_report(model, warnings=[note], reads_rows=False).html
 
     def _view(self, job_id: str, status: Mapping[str, Any]) -> tuple[JobView, str]:
         if status.get("state") == "unreadable" or status.get("needs"):

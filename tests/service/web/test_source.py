@@ -167,6 +167,8 @@ def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
     assert len(costs(view)) == 5
     html = source.report(job_id)
     assert status["result"]["digest"][:16] in html
+    assert "rows were in memory" not in html
+    assert "adds scores and examples" in html
     with pytest.raises(JobNotFoundError):
         source.view("lk-0123456789")
     with pytest.raises(JobNotFoundError):
