@@ -61,7 +61,7 @@ class _Unsent(NamedTuple):
 
 
 def require_open(client: Client) -> None:
-    """Refuse a client that can reach nobody any more."""
+    """Refuse a client without a connection to its scheduler."""
     if client.status in ("closing", "closed"):
         raise ClusterError(
             "the Dask client is closed, by client.close() or as its scheduler has gone: make a new "

@@ -466,7 +466,7 @@ STEP_SECONDS = 0.1
 
 
 class Ready(NamedTuple):
-    """Figures of a job as of its last event: a whole object, which nobody has to wait for."""
+    """Figures of a job as of its last event, replaced as a whole and read without a lock."""
 
     at: float = 0.0
     """When that was, in seconds since 1970."""
@@ -573,7 +573,7 @@ class Feed:
                 left_out, self._left_out = self._left_out, None
                 self._emit(self._add({"time": stamp, **plain(left_out)}))
             numbered = self._add({**plain(event), "time": stamp})
-            # Inside the lock, so that nobody is told of a later one first.
+            # Inside the lock, so that listeners receive events in order.
             self._emit(numbered)
         self._make_room()
 

@@ -74,7 +74,7 @@ class JobTable:
     Attributes
     ----------
     changed : Condition
-        Everything here changes under it, and whoever waits for something is told by it.
+        Guards everything here, and notifies those who wait.
     loaded : Event
         Set while the jobs are here.
     unreadable : dict
@@ -258,7 +258,7 @@ class JobTable:
         Raises
         ------
         ParameterError
-            It has not ended, or somebody else has it.
+            It has not ended, or another scheduler has it.
         """
         job_id = job.record.id
         with self.changed:
@@ -311,7 +311,7 @@ class JobTable:
                 continue
             found = None if record is None else self._earlier(record)
             with self.changed:
-                # Meanwhile the store may have gone to somebody else.
+                # Meanwhile another scheduler may have taken the store.
                 if self._tenure.records is not records or self.unreadable.pop(job_id, None) is None:
                     return
                 if found is not None:

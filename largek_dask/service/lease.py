@@ -348,7 +348,7 @@ class Tenure:
     records : Records
         Those in the store.
     owner : str
-        Who claims the store: told to whoever comes second, so it says where this one is.
+        Name of this scheduler, with its address: shown to a second one that claims the store.
     changed : Condition
         Everything here changes under it.
 
@@ -364,7 +364,7 @@ class Tenure:
     Raises
     ------
     ParameterError
-        Whoever has a claim would show itself less often than others have patience.
+        The lease would be renewed less often than others wait for it.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:

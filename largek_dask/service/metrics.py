@@ -233,7 +233,7 @@ def metered(
     store: Mapping[str, float],
     clock: Callable[[], float] = time.time,
 ) -> JobsFigures:
-    """What is told of jobs: how many there are, and figures of those that run or ran just now.
+    """Return the number of jobs by state, and figures of those that run or ended just now.
 
     At most ``largek.observe.metrics-jobs`` of them: those that run before those that have ended,
     of which the latest come first.

@@ -307,7 +307,7 @@ class IdleWorkers(threading.Thread):
         Returns
         -------
         str or None
-            A sentence for whoever has submitted a job; None where workers come, or are there.
+            A sentence for the submitter of a job; None if workers are there or will start.
         """
         if self._seconds is None or not any(map(self._wants, self._table.jobs())):
             return None

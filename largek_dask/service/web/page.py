@@ -191,7 +191,7 @@ class Handler(GuardedHandler):
         self.page = page
 
     def set_default_headers(self) -> None:
-        """Let nobody guess types, forward addresses or keep answers."""
+        """Forbid browsers to guess types, forward addresses or keep answers."""
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cache-Control", "private, no-cache")
