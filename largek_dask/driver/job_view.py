@@ -51,6 +51,8 @@ MOST_STARTS = 12
 """Starts with a line each; the latest are kept."""
 MOST_MARKS = 60
 """Marks of one kind; the latest are kept."""
+MARK_BYTES = 160
+"""Approximate bytes of a mark without its text."""
 MOST_TEXT = 240
 """Characters of a mark's text."""
 MOST_VALUES = 100
@@ -191,6 +193,7 @@ class JobView:
         """Seconds of work per second of the busiest step."""
         self.workers = WorkerFigures()
         self._marks: dict[str, deque[Mark]] = {}
+        self._mark_bytes = 0
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
         self._key = -1.0
@@ -327,8 +330,8 @@ class JobView:
 
     @property
     def nbytes(self) -> int:
-        """Approximate size of series and figures of workers, in bytes."""
-        return self.workers.nbytes + sum(series.nbytes for series in self._all())
+        """Approximate size of series, marks and figures of workers, in bytes."""
+        return self._mark_bytes + self.workers.nbytes + sum(series.nbytes for series in self._all())
 
     def marks(self) -> list[Mark]:
         """Return the marks in order of time."""
@@ -573,7 +576,10 @@ class JobView:
         words = printable(text[: 2 * MOST_TEXT])
         if len(words) > MOST_TEXT:
             words = f"{words[: MOST_TEXT - 1]}…"
+        if len(kept) == MOST_MARKS:
+            self._mark_bytes -= MARK_BYTES + sys.getsizeof(kept[0].text)
         kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
+        self._mark_bytes += MARK_BYTES + sys.getsizeof(words)
 
 
 def number_in(about: object, name: str) -> float | None:

@@ -98,8 +98,9 @@ def test_load__puts_earlier_events_first_and_shows_their_last_step(is_late):
 # --- how much is kept ----------------------------------------------------------------------------
 
 
-def text_of(n):
-    return {"event": "warning", "message": "x" * n}
+def text_of(n, kind="text"):
+    """An event that leaves nothing in the view but as a warning, which is marked in it."""
+    return {"event": kind, "message": "x" * n}
 
 
 def test_a_feed_is_bounded_by_bytes_but_keeps_the_last_event(monkeypatch):
@@ -156,7 +157,7 @@ def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
         feed(json.loads(json.dumps(of_workers(1_024))))
     for _ in range(400):
         for feed in feeds:
-            feed(text_of(500))
+            feed(text_of(500, "warning"))
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     counted = sum(feed._size + feed._of_view for feed in feeds)
