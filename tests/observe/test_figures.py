@@ -234,21 +234,40 @@ def test_a_notebook_shows_what_happened():
     assert [line.get_linestyle() for line in axes.lines].count(":") == 1
 
 
-@pytest.mark.parametrize("name", ["plot", "report"])
-def test_without_matplotlib_a_page_has_its_charts_by_bokeh(name, plot, monkeypatch, tmp_path):
+@pytest.fixture
+def without_matplotlib(monkeypatch):
     for module in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
-        plot.save(tmp_path / "fit.svg")
+
+
+@pytest.fixture(params=["plot", "report"])
+def shown_without_matplotlib(request, plot, without_matplotlib):
+    if request.param == "plot":
+        return plot
     x = np.random.default_rng(0).normal(size=(500, 3))
-    shown = plot if name == "plot" else KMeans(5, random_state=0).fit(x).model_.report(x)
+    return KMeans(5, random_state=0).fit(x).model_.report(x)
+
+
+def test_without_matplotlib_a_page_has_its_charts_by_bokeh(shown_without_matplotlib, tmp_path):
+    shown = shown_without_matplotlib
     shown.save(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page.count('<div id="chart-') == (5 if name == "plot" else 3)
+    assert page.count('<div id="chart-') == (5 if isinstance(shown, Plot) else 3)
     fragment = shown._repr_html_()
     assert "<script" not in fragment
     assert "largek_dask[plots]" in fragment
+
+
+@pytest.mark.usefixtures("without_matplotlib")
+def test_without_matplotlib_a_plot_is_no_picture(plot, tmp_path):
+    with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
+        plot.save(tmp_path / "fit.svg")
+
+
+@pytest.mark.slow
+def test_without_matplotlib_a_browser_draws_the_page(shown_without_matplotlib, tmp_path):
+    shown_without_matplotlib.save(tmp_path / "page.html")
     with browser() as found:
         tab = Tab(found, 390, "dark")
         tab.page.goto(f"file://{tmp_path}/page.html")
@@ -256,7 +275,7 @@ def test_without_matplotlib_a_page_has_its_charts_by_bokeh(name, plot, monkeypat
         assert set(tab.page.evaluate(PAPERS)) == {THEMES["dark"].paper}
         assert not tab.scrolls_sideways()
         assert (tab.faults, [at for at in tab.requests if not at.startswith("file://")]) == ([], [])
-        tab.picture(f"bokeh-{name}")
+        tab.picture(f"bokeh-{type(shown_without_matplotlib).__name__.lower()}")
         tab.close()
 
 
