@@ -59,7 +59,6 @@ TABLES = {
     "directions": Table(_on("default"), "directions"),
     "far": Table(_on("default"), "far"),
     "kernels": Table(_on("exact"), "kernels"),
-    "labels_pruned": Table(_on("exact"), "labels_pruned"),
     "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
     "nmbatch": Table(_on("batches"), "nmbatch"),
     "vrkm_table": Table(_on("batches"), "vrkm", "of_table"),

@@ -18,7 +18,7 @@ from largek_dask.algorithms.parts.seeding import check_init, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import Table, dense_rows
-from largek_dask.kernels.bounds.boxes import expect_rows, nearest_pruned
+from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned
 from largek_dask.kernels.dense.doubts import nearest_of_far, reach_of, too_far
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 from largek_dask.kernels.exact.numbers import ExactSums

@@ -134,7 +134,7 @@ def marks_of(labelling: Labelling) -> dict[str, str]:
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
     """Estimate the time of :func:`label_rows` by a trial on a few rows.
 
-    The first trial also makes what skipping centres needs (``kernels.bounds.boxes``); the fastest
+    The first trial also makes what skipping centres needs (``kernels.bounds.pruned``); the fastest
     one counts.
     """
     if labelling.expect is not None:

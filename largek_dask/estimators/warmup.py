@@ -27,7 +27,9 @@ from largek_dask import config
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.errors import ClusterError
-from largek_dask.kernels.bounds.boxes import FEWEST_DIRECT, Boxes
+from largek_dask.kernels.bounds.boxes import Boxes
+from largek_dask.kernels.bounds.prefix import Prefix
+from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_DIRECT
 from largek_dask.kernels.code_cache import cache_folder, unsaved
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.jit import saves_code
@@ -43,9 +45,8 @@ KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
 MANY = ("many clusters of float32", "many clusters of float64")
 """What only passes over all of very many clusters need, and models of them."""
-BOXED = (8, 9, 32, 64)
-"""Numbers of features: one for each width of the boxes that centres stand in, and the direct form.
-"""
+PRUNED = (8, 9, BOXED_FEATURES, BOXED_FEATURES + 1)
+"""Numbers of features: the direct form, each width of boxes, and few directions first."""
 DIRECTIONS = 16
 """Directions in which a search of many features begins: kernels do not hang on the number."""
 NOTE = "warmed.json"
@@ -90,7 +91,7 @@ def warmup(
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
     is not compiled again.
 
-    From 4,096 clusters on (1,536 with up to 8 features, fewer with more than 256) passes over a
+    From 4,096 clusters on (1,536 with up to 8 features, fewer with more than 32) passes over a
     large table, and a model of it, pass most centres over; that has kernels which nothing else
     needs.
 
@@ -265,8 +266,8 @@ def fits_of(
     """
     dtype = np.dtype(kind.rpartition(" ")[2])
     if kind in MANY:
-        for d in BOXED:
-            yield f"{kind}, {d} features", partial(_search_boxes, d, dtype)
+        for d in PRUNED:
+            yield f"{kind}, {d} features", partial(_search_pruned, d, dtype)
         return
     if kind.startswith("sparse"):
         yield from _sparse_fits(dtype)
@@ -301,12 +302,13 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
             yield f"{name}, {algorithm}", partial(_fit, x, k, algorithm=algorithm)
 
 
-def _search_boxes(d: int, dtype: np.dtype[Any]) -> None:
+def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
     """Label rows as passes over many clusters do: as many clusters would take longer."""
     x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
-    boxes = Boxes(pack_centers(x, np.zeros(d, dtype)))
-    boxes.search(x, 0, len(x), np.inf, labels, left)
+    packed = pack_centers(x, np.zeros(d, dtype))
+    made = Boxes(packed) if d <= BOXED_FEATURES else Prefix(packed, np.eye(8, d, dtype=dtype))
+    made.search(x, 0, len(x), np.inf, labels, left)
 
 
 def _rows(n: int, d: int) -> Any:

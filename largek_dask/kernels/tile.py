@@ -19,6 +19,7 @@ __all__ = [
     "BLOCK",
     "DIRECT_FEATURES",
     "FEW",
+    "MINIMA",
     "NUMBERED",
     "NUMBERS",
     "PAIR",
@@ -44,6 +45,7 @@ SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 PAIR = 4  # keep the two smallest, and the centre of the smallest
 NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's number in its tile
+MINIMA = 6  # store the smallest score of the tile; keep the smallest of all and the tile it was in
 
 NUMBERS = 8
 """Numbers that these bits have room for: no tile has more centres."""
@@ -71,7 +73,7 @@ class Micro:
     lanes: int
     """Rows in a vector."""
     mode: int = BEST
-    """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR` or `NUMBERED`."""
+    """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR`, `NUMBERED` or `MINIMA`."""
     direct: int = 0
     """Features of which (x - c)² is summed, unrolled, or `SOME`; 0 for the product x·c."""
     carry: bool = False

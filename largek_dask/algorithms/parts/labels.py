@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.bounds import bounds
-from largek_dask.kernels.bounds.boxes import nearest_pruned
 from largek_dask.kernels.bounds.groups import BoundedCenters
+from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, nearest_two
 
 __all__ = ["UNKNOWN", "Kept", "label_rows", "label_with_margins"]

@@ -48,12 +48,8 @@ LANES = 16
 """Centres in a box, and boxes in a node."""
 MOST_ROWS = 1_024
 """Rows of a block, at most: codes of a row and a centre of a node have 32 bits."""
-MOST_FULL = 1 << 19
-"""Numbers of the rows of a block, at most."""
 MOST_NEAR = 1 << 17
 """Numbers that a block keeps of how far rows are from nodes, at most."""
-FEATURES_OF_GUESS = 128
-"""With more a guess is of few coordinates: to meet sixteen centres takes longer than it saves."""
 BATCH = 64
 """Rows that meet a node at a time, but for a few."""
 
@@ -126,7 +122,7 @@ def _guessed(width: int) -> Kernel:
     def guess(
         r: Any, n: Any, held: Any, nodes: Any, points: Any, fulls: Any, far: Any, out: Any
     ) -> Any:
-        _, names, columns, whole, low, high, node_low, node_high = held
+        _, names, _, whole, low, high, node_low, node_high = held
         step, everything = width * LANES, np.float32(np.inf)
         point = points[r * width : (r + 1) * width]
         for b in range(0, nodes.size, LANES):
@@ -139,11 +135,8 @@ def _guessed(width: int) -> Kernel:
         far[at + home * LANES] = everything
         boxes_within(width, low, high, home * step, point, everything, out, 0)
         first = (home * LANES + _lowest(out.view(np.int32), LANES)) * LANES
-        if n > FEATURES_OF_GUESS:
-            points_within(width, columns, first * width, point, everything, out)
-        else:
-            for j in range(LANES):
-                out[j] = gap_square(whole, (first + j) * n, fulls, r * n, n)
+        for j in range(LANES):
+            out[j] = gap_square(whole, (first + j) * n, fulls, r * n, n)
         return home, np.int64(names[first + _lowest(out.view(np.int32), LANES)])
 
     return guess
@@ -265,7 +258,7 @@ def search(width: int, direct: bool) -> Kernel:
     ) -> Any:  # fmt: skip
         n, nodes = (d + LANES - 1) // LANES * LANES, np.empty(held[6].size // width, np.float32)
         n_nodes, few = held[1].size // LANES // LANES, (end - begin + LANES - 1) // LANES * LANES
-        most = min(MOST_ROWS, MOST_NEAR // nodes.size, MOST_FULL // n) // LANES * LANES
+        most = min(MOST_ROWS, MOST_NEAR // nodes.size) // LANES * LANES
         size = max(LANES, min(most, few))
         placed = np.empty(size * width, np.float32), np.zeros(size * n, np.float32), np.empty(size)
         # (zeros: what nobody has written is not below 0)
@@ -294,11 +287,11 @@ def search(width: int, direct: bool) -> Kernel:
                 firsts[r] = square_distance(rows, at, held[0], c * d, d)
                 limits[r] = _limit(firsts[r], extras[r], scale, slack)
             work += m * (costs[0] + (nodes.size // LANES + 1) * costs[1])
-            n_evaluated += m if n > FEATURES_OF_GUESS else m * (LANES + 1)
+            n_evaluated += m * (LANES + 1)
             _by_home(homes, m, ends, order)
             for visit in range(2 * n_nodes):
                 if work >= budget:
-                    return start, left_before, n_evaluated
+                    return start, left_before, n_evaluated, work
                 # every row's own node first: what is found there leaves less of the others open
                 node, own = visit % n_nodes, visit < n_nodes
                 block, last = (ends[node], ends[node + 1]) if own else (0, m)
@@ -321,6 +314,6 @@ def search(width: int, direct: bool) -> Kernel:
                 if direct and seconds[r] <= firsts[r] * (1.0 + slack[2]) + slack[3]:
                     left[n_left] = start + r
                     n_left += 1
-        return end, n_left, n_evaluated
+        return end, n_left, n_evaluated, work
 
     return run

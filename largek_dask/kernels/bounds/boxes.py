@@ -25,13 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.arguments import converted
-from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.bounds.box_search import BITS, LANES, search
-from largek_dask.kernels.distances import PackedCenters, nearest
+from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["Boxes", "Slack", "expect_rows", "nearest_pruned"]
+__all__ = ["Boxes", "Slack"]
 
 AWAY = 2.0**60
 """Where points stand that are not there; centres lie within 1 of the origin."""
@@ -43,45 +41,14 @@ MOST_REACH = 2.0**300
 LEAST_REACH = 2.0**-400
 """... and so are centres that are all nearer to the shift, whose squares may be rounded to 0."""
 
-FEWEST_CENTERS = 4_096
-FEWEST_DIRECT = 1_536
-"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32 to
-128 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
-FEW_FEATURES, FEWEST_VALUES, FEWEST_OF_MANY = 256, 750_000, 256
-"""Centres of more features may be fewer, if they hold this many numbers: measured, 1,000 of images
-of 784 features take 0.45 to 0.9 of a dense pass, 500 as long as one, 500 of 3,072 features 0.7.
-They are no fewer than fill sixteen boxes, which was not measured."""
-LEAST_WORK = 2.0**36
-"""Rows times centres times features that are to come, or have come, before kernels are compiled:
-about two seconds of a dense pass."""
-LEAST_PASS = 2.0**32
-"""Rows times centres times features of one set of centres, before boxes are made of them."""
-MOST_SPARED = 31
-"""Where boxes have spared nothing the next set of centres has none, then the next three, and so on
-up to this many, unless rows are as many as `LEAST_WORK` takes."""
-WIDTHS = (8, 16, 32)
-ENOUGH, ENOUGH_OF_MANY = 0.7, 0.9
-"""Coordinates are as few as have this share of the variance of the centres, and of more than
-`FEW_FEATURES` this one: to meet a centre takes longer then."""
-SOME_CENTERS, ITERATIONS = 512, 4
-"""Directions of more than `FEW_FEATURES` are found about, of this many centres, in this many steps:
-to find them exactly takes as long as thousands of rows do."""
+WIDTHS = (8, 16)
+ENOUGH = 0.7
+"""Coordinates are as few as have this share of the variance of the centres."""
 
-TRIED = 256
-"""Rows after which, and `PIECE` rows after each of which, it is seen what boxes have spared."""
-PIECE = 2_048
-WORTH = 0.75
-"""Rows that would take more than this share of what a dense pass takes are left to it ..."""
-IN_VAIN = 0.25
-"""... and so are they where more than this share was in doubt, and is left to it anyway ..."""
-RESTED = 1 << 14
-MOST_RESTED = 1 << 20
-"""... as are the next rows, each time twice as many."""
-
-ROW, DENSE, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1, 1.9, 4, 12, (300, 6), 2_500
-"""What work costs, in multiplications of the dense search: a row; a multiplication of the dense
-search, and in the direct form; one in a test of points, of boxes; a centre in all features, and a
-feature; a sum in float64. Measured; they decide who searches, never a label."""
+ROW, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1.9, 4, 12, (300, 6), 2_500
+"""Cost in multiplications of the dense search: of a row; of a multiplication of the direct form; of
+one in a test of points, of boxes; of a centre in all features, and a feature; of a sum in float64.
+Measured; they decide who searches, never a label."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -155,13 +122,15 @@ class Boxes:
     """
 
     __slots__ = (
-        "basis", "columns", "corners", "direct", "given", "names", "node_corners", "reach", "scale",
-        "shift", "slack", "whole", "width",
+        "basis", "columns", "corners", "dense", "direct", "given", "names", "node_corners", "reach",
+        "scale", "shift", "slack", "whole", "width",
     )  # fmt: skip
 
     def __init__(self, packed: PackedCenters) -> None:
         moved = packed.centers.astype(np.float64) - packed.shift.astype(np.float64)
         (k, d), self.direct = moved.shape, packed.direct > 0
+        self.dense = k * d * (DIRECT if self.direct else 1.0)
+        """Work of the dense search for a row."""
         self.basis = np.eye(d, WIDTHS[0]) if self.direct else directions(moved)
         self.width = width = self.basis.shape[1]
         squares = (moved * moved).sum(axis=1)
@@ -190,7 +159,7 @@ class Boxes:
 
     def search(
         self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, int, float]:
         """Label rows ``begin .. end``, or as many of them as the budget is enough for.
 
         Parameters
@@ -210,6 +179,8 @@ class Boxes:
         stopped, n_left, n_evaluated : int
             The first row that was not looked at; how many rows are left to the dense search; how
             many distances were computed, in all features.
+        work : float
+            In multiplications of the dense search.
         """
         limit = float(np.sqrt(np.finfo(x.dtype).max / 64)) - self.reach
         farthest = min(FARTHEST / self.scale, limit)
@@ -219,7 +190,7 @@ class Boxes:
             self.given.reshape(-1), self.names, self.columns, self.whole, *self.corners,
             *self.node_corners,
         )  # fmt: skip
-        found: tuple[int, int, int] = search(self.width, self.direct)(
+        found: tuple[int, int, int, float] = search(self.width, self.direct)(
             readonly(x).reshape(-1), begin, end, d, self.shift, readonly(self.basis).reshape(-1),
             self.scale, held, self.reach, farthest, self.slack.as_tuple(), BITS,
             tuple(map(float, costs)), float(budget), labels, left,
@@ -234,32 +205,15 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     d = moved.shape[1]
     apart = moved - moved.mean(axis=0)
-    values, vectors = _leading(apart)
+    values, vectors = np.linalg.eigh(apart.T @ apart)
+    values, vectors = values[::-1], vectors[:, ::-1]
     shares = np.cumsum(np.maximum(values, 0))
-    enough = (ENOUGH_OF_MANY if d > FEW_FEATURES else ENOUGH) * (apart * apart).sum()
+    enough = ENOUGH * (apart * apart).sum()
     allowed = [width for width in WIDTHS if width <= max(WIDTHS[0], d // 2)]
     width = next((w for w in allowed if shares[w - 2] >= enough), allowed[-1])
     basis = np.zeros((d, width))
     basis[:, : width - 1] = vectors[:, : width - 1]
     return basis
-
-
-def _leading(apart: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What (k, d) points vary by along their first principal directions, and these, side by side.
-
-    Of many features about: by some steps of block power iteration on some of the points.
-    """
-    k, d = apart.shape
-    if d <= FEW_FEATURES:
-        values, vectors = np.linalg.eigh(apart.T @ apart)
-        return values[::-1], vectors[:, ::-1]
-    some = apart[:: -(-k // SOME_CENTERS)]
-    block = np.random.default_rng(0).standard_normal((d, WIDTHS[-1]))
-    for _ in range(ITERATIONS):
-        block = np.linalg.qr(some.T @ (some @ block))[0]
-    seen = some @ block
-    values, turned = np.linalg.eigh(seen.T @ seen)
-    return values[::-1] * (k / len(some)), block @ turned[:, ::-1]
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
@@ -302,161 +256,3 @@ def _by_lanes(corners: Array) -> Array:
 def _columns(table: Array) -> Array:
     """Sixteen points side by side, coordinate by coordinate, one after the other."""
     return readonly(np.ascontiguousarray(table.transpose(0, 2, 1)).ravel())
-
-
-# --- who searches --------------------------------------------------------------------------------
-
-
-class _Past:
-    """What a process has seen of passes with as many centres of as many features."""
-
-    __slots__ = ("in_vain", "spared", "work")
-
-    def __init__(self) -> None:
-        self.work = 0.0
-        """Rows times centres times features so far."""
-        self.in_vain = 0
-        """Sets of centres, one after the other, whose boxes have spared nothing."""
-        self.spared = 0
-        """Sets of centres to come of which no boxes are made."""
-
-
-_PASTS: dict[tuple[int, int], _Past] = {}
-"""By the shape of the centres."""
-
-
-class _Course:
-    """What a process knows of a pass with one set of centres: it chooses who searches next.
-
-    Threads share it and may both change a number: that costs some rows' time, never a label.
-    """
-
-    __slots__ = ("expected", "failures", "past", "pays", "resting")
-
-    def __init__(self, centers: Array) -> None:
-        self.past = _PASTS.setdefault(centers.shape, _Past())
-        self.expected = 0
-        """Rows that are known to come, or have come."""
-        self.pays = False
-        """Boxes have spared something."""
-        self.resting = 0
-        """Rows that are left to the dense search without a try."""
-        self.failures = 0
-
-    def failed(self) -> None:
-        """Boxes have spared too little."""
-        if not self.failures and not self.pays:
-            self.past.in_vain += 1
-            self.past.spared = min((1 << self.past.in_vain) - 1, MOST_SPARED)
-        self.resting = min(RESTED << self.failures, MOST_RESTED)
-        self.failures = min(self.failures + 1, 10)
-
-    def paid(self) -> None:
-        """They have spared enough."""
-        self.pays, self.failures = True, 0
-        self.past.in_vain = self.past.spared = 0
-
-
-def expect_rows(n_rows: int, packed: PackedCenters) -> None:
-    """Say how many rows are going to be labelled, in all, so that a trial does as they will do."""
-    packed.prepared.get(_Course).expected += n_rows
-
-
-def _made(packed: PackedCenters, n_rows: int) -> tuple[_Course, Boxes] | None:
-    """The boxes of some centres, if they are worth making."""
-    k, d = packed.centers.shape
-    if k < _fewest(d, direct=packed.direct > 0):
-        return None
-    course = packed.prepared.get(_Course)
-    course.expected += n_rows
-    course.past.work += float(n_rows) * k * d
-    expected = float(course.expected) * k * d
-    if expected < LEAST_PASS or max(expected, course.past.work) < LEAST_WORK:
-        return None
-    # Beside a pass that long it is nothing to make them.
-    past = course.past if expected < LEAST_WORK else None
-    boxes = packed.prepared.get(_boxes_of, packed, past)
-    return None if boxes is None else (course, boxes)
-
-
-def _fewest(d: int, *, direct: bool) -> int:
-    """With fewer centres of d features every row meets all."""
-    if direct:
-        return FEWEST_DIRECT
-    if d <= FEW_FEATURES:
-        return FEWEST_CENTERS
-    return min(FEWEST_CENTERS, max(FEWEST_OF_MANY, FEWEST_VALUES // d))
-
-
-def _boxes_of(centers: Array, packed: PackedCenters, past: _Past | None) -> Boxes | None:
-    if past is not None and past.spared > 0:
-        past.spared -= 1
-        return None
-    far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
-    if far > MOST_REACH / 2:
-        return None
-    boxes = Boxes(packed)
-    return boxes if boxes.reach >= LEAST_REACH else None
-
-
-def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
-    """Index of the nearest centre of every row, without a look at most centres where that pays.
-
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows of any real type, or sparse ones.
-    packed : PackedCenters
-
-    Returns
-    -------
-    labels : int32 array (n,)
-        To the bit those of :func:`~largek_dask.kernels.distances.nearest`.
-    n_evaluated : int
-        Distances computed in all features. It may depend on who else labels rows with these
-        centres at the same time.
-    """
-    n, k = len(x), packed.n_clusters
-    if isinstance(x, SparseBlock):
-        return nearest(x, packed), n * k
-    found = _made(packed, n)
-    if found is None:
-        return nearest(x, packed), n * k
-    course, boxes = found
-    labels, n_evaluated = np.empty(n, np.int32), 0
-    for rows, block in converted(x, packed.dtype):
-        n_evaluated += _label(block, packed, course, boxes, labels[rows])
-    return labels, n_evaluated
-
-
-def _label(x: Array, packed: PackedCenters, course: _Course, boxes: Boxes, labels: Labels) -> int:
-    """Label rows of the compute dtype, piece by piece; the distances computed."""
-    n, (k, d) = len(x), packed.centers.shape
-    dense = k * d * (DIRECT if packed.direct else DENSE)
-    left, n_left, n_evaluated, at = np.empty(n, np.int64), 0, 0, 0
-    size = TRIED
-    while at < n:
-        if course.resting > 0:
-            rows = slice(at, min(at + course.resting, n))
-            nearest(x[rows], packed, labels[rows])
-            n_evaluated += (rows.stop - at) * k
-            course.resting -= rows.stop - at
-            at, size = rows.stop, TRIED
-            continue
-        end = min(at + size, n)
-        stopped, more, evaluated = boxes.search(
-            x, at, end, WORTH * dense * (end - at), labels, left[n_left:]
-        )
-        n_left, n_evaluated = n_left + more, n_evaluated + evaluated
-        # rows that are left to the dense search have been looked at in vain
-        if stopped < end or more > IN_VAIN * (end - at):
-            course.failed()
-        else:
-            course.paid()
-            size = PIECE
-        at = stopped
-    if n_left:
-        rows_left = left[:n_left]
-        labels[rows_left] = nearest(x[rows_left], packed)
-        n_evaluated += n_left * k
-    return n_evaluated

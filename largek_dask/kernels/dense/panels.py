@@ -240,15 +240,15 @@ def _new_workspace(
     carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
-        _aligned(blocks.panels * width * n_features + side * width, dtype),
-        _aligned(width * n_features + side, dtype),
-        _aligned(blocks.panels * width, dtype),
-        _aligned(winners, dtype),
-        _aligned(winners, label_dtype(dtype)),
-        _aligned(carried if n_features > blocks.features else 0, dtype),
-        _aligned(listed * n_features, dtype),
-        _aligned(listed, dtype),
-        _aligned(transposed * n_features, dtype),
+        aligned(blocks.panels * width * n_features + side * width, dtype),
+        aligned(width * n_features + side, dtype),
+        aligned(blocks.panels * width, dtype),
+        aligned(winners, dtype),
+        aligned(winners, label_dtype(dtype)),
+        aligned(carried if n_features > blocks.features else 0, dtype),
+        aligned(listed * n_features, dtype),
+        aligned(listed, dtype),
+        aligned(transposed * n_features, dtype),
     )
 
 
@@ -265,7 +265,7 @@ def workspace_type(dtype: Dtype) -> Any:
     return types.Tuple((real, real, real, real, label, real, real, real, real))
 
 
-def _aligned(size: int, dtype: Dtype) -> Any:
+def aligned(size: int, dtype: Dtype) -> Any:
     buffer = np.zeros(size * dtype.itemsize + CACHE_LINE, np.uint8)
     skipped = -buffer.ctypes.data % CACHE_LINE
     return buffer[skipped : skipped + size * dtype.itemsize].view(dtype)

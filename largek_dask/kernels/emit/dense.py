@@ -27,6 +27,7 @@ from largek_dask.kernels.emit.emitter import I64, Emitter, bits_of, typed_intrin
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
+    MINIMA,
     NUMBERED,
     NUMBERS,
     PAIR,
@@ -80,7 +81,8 @@ def scan(
     values, labels, at : real (…,), int (…,), int
         Running winners of the panel's lanes, read and updated (second ones P further on).
     sums, sums_at : real (…,), int
-        Accumulators, tile after tile, for `SCORES` (written) and `carry` (read).
+        Accumulators, tile after tile, for `SCORES` (written) and `carry` (read); the smallest of
+        each tile, lane by lane, for `MINIMA` (written).
     ahead, ahead_at : real (…,), int
         A panel's worth of memory from here on is fetched into the cache on the way, a line or two
         with every four features (not in the direct form); nothing if `ahead_at` is negative.
@@ -129,7 +131,7 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         _,
         ahead_at,
     ) = emit.args
-    size = micro.centres * width
+    size = width if micro.mode == MINIMA else micro.centres * width
     panel = emit.at(emit.data(1), panel_at)
     if unrolled:  # constant offsets from one pointer
         row_stride, feature = ir.Constant(I64, unrolled), ir.Constant(I64, 0)
@@ -193,6 +195,9 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
         after = []
         for v, places in enumerate(_places(emit, micro, values, labels)):
             scores = [row[v] for row in total]
+            if micro.mode == MINIMA:
+                scores = [_smallest(emit, scores)]
+                emit.store(scores[0], sums_of(0, v))
             if kept:
                 after.append(_emit_winners(emit, micro, scores, winners[v], index))
             else:
@@ -338,6 +343,14 @@ def _store_winners(
             emit.store(part, pointer)
 
 
+def _smallest(emit: Emitter, scores: list[Any]) -> Any:
+    """The smallest of a tile's scores in each lane."""
+    while len(scores) > 1:
+        a, b = scores[:2]
+        scores = [*scores[2:], emit.builder.select(emit.builder.fcmp_ordered("<", b, a), b, a)]
+    return scores[0]
+
+
 def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
@@ -394,7 +407,7 @@ def _emit_winners(
             number = builder.select(wins, emit.spread(ir.Constant(emit.label, m)), number)
         label = builder.select(smaller(best, old), builder.add(own(0), number), label)
         runner_up = [second]
-    for m, score in enumerate(scores if micro.mode in (BEST, TWO) else ()):
+    for m, score in enumerate(scores if micro.mode in (BEST, TWO, MINIMA) else ()):
         wins = smaller(score, best)
         if micro.mode == TWO:
             second, runner = runner_up

@@ -14,20 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import readonly
-from largek_dask.kernels.tile import BLOCK, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
+from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
 
 __all__ = [
     "LANES",
     "clear",
     "conclude",
+    "four_near_squares",
     "four_square_distances",
     "four_weighted_square_distances",
     "frozen",
+    "near_square",
     "scan",
     "scan_sparse",
     "settle",
     "square_distance",
     "square_lengths",
+    "tile_within",
     "transpose",
     "weighted_square_distance",
 ]
@@ -74,6 +77,9 @@ def scan(
         if micro.mode == SCORES:
             own[:] = score
             continue
+        if micro.mode == MINIMA:
+            own = sums[sums_at + number // micro.centres * width :][:width]
+            own[:] = score if number % micro.centres == 0 else np.minimum(own, score)
         if micro.mode == NUMBERED:
             bits = score.view(labels.dtype)
             bits &= -NUMBERS
@@ -89,7 +95,7 @@ def scan(
             loser = np.where(wins, best, score)
             second[loser < second] = loser[loser < second]
         best[wins] = score[wins]
-        label[wins] = j - number % micro.centres if micro.mode in (BLOCK, NUMBERED) else j
+        label[wins] = j - number % micro.centres if micro.mode in (BLOCK, MINIMA, NUMBERED) else j
 
 
 def transpose(
@@ -181,6 +187,25 @@ def settle(
     return first + int(score.argmin())
 
 
+def tile_within(
+    centres: int,
+    panel: Array,
+    panel_at: int,
+    width: int,
+    columns: Array,
+    n_features: int,
+    starts: Array,
+    first: int,
+    limit: Any,
+) -> int:
+    """Twin of :func:`largek_dask.kernels.emit.rows.tile_within`."""
+    x = panel[panel_at : panel_at + n_features * width : width]
+    block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
+    products = block[:, first % 8 : first % 8 + centres] * x[:, None]
+    scores = starts[first : first + centres] + products.sum(axis=0)
+    return sum(1 << j for j in range(centres) if scores[j] <= limit)
+
+
 def frozen(array: Array) -> Array:
     """Twin of :func:`largek_dask.kernels.emit.rows.frozen`."""
     return readonly(array)
@@ -217,6 +242,21 @@ def four_square_distances(
     for q in range(4):
         at = int(names[q]) * n_features
         out[q] = square_distance(rows, rows_at, centers, at, n_features)
+
+
+def near_square(rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int) -> Any:
+    """Twin of :func:`largek_dask.kernels.emit.rows.near_square`."""
+    gaps = rows[rows_at : rows_at + n_features] - centers[centers_at : centers_at + n_features]
+    return (gaps**2).sum(dtype=rows.dtype)
+
+
+def four_near_squares(
+    rows: Array, rows_at: int, centers: Array, names: Array, n_features: int, out: Array
+) -> None:
+    """Twin of :func:`largek_dask.kernels.emit.rows.four_near_squares`."""
+    for q in range(4):
+        at = int(names[q]) * n_features
+        out[q] = near_square(rows, rows_at, centers, at, n_features)
 
 
 def four_weighted_square_distances(

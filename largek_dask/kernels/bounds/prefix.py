@@ -1,0 +1,245 @@
+r"""Nearest centres, most of them passed over by a bound in few directions.
+
+With p orthonormal directions, P the projection on them and Q the one on the rest of the space,
+
+    ``|x - c|² = |Px - Pc|² + |Qx - Qc|² >= |Px - Pc|² + (|Qx| - |Qc|)²``,
+
+and the right side is ``|x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``: the product form of p + 1 features.
+Rows meet all centres in these (:mod:`~.prefix_search`), and in all features only those whose bound
+is not above the distance to the best one so far. Where several are equally near but for rounding,
+sums (x - c)² in float64 decide, as everywhere. So labels are those of
+:func:`~largek_dask.kernels.distances.nearest` whatever the directions are; these decide how many
+centres are passed over. Principal directions of the centres leave few.
+
+*Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early; S.-W. Ra and J.-K. Kim
+(1993) bound by means, C.-H. Lee and L.-H. Chen (1994) by norms as well, and others by principal
+components; ADSampling (J. Gao and C. Long, 2023) and SuperKMeans (2025) prune in few directions
+with some probability of error. Here labels are exact, and rounding is bounded (:class:`Margin`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.bounds.prefix_search import FEATURES, search
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.distances import PackedCenters
+from largek_dask.kernels.exact.squares import row_squares
+from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.projection import Directions, orthonormal, project
+from largek_dask.kernels.tile import Tile, select_tile
+
+__all__ = ["Margin", "Prefix", "least_work", "principal_directions"]
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
+"""Lengths of the longest centre whose squares, in float32, are neither lost nor too large."""
+SHARE_OF_CENTERS, FEWEST_MET = 1 / 16, 8
+"""Rows that leave more centres open meet all: this share of them, but not less than so many."""
+SOME_CENTERS, ITERATIONS = 512, 4
+"""Directions are found about: of this many centres, by this many steps."""
+FULL, ROW, OVERHEAD = (8.0, 2_500.0), (20.0, 12_000.0), 1.1
+"""Cost in multiplications of the dense search: of a centre met in all features, for each feature
+and besides; of a row, likewise; of a multiplication in few features. Measured; they decide who
+searches, never a label."""
+MOST_OFF = 2.0**-6
+"""Nothing is passed over where projections may be off by a larger share than this."""
+
+
+def least_work(k: int, d: int, p: int) -> float:
+    """What it costs to label a row that leaves one centre open, in multiplications."""
+    row, full = (a * d + b for a, b in (ROW, FULL))
+    return row + full + OVERHEAD * (p * d + (p + 1) * k)
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    r"""How far a computed bound may be above what it stands for.
+
+    Let X and C be a row and a centre less the shift, and V the stored (p, d) directions with
+    ``|VV' - I| <= ε``. Then V = S W with W orthonormal and ``|S - I| <= ε``, and P is W'W. With u
+    the unit roundoff of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1):
+
+    * A computed VX has in each component a sum over blocks of `FEATURES` features, so it is off by
+      ``sqrt(p) γ_m (1 + ε) |X|``, m the features of a block plus the number of blocks plus 4 (for
+      taking off the shift, and for storing factors of centres), and from WX by ε |X| more. Let δ be
+      the sum of both shares; it holds for VC, too.
+    * ``|WX|² >= |VX|² - (2 δ + δ²) |X|²``, so ``|QX|² = |X|² - |WX|²`` is at most the computed
+      ``|X|² - |VX|²`` plus `left_out` |X|²; its root is rounded up. So is that of centres.
+    * A score of p + 1 products is off by ``γ_{p+8} (|C|² + 2 |X| |C|)`` (:class:`~.Rounding`),
+      which is `product`, and by ``2 (2 δ + δ²) |X| |C|``, which is `turned`.
+    * A squared distance in the compute dtype is off by γ_m of its size (:func:`~.near_square`), and
+      so are squared lengths of rows: `wide` covers two of them and sums in float64.
+
+    `up` is for rounding roots and borders to the compute dtype; `absolute` for products that
+    underflow. Factors that are a little above 1 cover terms of second order.
+    """
+
+    longest: float
+    wide: float
+    absolute: float
+    product: float
+    turned: float
+    up: float
+    left_out: float
+
+    @classmethod
+    def of(cls, directions: Array, longest: float) -> Margin:
+        """For (p, d) directions, as they are stored, and the length of the longest centre."""
+        (p, d), kind = directions.shape, np.finfo(directions.dtype)
+        exact, u = directions.astype(np.float64), float(kind.eps) / 2
+        gap = float(np.linalg.norm(exact @ exact.T - np.eye(p))) + p * (d + 2) * 2.0**-52
+
+        def gamma(n: int) -> float:
+            return n * u / (1 - n * u)
+
+        blocks = -(-d // FEATURES)
+        share = math.sqrt(p) * gamma(min(d, FEATURES) + blocks + 4) * (1 + gap) + gap
+        near = 4.2 * gamma(d // (64 // kind.dtype.itemsize) + p + 9)
+        return cls(
+            longest=longest * (1 + 2.0**-20),
+            wide=near + (d + 8) * 2.0**-49,
+            absolute=(d + p + 8) * 16 * float(kind.smallest_subnormal),
+            product=gamma(p + 8) if share + near <= MOST_OFF else math.inf,
+            turned=2.1 * (2 + share) * share,
+            up=8 * u,
+            left_out=(2 + share) * share + near,
+        )
+
+    def as_tuple(self) -> tuple[float, ...]:
+        """For compiled code."""
+        return self.longest, self.wide, self.absolute, self.product, self.turned, self.up
+
+
+class Prefix:
+    """Centres as seen in few directions.
+
+    Parameters
+    ----------
+    packed : PackedCenters
+        With a longest centre between `LEAST_REACH` and `MOST_REACH` from the shift.
+    directions : array (p, d)
+        Of the compute dtype, about orthonormal: how much they are is measured, and taken into
+        account.
+    """
+
+    __slots__ = ("arrays", "dense", "given", "margin", "most", "p", "run", "tile")
+
+    def __init__(self, packed: PackedCenters, directions: Array) -> None:
+        dtype, (k, d), self.p = packed.dtype, packed.centers.shape, len(directions)
+        self.dense = float(k * d)
+        """Work of the dense search for a row."""
+        squares = row_squares(packed.centers, packed.shift)
+        self.margin = Margin.of(directions, float(np.sqrt(squares.max())))
+        points = _seen_from(packed.values, directions)
+        rest = np.maximum(squares - (points * points).sum(axis=1), 0)
+        tails = np.sqrt(rest + self.margin.left_out * squares) * (1 + self.margin.up)
+        padded = -(-k // panels.PAD) * panels.PAD
+        factors, starts = np.zeros((padded, self.p + 1), dtype), np.full(padded, np.inf, dtype)
+        factors[:k, : self.p], factors[:k, self.p], starts[:k] = -2 * points, -2 * tails, squares
+        columns = factors.reshape(-1, panels.PAD, self.p + 1).transpose(0, 2, 1).ravel()
+        turned = np.zeros((-(-self.p // panels.PAD) * panels.PAD, d), dtype)
+        turned[: self.p] = directions
+        shift = np.zeros(-(-d // 8) * 8 + 8, dtype)
+        shift[:d] = packed.shift
+        arrays = shift, turned, np.zeros(len(turned), dtype), factors, starts, columns
+        self.arrays = tuple(readonly(array) for array in arrays)
+        self.given, self.tile = packed.centers, select_tile()
+        self.run = search(self.tile, dtype)
+        self.most = max(FEWEST_MET, int(k * SHARE_OF_CENTERS))
+
+    def search(
+        self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
+    ) -> tuple[int, int, int, float]:
+        """Label rows ``begin .. end``, all of them, as each row has a budget of its own.
+
+        Parameters
+        ----------
+        x : array (n, d)
+            Rows of the compute dtype, C-ordered.
+        begin, end : int
+        budget : float
+            Not needed.
+        labels : int32 array (n,)
+            Written to.
+        left : int64 array (n,)
+            Receives the rows that are left to the dense search.
+
+        Returns
+        -------
+        stopped, n_left, n_evaluated : int
+            `end`; how many rows are left to the dense search; how many distances in all features
+            were computed.
+        work : float
+            In multiplications of the dense search.
+        """
+        scratch = _scratch(self.tile, x.dtype, len(self.arrays[1]))
+        n_left, n_evaluated = self.run(
+            readonly(x), begin, end, *self.arrays, self.given, self.p, self.margin.left_out,
+            self.margin.as_tuple(), MOST_REACH**2, self.most, scratch, labels, left,
+        )  # fmt: skip
+        k, d = self.given.shape
+        work = (end - begin) * least_work(k, d, self.p)
+        work += (n_evaluated - (end - begin)) * (FULL[0] * d + FULL[1])
+        return end, n_left, n_evaluated, work
+
+
+def _scratch(tile: Tile, dtype: np.dtype[Any], n_directions: int) -> tuple[Array, ...]:
+    """Panel, tail rows, norms, winning values and labels, and products of a panel of rows."""
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    sizes = (width * FEATURES + 8 * width, width * FEATURES + 8, width, width)
+    real = [panels.aligned(size, dtype) for size in (*sizes, n_directions * width)]
+    labels = panels.aligned(width, panels.label_dtype(dtype))
+    return *real[:4], labels, real[4]
+
+
+def _seen_from(x: Array, directions: Array) -> NDArray[np.float64]:
+    """(n, p) products of (n, d) rows and (p, d) directions, as accurate as :class:`Margin` says."""
+    seen = np.zeros((len(x), len(directions)))
+    for f in range(0, x.shape[1], FEATURES):
+        some = slice(f, f + FEATURES)
+        nowhere = np.zeros(x[:, some].shape[1], directions.dtype)
+        seen += project(x[:, some], Directions.of(directions[:, some], nowhere))
+    return seen
+
+
+def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
+    """(n, d) orthonormal directions in which (k, d) points differ most, about, most of all first.
+
+    By subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4), with own kernels.
+
+    Parameters
+    ----------
+    x : (k, d)
+        Of a compute dtype.
+    n : int
+        At most d.
+    known : (m, d), optional
+        Directions of points like these: one step from these is enough.
+    """
+    apart = x[:: -(-len(x) // SOME_CENTERS)]
+    apart = apart - apart.mean(axis=0, dtype=np.float64).astype(x.dtype)
+    columns, (m, d) = np.ascontiguousarray(apart.T), apart.shape
+    here, there = np.zeros(d, x.dtype), np.zeros(m, x.dtype)
+    signs, steps = np.random.default_rng(0).integers(0, 2, (n, d)) * 2.0 - 1.0, ITERATIONS
+    block = signs
+    if known is not None:
+        block = np.concatenate([known[:n], signs[len(known) :]])
+        steps = 1 if len(known) >= n else ITERATIONS // 2
+    basis = orthonormal(block).astype(x.dtype)
+    for _ in range(steps):
+        seen = project(apart, Directions.of(basis, here))
+        order = (seen * seen).sum(axis=0).argsort(kind="stable")[::-1]
+        along = np.ascontiguousarray(seen.T[order])
+        found = orthonormal(project(columns, Directions.of(along, there)).T)
+        if len(found) < n:  # points in fewer dimensions
+            found = orthonormal(np.concatenate([found, signs]))[:n]
+        basis = found.astype(x.dtype)
+    return basis

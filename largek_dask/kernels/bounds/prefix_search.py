@@ -1,0 +1,257 @@
+"""The search of :class:`~largek_dask.kernels.bounds.prefix.Prefix`, panel by panel of rows.
+
+A panel is projected and meets all centres in few features; the smallest bound of each tile of
+centres is stored. The centre with the smallest of all is met in all features, and its distance is
+the border of the row. Of tiles whose smallest bound is not above it the bounds are computed again,
+row by row, and the centres whose bounds are not above it are met in all features.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+
+from largek_dask.kernels.dense.panels import Dtype, Kernel, inner, pack_block
+from largek_dask.kernels.jit import njit
+from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
+
+if numba.config.DISABLE_JIT:
+    from largek_dask.kernels.emit.standins import (
+        clear,
+        four_near_squares,
+        near_square,
+        scan,
+        square_distance,
+        tile_within,
+    )
+else:
+    from largek_dask.kernels.emit.dense import scan
+    from largek_dask.kernels.emit.rows import (
+        clear,
+        four_near_squares,
+        near_square,
+        square_distance,
+        tile_within,
+    )
+
+__all__ = ["FEATURES", "search"]
+
+FEATURES = 128
+"""Features whose products are summed before they are added to those of others: so sums of many
+features are hardly less accurate than those of few."""
+
+
+@cache
+def _projected(tile: Tile, dtype: Dtype) -> Kernel:
+    """Products of the rows of a panel and the directions, in the places of a panel."""
+    lanes = tile.lanes_of(dtype.itemsize)
+    width, centres = tile.vectors * lanes, tile.centres
+    spec, pack = Micro(centres, tile.vectors, lanes, SCORES).code, pack_block(dtype, width, 0)
+
+    @inner
+    def project(
+        rows: Any, block: Any, m: Any, d: Any, shift: Any, directions: Any, zeros: Any, p: Any,
+        scratch: Any, point: Any,
+    ) -> None:  # fmt: skip
+        panel, spare, norms, values, labels, sums = scratch
+        tiles = (p + centres - 1) // centres
+        for f in range(0, d, FEATURES):
+            length = min(FEATURES, d - f)
+            pack(rows, block, m, d, f, length, shift, panel, 0, spare, norms, 0)
+            scan(
+                spec, panel, 0, directions, d, f, length, zeros, 0, tiles, values, labels, 0, sums,
+                0, rows, -1,
+            )  # fmt: skip
+            if f == 0:
+                for q in range(p * width):
+                    point[q] = sums[q]
+            else:
+                for q in range(p * width):
+                    point[q] += sums[q]
+
+    return project
+
+
+@cache
+def _tails(dtype: Dtype, width: int) -> Kernel:
+    """Squared lengths of the rows of a panel, and those of what directions leave, rounded up."""
+    real = dtype.type
+
+    @inner
+    def measure(
+        rows: Any, block: Any, m: Any, d: Any, shift: Any, p: Any, left_out: Any, up: Any,
+        point: Any, norms: Any, inside: Any,
+    ) -> None:  # fmt: skip
+        inside[:] = 0.0
+        for f in range(p):
+            for q in range(width):
+                value = np.float64(point[f * width + q])
+                inside[q] += value * value
+        for q in range(width):
+            norms[q] = near_square(rows, (block + min(q, m - 1)) * d, shift, 0, d)
+        for q in range(width):
+            rest = max(norms[q] - inside[q], 0.0) + left_out * norms[q]
+            point[p * width + q] = real(np.sqrt(rest) * (1.0 + up))
+
+    return measure
+
+
+@inner
+def _border(square: Any, norm: Any, margin: Any) -> Any:
+    """The largest score that a centre can have that is not farther than the root of `square`."""
+    longest, wide, absolute, product, turned, up = margin
+    farthest = square * (1.0 + wide) + absolute
+    length = np.sqrt(norm)
+    reach = min(longest, 1.01 * (length + np.sqrt(farthest)))
+    score = farthest - norm + wide * norm
+    score += product * reach * (reach + 2.2 * length) + turned * length * reach
+    return score + up * abs(score) + absolute
+
+
+@cache
+def _opened(tile: Tile, dtype: Dtype) -> Kernel:
+    """List the tiles whose smallest bounds are below the borders of rows; then their centres."""
+    width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
+
+    @inner
+    def open_tiles(
+        point: Any, p: Any, minima: Any, n_tiles: Any, limits: Any, starts: Any, columns: Any,
+        most: Any, hits: Any, masks: Any, guesses: Any, counts: Any, found: Any,
+    ) -> None:  # fmt: skip
+        n_hits = 0
+        for t in range(n_tiles):
+            within = 0  # (counted: a branch would keep the loop out of vectors)
+            for q in range(width):
+                within += minima[t * width + q] <= limits[q]
+            if within > 0:
+                for q in range(width):
+                    hits[n_hits] = t * width + q
+                    n_hits += minima[t * width + q] <= limits[q]
+        if n_hits > most * width:  # all of them meet all centres
+            for q in range(width):
+                counts[q] = most + 1
+            return
+        # (without a branch that waits for what is computed)
+        for h in range(n_hits):
+            tile, q = hits[h] // width, hits[h] % width
+            masks[h] = tile_within(
+                centres, point, q, width, columns, p + 1, starts, tile * centres, limits[q]
+            )
+        for h in range(n_hits):
+            tile, q = hits[h] // width, hits[h] % width
+            for j in range(centres):
+                c = tile * centres + j
+                if masks[h] >> j & 1 and c != guesses[q] and counts[q] <= most:
+                    found[q * (most + 1) + counts[q]] = c
+                    counts[q] += 1
+
+    return open_tiles
+
+
+@inner
+def _nearest(
+    rows: Any, at: Any, whole: Any, d: Any, found: Any, begin: Any, count: Any, guess: Any,
+    square: Any, margin: Any, squares: Any, names: Any, four: Any,
+) -> Any:  # fmt: skip
+    """The nearest of a row's guess and the centres that were found; sums in float64 decide."""
+    best = square
+    for first in range(0, count, 4):
+        for j in range(4):
+            names[j] = found[begin + min(first + j, count - 1)]
+        four_near_squares(rows, at, whole, names, d, four)
+        for j in range(min(4, count - first)):
+            squares[first + j] = four[j]
+            best = min(best, np.float64(four[j]))
+    limit = best * (1.0 + margin[1]) + margin[2]
+    n_near, label = 0, guess
+    if square <= limit:
+        n_near = 1
+    for j in range(count):
+        if squares[j] <= limit:
+            n_near += 1
+            label = found[begin + j]
+    if n_near == 1:
+        return label
+    least = np.inf
+    for j in range(-1, count):
+        c, own = (guess, square) if j < 0 else (found[begin + j], np.float64(squares[j]))
+        if own <= limit:
+            own = square_distance(rows, at, whole, np.int64(c) * d, d)
+            if own < least or (own == least and c < label):
+                label, least = c, own
+    return label
+
+
+@cache
+def search(tile: Tile, dtype: Dtype) -> Kernel:
+    """Panels of rows one after the other; as :meth:`~.prefix.Prefix.search` says."""
+    lanes = tile.lanes_of(dtype.itemsize)
+    width, centres, real = tile.vectors * lanes, tile.centres, dtype.type
+    spec, largest = Micro(centres, tile.vectors, lanes, MINIMA).code, float(np.finfo(dtype).max)
+    project, measure = _projected(tile, dtype), _tails(dtype, width)
+    open_tiles = _opened(tile, dtype)
+
+    @njit
+    def run(
+        x: Any, begin: Any, end: Any, shift: Any, directions: Any, zeros: Any, factors: Any,
+        starts: Any, columns: Any, given: Any, p: Any, left_out: Any, margin: Any, farthest: Any,
+        most: Any, scratch: Any, labels_out: Any, left: Any,
+    ) -> Any:  # fmt: skip
+        n, d = x.shape
+        rows, whole = x.reshape(n * d), given.reshape(given.size)
+        flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
+        n_tiles, up = starts.size // centres, margin[5]
+        _, _, _, values, labels, _ = scratch
+        point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
+        norms, inside = np.empty(width), np.empty(width)
+        limits, squares = np.empty(width, dtype), np.empty(width)
+        guesses, counts = np.empty(width, np.int32), np.empty(width, np.int64)
+        found, near = np.empty(width * (most + 1), np.int32), np.empty(most + 1, dtype)
+        hits, masks = np.empty(n_tiles * width + 1, np.int64), np.empty(n_tiles * width, np.uint8)
+        four, names = np.empty(4, dtype), np.empty(4, np.int32)
+        n_left, n_evaluated = 0, 0
+        for block in range(begin, end, width):
+            m = min(width, end - block)
+            project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
+            measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
+            clear(width, 1, 0, values, labels, 0)
+            scan(
+                spec, point, 0, flat, p + 1, 0, p + 1, starts, 0, n_tiles, values, labels, 0,
+                minima, 0, rows, -1,
+            )  # fmt: skip
+            for q in range(width):
+                limits[q], counts[q] = -np.inf, 0
+            for q in range(m):
+                c: Any = labels[q]
+                mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, values[q])
+                while mask & 1 == 0 and mask != 0:
+                    mask, c = mask >> 1, c + 1
+                guesses[q] = c
+            for q in range(m):
+                at, c = (block + q) * d, np.int64(guesses[q]) * d
+                squares[q] = near_square(rows, at, whole, c, d)
+                # (less than the scores of centres that fill up the last tile)
+                limits[q] = real(min(_border(squares[q], norms[q], margin), largest))
+            for q in range(m):
+                if not norms[q] <= farthest:
+                    limits[q], counts[q] = -np.inf, most + 1
+            open_tiles(
+                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses,
+                counts, found,
+            )  # fmt: skip
+            for q in range(m):
+                if counts[q] > most:
+                    left[n_left] = block + q
+                    n_left += 1
+                    continue
+                n_evaluated += counts[q] + 1
+                labels_out[block + q] = _nearest(
+                    rows, (block + q) * d, whole, d, found, q * (most + 1), counts[q], guesses[q],
+                    squares[q], margin, near, names, four,
+                )  # fmt: skip
+        return n_left, n_evaluated
+
+    return run

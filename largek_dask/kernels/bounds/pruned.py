@@ -1,0 +1,256 @@
+"""Nearest centres without a look at most of them, where that pays: who searches.
+
+Of up to `BOXED_FEATURES` features many centres stand in boxes (:mod:`~.boxes`); of more they are
+met in few directions first (:mod:`~.prefix`). Labels are those of the dense search either way.
+Whether it pays is counted on a few rows, and piece by piece from then on, never by a clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.arguments import converted
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.bounds.boxes import LEAST_REACH as LEAST_BOXED
+from largek_dask.kernels.bounds.boxes import MOST_REACH as MOST_BOXED
+from largek_dask.kernels.bounds.boxes import Boxes
+from largek_dask.kernels.bounds.prefix import (
+    LEAST_REACH,
+    MOST_REACH,
+    Prefix,
+    least_work,
+    principal_directions,
+)
+from largek_dask.kernels.distances import PackedCenters, nearest
+from largek_dask.kernels.exact.squares import row_squares
+
+__all__ = ["expect_rows", "nearest_pruned"]
+
+BOXED_FEATURES = 32
+FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
+"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32
+features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
+SIZES, FIRST = (8, 16, 32, 64, 128), 2
+"""Numbers of directions, at most half as many as there are features, and which is tried first."""
+LEAST_WORK = 2.0**36
+"""Rows times centres times features that are to come, or have come, before kernels are compiled:
+about two seconds of a dense pass."""
+LEAST_PASS = 2.0**32
+"""Rows times centres times features of one set of centres, before anything is made of them."""
+MOST_SPARED = 31
+"""Where nothing was spared the next set of centres is met densely, then the next three, and so on
+up to this many, unless rows are as many as `LEAST_WORK` takes."""
+
+TRIED = 256
+"""Rows of a trial; of passes of `FEW_TRIED` times as many one is made with several numbers."""
+FEW_TRIED = 100
+PIECE = 4_096
+"""Rows after each of which it is seen what was spared: more and more, up to so many."""
+WORTH = 0.75
+"""Rows that take more than this share of what a dense pass takes are left to it ..."""
+RESTED, MOST_RESTED = 1 << 14, 1 << 20
+"""... as are the next rows, each time twice as many."""
+
+Array = NDArray[Any]
+Labels = NDArray[np.int32]
+
+
+class _Past:
+    """What a process has seen of passes with as many centres of as many features."""
+
+    __slots__ = ("directions", "in_vain", "size", "spared", "work")
+
+    def __init__(self) -> None:
+        self.work = 0.0
+        """Rows times centres times features so far."""
+        self.in_vain = 0
+        """Sets of centres, one after the other, where nothing was spared."""
+        self.spared = 0
+        """Sets of centres to come that are met densely."""
+        self.size = 0
+        """Directions that were best for the set before; 0: none has paid."""
+        self.directions: Array | None = None
+        """Those of the set before."""
+
+
+_PASTS: dict[tuple[int, int], _Past] = {}
+"""By the shape of the centres."""
+
+
+class _Course:
+    """What a process knows of a pass with one set of centres: it chooses who searches next.
+
+    Threads share it and may both change a number: that costs some rows' time, never a label.
+    """
+
+    __slots__ = ("expected", "failures", "past", "pays", "resting")
+
+    def __init__(self, centers: Array) -> None:
+        self.past = _PASTS.setdefault(centers.shape, _Past())
+        self.expected = 0
+        """Rows that are known to come, or have come."""
+        self.pays = False
+        """Something has been spared."""
+        self.resting = 0
+        """Rows that are left to the dense search without a try."""
+        self.failures = 0
+
+    def failed(self) -> None:
+        """Too little has been spared."""
+        if not self.failures and not self.pays:
+            self.past.in_vain += 1
+            self.past.spared = min((1 << self.past.in_vain) - 1, MOST_SPARED)
+        self.resting = min(RESTED << self.failures, MOST_RESTED)
+        self.failures = min(self.failures + 1, 10)
+
+    def paid(self) -> None:
+        """Enough has been spared."""
+        self.pays, self.failures = True, 0
+        self.past.in_vain = self.past.spared = 0
+
+    def is_due(self, n_rows: int, k: int, d: int) -> bool:
+        """Count rows that have come; whether there is, or was, enough work to make anything."""
+        self.expected += n_rows
+        self.past.work += float(n_rows) * k * d
+        expected = float(self.expected) * k * d
+        return expected >= LEAST_PASS and max(expected, self.past.work) >= LEAST_WORK
+
+    def is_spared(self, k: int, d: int) -> bool:
+        """Whether this set of centres is met densely, for what the sets before it were like."""
+        # Beside a pass that long it is nothing to try.
+        if float(self.expected) * k * d >= LEAST_WORK or not self.past.spared:
+            return False
+        self.past.spared -= 1
+        return True
+
+
+def expect_rows(n_rows: int, packed: PackedCenters) -> None:
+    """Say how many rows are going to be labelled, in all, so that a trial does as they will do."""
+    packed.prepared.get(_Course).expected += n_rows
+
+
+def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
+    """Index of the nearest centre of every row, without a look at most centres where that pays.
+
+    Parameters
+    ----------
+    x : array (n, d)
+        Rows of any real type, or sparse ones.
+    packed : PackedCenters
+
+    Returns
+    -------
+    labels : int32 array (n,)
+        To the bit those of :func:`~largek_dask.kernels.distances.nearest`.
+    n_evaluated : int
+        Distances computed in all features. It may depend on who else labels rows with these
+        centres at the same time.
+    """
+    n, (k, d) = len(x), packed.centers.shape
+    if isinstance(x, SparseBlock) or not _is_open(packed):
+        return nearest(x, packed), n * k
+    course = packed.prepared.get(_Course)
+    if not n or not course.is_due(n, k, d):
+        return nearest(x, packed), n * k
+    labels, n_evaluated = np.empty(n, np.int32), 0
+    for rows, block in converted(x, packed.dtype):
+        found = packed.prepared.get(_searcher, packed, course, block)
+        if found is None:
+            nearest(block, packed, labels[rows])
+            n_evaluated += len(block) * k
+        else:
+            n_evaluated += _label(block, packed, course, found, labels[rows])
+    return labels, n_evaluated
+
+
+def _is_open(packed: PackedCenters) -> bool:
+    """Whether anything may be spared, with so many centres of so many features."""
+    k, d = packed.n_clusters, packed.n_features
+    if d <= BOXED_FEATURES:
+        return k >= (FEWEST_DIRECT if packed.direct else FEWEST_CENTERS)
+    return least_work(k, d, SIZES[0]) < WORTH * k * d
+
+
+def _searcher(
+    centers: Array, packed: PackedCenters, course: _Course, x: Array
+) -> Boxes | Prefix | None:
+    """What searches among some centres for the rows of a pass, of which these are the first."""
+    k, d = centers.shape
+    far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
+    if course.is_spared(k, d) or not far <= MOST_BOXED / 2:
+        return None
+    if d <= BOXED_FEATURES:
+        boxes = Boxes(packed)
+        return boxes if boxes.reach >= LEAST_BOXED else None
+    return _best_prefix(packed, course, x[:TRIED])
+
+
+def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | None:
+    """The prefix that labels some rows with the least work; None for extreme centres.
+
+    It begins with as many directions as were best for the centres before, and goes on to fewer, or
+    to more, while these are better; of few rows no others are tried.
+    """
+    (k, d), past = packed.centers.shape, course.past
+    moved, squares = packed.values, row_squares(packed.centers, packed.shift)
+    if not LEAST_REACH**2 <= squares.max() <= MOST_REACH**2:
+        return None
+    sizes = [size for size in SIZES if 2 * size <= d and least_work(k, d, size) < WORTH * k * d]
+    at = min(len(sizes) - 1, sizes.index(past.size) if past.size else FIRST)
+    directions, tried = principal_directions(moved, sizes[at], past.directions), {}
+    labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
+
+    def work_of(size: int) -> float:
+        nonlocal directions
+        if size not in tried:
+            if size > len(directions):
+                directions = principal_directions(moved, size, directions)
+            prefix = Prefix(packed, directions[:size])
+            _, n_left, _, work = prefix.search(x, 0, len(x), np.inf, labels, left)
+            tried[size] = work + n_left * prefix.dense, prefix
+        return tried[size][0]
+
+    if not past.size or course.expected >= FEW_TRIED * len(x):
+        for step in (-1, 1):
+            while 0 <= at + step < len(sizes) and work_of(sizes[at + step]) < work_of(sizes[at]):
+                at += step
+    pays = work_of(sizes[at]) < WORTH * len(x) * k * d
+    past.size, past.directions = sizes[at] if pays else 0, directions
+    if not pays:
+        course.failed()
+    return tried[sizes[at]][1]
+
+
+def _label(
+    x: Array, packed: PackedCenters, course: _Course, searcher: Boxes | Prefix, labels: Labels
+) -> int:
+    """Label rows of the compute dtype, piece by piece; the distances computed."""
+    n, k, at, size = len(x), packed.n_clusters, 0, TRIED
+    a_row = searcher.dense
+    left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
+    while at < n:
+        if course.resting > 0:
+            rows = slice(at, min(at + course.resting, n))
+            nearest(x[rows], packed, labels[rows])
+            n_evaluated += (rows.stop - at) * k
+            course.resting -= rows.stop - at
+            at, size = rows.stop, TRIED
+            continue
+        end = min(at + size, n)
+        budget = WORTH * a_row * (end - at)
+        at, more, evaluated, work = searcher.search(x, at, end, budget, labels, left[n_left:])
+        n_left, n_evaluated = n_left + more, n_evaluated + evaluated
+        # rows that are left to the dense search have been looked at in vain
+        if at < end or work + more * a_row > budget:
+            course.failed()
+        else:
+            course.paid()
+            size = min(2 * size, PIECE)
+    if n_left:
+        rows_left = left[:n_left]
+        labels[rows_left] = nearest(x[rows_left], packed)
+        n_evaluated += n_left * k
+    return n_evaluated
