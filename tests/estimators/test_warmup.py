@@ -18,7 +18,8 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
-from largek_dask.kernels.bounds.boxes import FEWEST_CENTERS, FEWEST_DIRECT, WIDTHS, Boxes
+from largek_dask.kernels.bounds.boxes import WIDTHS, Boxes
+from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_CENTERS, FEWEST_DIRECT
 from largek_dask.kernels.code_cache import cache_folder
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.tile import DIRECT_FEATURES
@@ -27,18 +28,18 @@ pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is com
 
 LISTENS = """
 import json
-from largek_dask.kernels.jit import KernelCache
+from largek_dask.kernels import code_cache
 used = set()
-load, save = KernelCache.load_overload, KernelCache.save_overload
-def loads(self, sig, context):
-    found = load(self, sig, context)
+load, save = code_cache.load, code_cache.save
+def loads(path, key, rebuild):
+    found = load(path, key, rebuild)
     if found is not None:
-        used.add(self._path(self._key(sig, context.codegen())).name)
+        used.add(path.name)
     return found
-def saves(self, sig, data):
-    used.add(self._path(self._key(sig, data.codegen)).name)
-    return save(self, sig, data)
-KernelCache.load_overload, KernelCache.save_overload = loads, saves
+def saves(path, content):
+    used.add(path.name)
+    return save(path, content)
+code_cache.load, code_cache.save = loads, saves
 """
 WARMS = """
 from largek_dask.estimators.warmup import main
@@ -118,10 +119,11 @@ def test_a_fit_needs_nothing_that_is_not_there_afterwards(kind: str, tmp_path: P
     assert used <= warmed
 
 
-BOXED = """
-from largek_dask.kernels.bounds import boxes
-boxes.FEWEST_CENTERS = boxes.FEWEST_DIRECT = 200
-boxes.LEAST_WORK = boxes.LEAST_PASS = 0
+PRUNED = """
+from largek_dask.kernels.bounds import pruned
+pruned.FEWEST_CENTERS = pruned.FEWEST_DIRECT = 200
+pruned.LEAST_WORK = pruned.LEAST_PASS = 0
+pruned.WORTH = np.inf
 places = 100 * draws.normal(size=(300, {d})).astype({dtype!r})
 x = places[draws.integers(300, size=2_000)] + draws.normal(size=(2_000, {d})).astype({dtype!r})
 lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500])
@@ -129,25 +131,28 @@ lk.KMeans(300, init=places, algorithm="lloyd", max_iter=1).fit(x).predict(x[:500
 
 
 @pytest.mark.slow
-def test_the_last_pass_over_many_clusters_needs_nothing_else() -> None:
-    """As the test before: of the files that a fit uses, those of boxes are among the warmed."""
+@pytest.mark.parametrize(("d", "module"), [(30, "box_search."), (40, "prefix_search.")])
+def test_the_last_pass_over_many_clusters_needs_nothing_else(d: int, module: str) -> None:
+    """As the test before: of the files that a fit uses, those of searches are among the warmed."""
     warms = WARMS.replace(", narrow={narrow!r}", "").format(kind=warmup_module.MANY[0])
     warmed = names_used(warms)
-    program = BOXED.format(d=40, dtype="float32")
+    program = PRUNED.format(d=d, dtype="float32")
     used = names_used(FITS.format(fits=program))
-    used = {name for name in used if name.startswith("box_search.")}
+    used = {name for name in used if name.startswith(module)}
     assert used
     if not used <= warmed:
         warmed |= names_used(warms)
     assert used <= warmed
 
 
-def test_boxes_of_every_width_are_warmed() -> None:
+def test_boxes_of_every_width_and_a_prefix_are_warmed() -> None:
     draws, found = np.random.default_rng(0), set()
-    for d in warmup_module.BOXED:
-        packed = pack_centers(draws.normal(size=(300, d)), np.zeros(d))
-        found.add((Boxes(packed).width, packed.direct > 0))
+    for d in warmup_module.PRUNED:
+        if d <= BOXED_FEATURES:
+            packed = pack_centers(draws.normal(size=(300, d)), np.zeros(d))
+            found.add((Boxes(packed).width, packed.direct > 0))
     assert found == {(WIDTHS[0], True), *((width, False) for width in WIDTHS)}
+    assert max(warmup_module.PRUNED) > BOXED_FEATURES
 
 
 @pytest.fixture
