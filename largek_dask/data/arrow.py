@@ -69,7 +69,6 @@ class ArrowColumns:
             ],
             lambda i: () if table is None else table.column(places[i])[:HEAD_ROWS].to_pylist(),
             where,
-            "file" if table is None else "arrow",
         )
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")

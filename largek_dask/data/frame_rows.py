@@ -163,7 +163,6 @@ class _SeparateColumns(_Frame):
             ],
             head,
             self.where,
-            self.library,
         )
         self.dtype = native_dtype(np.result_type(*(kind for kind in types if kind is not None)))
         self.shape = len(columns[0]), len(places)
@@ -208,7 +207,6 @@ class _PolarsFrame(_SeparateColumns):
 
 class _DictFrame(_SeparateColumns):
     where = "the dict of arrays"
-    library = "dict"
 
     @classmethod
     def holds(cls, source: Any) -> bool:
@@ -315,7 +313,6 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
         ],
         lambda i: [] if is_lazy else frame.iloc[:HEAD_ROWS, i].tolist(),
         "the DataFrame",
-        "dask" if is_lazy else "pandas",
     )
     if not types:
         raise DataError("the DataFrame has no columns: give one with columns of numbers.")

@@ -405,7 +405,7 @@ class CSVTable:
             at = int(np.argmax(text.to_numpy()))
             value = column.iloc[at]
             hint = ", with a separator of thousands or a decimal comma" if is_grouped(value) else ""
-            wrong[str(name)] = f"{value!r} in data row {row + at}{hint}"
+            wrong[str(name)] = f"({value!r} in data row {row + at}{hint})"
         if wrong:
             raise not_numbers(self.where, wrong)
 
