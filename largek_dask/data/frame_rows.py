@@ -29,7 +29,7 @@ __all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_fra
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return True for an object of a class of an optional library, without importing it."""
+    """Return whether an object is of a class of an optional library, without importing it."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -39,16 +39,8 @@ def is_of(source: Any, module: str, name: str) -> bool:
 class FrameRows(SlicedRows):
     """Rows of a pandas or polars DataFrame, a pyarrow table or batch, or a dict of arrays.
 
-    Parameters
-    ----------
-    leave_index : bool
-        Leave out, with a warning, a first column that has an index's name and counts the rows;
-        otherwise it is an error.
-
-    Raises
-    ------
-    DataError
-        Columns are not numbers (all are named), or one is an index.
+    With ``leave_index``, a first column that has an index's name and counts the rows is left out
+    with a warning; otherwise it is an error. Raises DataError if columns are not numbers.
     """
 
     def __init__(
@@ -89,7 +81,7 @@ def chosen_columns(names: Sequence[str], selection: Selection | None, where: str
 
 
 def may_be_index(labels: Sequence[str], places: Sequence[int], selection: Selection | None) -> bool:
-    """Return True if the first column has an index's name, and is neither selected nor dropped."""
+    """Return whether the first column has an index's name, and is neither selected nor dropped."""
     if places[:1] != [0] or not is_index_name(labels[0]):
         return False
     return selection is None or not selection.says(labels[0])
@@ -290,18 +282,14 @@ KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame, _Dic
 
 
 def is_frame(source: Any) -> bool:
-    """Return True for a table in memory with named columns."""
+    """Return whether something is a table in memory with named columns."""
     return any(kind.holds(source) for kind in KINDS)
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
     """Return the common type of the columns of a pandas or Dask DataFrame.
 
-    Raises
-    ------
-    DataError
-        Columns are not numeric; the message names all of them with their types, and of pandas'
-        the first value that is no number.
+    Raises DataError, which names all columns that are not numeric.
     """
     is_lazy = is_of(frame, "dask", "DataFrame")
     kinds = list(frame.dtypes)
@@ -333,7 +321,7 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return True for numpy's real numbers and booleans."""
+    """Return whether it is one of numpy's real numbers or booleans."""
     return isinstance(kind, np.dtype) and kind.kind in "biuf"
 
 

@@ -121,7 +121,7 @@ def ingest(
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     write = _write_sparse if table.is_sparse and shuffle is None else _write_dense
-    write(table, target, kind, chunk_rows, shuffle, storage_options, progress=progress, force=force)
+    write(table, target, kind, chunk_rows, shuffle, storage_options, progress=progress)
     return open_rows(target, storage_options=storage_options)
 
 
@@ -148,7 +148,6 @@ def _write_dense(
     storage_options: Mapping[str, Any] | None,
     *,
     progress: bool,
-    force: bool,
 ) -> None:
     row_bytes = table.n_features * kind.itemsize
     inner_rows = None if shuffle is None else _inner_rows(row_bytes)
@@ -161,7 +160,6 @@ def _write_dense(
         chunk_rows=chunk_rows,
         inner_rows=None if inner_rows is None else min(inner_rows, chunk_rows),
         storage_options=storage_options,
-        force=force,
     )
     scan = RowScan(table.n_features, kind)
     empty = np.arange(table.n_features)
@@ -205,7 +203,6 @@ def _write_sparse(
     storage_options: Mapping[str, Any] | None,
     *,
     progress: bool,
-    force: bool,
 ) -> None:
     """Write sparse rows as a CSR group; numbers are scanned as they will be read."""
     assert shuffle is None, "only dense rows are permuted"

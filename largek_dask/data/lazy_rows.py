@@ -41,7 +41,7 @@ __all__ = ["BlockRows", "DaskColumn", "dask_array_rows", "dask_frame_rows"]
 
 
 class BlockRows(Rows):
-    """Rows of a dask array or dask DataFrame; see the module's first lines."""
+    """Rows of a dask array or dask DataFrame; see the module's docstring."""
 
     def __init__(
         self, blocks: _ArrayBlocks | _FrameBlocks, *, weight: Column | None = None
@@ -88,9 +88,9 @@ def naming_block(block: str) -> Iterator[None]:
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Consecutive blocks, together up to ``max_rows`` (one block may be larger).
+    """Group consecutive blocks of together up to ``max_rows`` rows; one block may be larger.
 
-    Blocks without rows are among them: whether they have none is seen when they are computed.
+    Blocks without rows are included: that they are empty is verified when they are computed.
     """
     groups: list[list[int]] = []
     size = 0
@@ -187,7 +187,7 @@ class _FrameBlocks:
         out[:] = values
 
     def _in_order(self, part: Any) -> Any:
-        """The columns of a partition by the names that are declared."""
+        """Return a partition with its columns in the declared order."""
         if not hasattr(part, "columns"):
             raise DataError(f"it is a {type(part).__name__}, not a DataFrame; give {META}")
         declared = self._frame.columns
@@ -220,20 +220,14 @@ META = (
 
 
 def dask_array_rows(array: Any, *, weight: Column | None = None) -> BlockRows:
-    """Rows of a dask array; only lengths are computed here, and only where they are unknown."""
+    """Return rows of a dask array; lengths are computed if they are unknown."""
     return BlockRows(_ArrayBlocks(array), weight=weight)
 
 
 def dask_frame_rows(
     frame: Any, *, selection: Selection | None = None, weight: Column | None = None
 ) -> BlockRows:
-    """Rows of a dask DataFrame; its partitions are computed once here to count their rows.
-
-    Raises
-    ------
-    DataError
-        Columns are not numbers, or the first is called as an index is and holds whole numbers.
-    """
+    """Return rows of a dask DataFrame, whose partitions are computed once to count their rows."""
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
@@ -257,7 +251,7 @@ class DaskColumn:
         self.n_rows = int(values.shape[0])
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The values of the rows ``start`` to ``stop`` as float64."""
+        """Return the values of the rows ``start`` to ``stop``."""
         parts = [np.empty(0)]
         for block, (begin, end) in enumerate(pairwise(self._bounds)):
             if begin < stop and end > start:
@@ -275,7 +269,7 @@ class DaskColumn:
 
 
 def dask_column(values: Any) -> Column:
-    """Row weights from a dask array or Series; of unknown length, they are computed now."""
+    """Return row weights of a dask array or Series; of unknown length, they are computed now."""
     values = getattr(values, "to_dask_array", lambda: values)()
     if any(np.isnan(n) for n in values.shape):
         return ArrayColumn(values.compute())

@@ -11,12 +11,17 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
-from largek_dask.data.csr_rows import CSRRows, is_sparse_group
+from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
+from largek_dask.data.held_tables import (
+    find_table,
+    is_of_variables,
+    open_hdf5,
+    table_in_anndata,
+)
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
-from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
+from largek_dask.data.numpy_files import NpyRows, open_npy, open_npz
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -142,7 +147,8 @@ def _open(
         rows = _open(table_in_anndata(source, component), None, storage_options, weight)
         variables = [str(name) for name in source.var_names]
         return rows.with_names(variables) if is_of_variables(component) else rows
-    if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
+    is_dataset = is_of(source, "h5py", "Dataset") and component is None
+    if is_dataset or is_of(source, "h5py", "Group"):
         return open_hdf5(source, component, weight=weight)
     if is_of(source, "xarray", "Dataset"):
         from largek_dask.data.xarray_rows import variable_of
@@ -151,7 +157,7 @@ def _open(
     elif isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
-        source, component = _find_in_group(source, component, str(source.store_path))
+        source, component = find_table(source, component, str(source.store_path))
         if isinstance(source, zarr.Group):
             return CSRRows(source, **_address(source), weight=weight)
     elif component is not None:
@@ -186,17 +192,14 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Return True if something is a sparse matrix in memory."""
+    """Return whether something is a sparse matrix in memory."""
     return hasattr(source, "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """A numpy array of something in memory; a sparse matrix stays as it is.
+    """Return a numpy array of something in memory; a sparse matrix is returned unchanged.
 
-    Raises
-    ------
-    DataError
-        It is no array; the message says what to give instead.
+    Raises DataError, with advice on what to give instead, if it is not an array.
     """
     for (module, name), instead in INSTEAD.items():
         if is_of(source, module, name):
@@ -249,7 +252,7 @@ def _open_url(
     if isinstance(node, zarr.Group):
         if weight is None:
             weight = own_weights(node, url)
-        node, component = _find_in_group(node, None, url, component)
+        node, component = find_table(node, None, url, component)
     address: dict[str, Any] = {
         "location": url,
         "component": component,
@@ -268,40 +271,8 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
     )
 
 
-def _find_in_group(
-    group: zarr.Group, component: str | None, where: str, path: str | None = None
-) -> tuple[zarr.Group | zarr.Array[Any], str | None]:
-    """The table inside a group: the group itself if it is a sparse matrix, ``X``, or the only one.
-
-    ``path`` is where ``group`` is in its store; the path of what was found is returned too.
-    """
-    if component is not None:
-        if component not in group:
-            raise DataError(
-                f"{where} has no array or group named {component!r}; pass component= one that it "
-                f"has ({members_of(group)})."
-            )
-        node = group[component]
-        path = f"{path}/{component}" if path else component
-        if not isinstance(node, zarr.Group):
-            return node, path
-        group = node
-    check_complete(group, where)
-    if is_sparse_group(group):
-        return group, path
-    if "X" in group:
-        return _find_in_group(group, "X", where, path)
-    tables = [name for name, array in group.arrays() if array.ndim == 2]
-    if len(tables) == 1:
-        return _find_in_group(group, tables[0], where, path)
-    raise DataError(
-        f"{where} is a Zarr group without one obvious table (it holds {members_of(group)}); "
-        "pass component= the path of the array inside it."
-    )
-
-
 def _address(node: Any) -> dict[str, Any]:
-    """Keyword arguments that tell rows where their open zarr node is."""
+    """Return the place of an open Zarr node, as keyword arguments of rows."""
     found = location_of(node)
     if found is None:
         return {}
@@ -314,7 +285,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
     if isinstance(sample_weight, (str, os.PathLike)):
         url = normalize(sample_weight)
         if url.lower().endswith(".npy"):
-            return open_npy_column(url, storage_options)
+            return ArrayColumn(open_npy(url, storage_options))
         return ZarrColumn(open_node(url, None, storage_options), url)
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
@@ -333,26 +304,10 @@ def read_integers(
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "warn",
 ) -> NDArray[Any]:
-    """One integer for each of ``n_rows`` rows, as stored: labels, classes.
+    """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
 
-    Parameters
-    ----------
-    url : str or path
-        A one-dimensional Zarr array or ``.npy`` file, anywhere fsspec reaches.
-    what : str
-        What errors call it.
-    storage_options : mapping, optional
-        Passed to fsspec.
-    missing : {"warn", "raise", "fill"}
-        As of :func:`open_rows`.
-
-    Raises
-    ------
-    DataError
-        Not there, damaged, of another shape or length, or not of integers; the latter three are
-        found before anything is read.
-    IncompleteStoreError
-        A store whose writing did not end.
+    They are in a one-dimensional Zarr array or ``.npy`` file; ``what`` names them in messages.
+    Raises DataError if they are missing, damaged, of another shape or not integers.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False

@@ -39,7 +39,7 @@ RETRY_SECONDS = 5.0
 
 
 def trouble(error: BaseException) -> Trouble | None:
-    """Return what an error, or a cause of it, says of storage; None if nothing."""
+    """Return what an error, or a cause of it, implies about storage; None if nothing."""
     for found in _causes(error):
         kind = _kind(found)
         if kind is not None:
@@ -48,10 +48,9 @@ def trouble(error: BaseException) -> Trouble | None:
 
 
 def unanswered(error: BaseException) -> bool:
-    """Return True if a failed read says nothing of what is stored.
+    """Return whether a failed read implies nothing about the stored data.
 
-    Storage is away, or refuses access (an expired key): the stored data may be whole. Missing or
-    damaged data are another matter.
+    Storage is away, or refuses access (an expired key); the data may be intact.
     """
     return trouble(error) == "away" or any(
         isinstance(found, PermissionError) for found in _causes(error)

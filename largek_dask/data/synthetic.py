@@ -57,25 +57,18 @@ def generate(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> NDArray[Any]:
-    """The rows in memory: an (n_rows, n_features) array, the same rows that ``write`` stores.
+    """Return the rows in memory, the same as ``write`` stores.
 
     Parameters
     ----------
     kind : str
         See the module's list.
     n_rows, n_features : int, optional
-        Size; A, B and C have their own.
+        A, B and C have defaults.
     n_components : int, optional
-        Clusters; 100 unless the kind says otherwise.
+        Clusters; 100 unless the kind has another default.
     seed : int, optional
-        0 unless the kind says otherwise.
     dtype : numpy dtype
-        Type of the values.
-
-    Raises
-    ------
-    ParameterError
-        No such kind, or a size is missing or does not fit.
 
     Examples
     --------
@@ -106,10 +99,7 @@ def write(
     force: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does; open it.
-
-    Parameters as in :func:`generate` and :func:`~largek_dask.data.ingest.ingest`.
-    """
+    """Write the rows to a Zarr store by ``ingest``, in bounded memory; return it open."""
     rows = SyntheticRows(
         kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
     )
@@ -204,7 +194,7 @@ class _Mixture:
 
 
 class _LowRank:
-    """Clusters that are flat: a few directions each, and little noise across."""
+    """Flat clusters: a few directions each, and little noise across."""
 
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         n_components, n_features = size["n_components"], size["n_features"]

@@ -76,7 +76,7 @@ class Table(Protocol):
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:
-        """Blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
+        """Yield blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
 
 
 def open_table(
@@ -89,19 +89,8 @@ def open_table(
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
 
-    Raises
-    ------
-    DataError
-        Not there, or not a table of numbers (the text columns are named).
-    ParameterError
-        It has no such columns.
-    MissingDependencyError
-        The package that reads the format is not installed.
-
-    Warns
-    -----
-    DataWarning
-        An index is left out.
+    Raises DataError if it is not a table of numbers, and ParameterError if it lacks a selected
+    column. Warns (DataWarning) if an index is left out.
     """
     several = find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
@@ -165,13 +154,7 @@ def _open_files(
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    """Several files; columns are those of the first one, by name.
-
-    Raises
-    ------
-    DataError
-        A file has other columns than the first one; it is named.
-    """
+    """Open several files, whose columns are those of the first one, by name."""
     for url in files.urls:
         if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist: check the address.")
@@ -208,7 +191,7 @@ def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], u
 
 
 class RowsTable:
-    """A stream over :class:`Rows`, one block a chunk."""
+    """Stream :class:`Rows`, one block per chunk."""
 
     n_bytes = 0
 
@@ -237,12 +220,11 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 
 
 class CSVTable:
-    """A stream over a text file of numbers, read by pandas; numbers are float64.
+    """Stream a text file of numbers (float64), read by pandas; see ``data.text_files``.
 
-    :mod:`~largek_dask.data.text_files` says how it is written. Columns without a header, or with
-    one that counts them, are called by their numbers, from 0 on. An index that pandas or R has
-    written, and a last column that a separator at the end of each line makes, are left out with a
-    warning.
+    Columns without a header, or with one that counts them, are named by their numbers from 0 on.
+    An index that pandas or R has written, and an empty last column after a separator at the end
+    of each line, are left out with a warning.
     """
 
     is_sparse = False
@@ -320,7 +302,7 @@ class CSVTable:
             return self._pandas.read_csv(text, **(self._options | options))
 
     def _leave_out_names(self, head: Any) -> bool:
-        """Return True for rows with one field more than the header, whose first is their name."""
+        """Return whether rows have one field more than the header, whose first is their name."""
         skip = self._options["skiprows"] + 1
         if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
             return False
@@ -339,7 +321,7 @@ class CSVTable:
     def _without_nothing(
         self, places: list[int], selection: Selection | None, head: Any
     ) -> list[int]:
-        """The columns without a last one that has no name and holds nothing."""
+        """Return the columns without a last one that has no name and no values."""
         last = len(self.all_columns) - 1
         name = self.all_columns[last]
         if (
@@ -355,7 +337,7 @@ class CSVTable:
         return places[:-1]
 
     def _without_index(self, places: list[int], values: Any) -> list[int]:
-        """The columns without the first one, if that counts the rows."""
+        """Return the columns without the first one, if that counts the rows."""
         name = self.all_columns[0]
         if values.dtype.kind not in "iu":
             return places
@@ -382,7 +364,7 @@ class CSVTable:
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
 
     def _check_left_out(self, frame: Any, row: int) -> None:
-        """Refuse a file of which columns were left out that are other than they looked."""
+        """Raise DataError if columns that were left out differ from what their beginning showed."""
         if self._index is not None:
             check_still_counts(frame[self._index].to_numpy(), row, self._index, self.where)
         if self._nothing is None:
@@ -411,11 +393,10 @@ class CSVTable:
 
 
 class ParquetTable:
-    """A stream over a Parquet file, one record batch at a time.
+    """Stream a Parquet file, one record batch at a time.
 
-    All columns side by side, or with ``component`` one column only; a column of fixed-size
-    lists (embeddings) gives one feature an element. What pandas has noted to be an index is left
-    out with a warning.
+    All columns, or with ``component`` one column only; a column of fixed-size lists (embeddings)
+    gives one feature per element. An index by pandas' metadata is left out with a warning.
     """
 
     is_sparse = False
@@ -464,7 +445,7 @@ class ParquetTable:
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """The columns with missing values; only parts whose statistics leave it open are read."""
+        """Return the columns with missing values; reads only parts whose statistics do not tell."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}
@@ -490,7 +471,7 @@ class ParquetTable:
         self._values.dtype = dtype
 
     def _without_index(self, places: list[int], selection: Selection | None) -> list[int]:
-        """The columns without those that are an index, as pandas says or as they look."""
+        """Return the columns without those that are an index, by metadata or by their values."""
         import pyarrow as pa
 
         for name in self._noted:
@@ -530,14 +511,9 @@ class ParquetTable:
 
 
 class FilesTable:
-    """A stream over several files of the same columns, one after the other.
+    """Stream several opened files of the same columns, one after the other.
 
-    Parameters
-    ----------
-    location : str or None
-        The folder that they are in, if that is what was asked for.
-    tables : sequence of CSVTable or ParquetTable
-        Opened, with the columns of the first one.
+    ``location`` is the folder that they are in, if that was the source.
     """
 
     is_sparse = False

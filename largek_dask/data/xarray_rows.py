@@ -19,13 +19,7 @@ FEATURES = ("band", "bands", "channel", "variable", "feature", "wavelength", "ti
 
 
 def variable_of(dataset: Any, component: str | None) -> Any:
-    """The array of this name in an xarray.Dataset.
-
-    Raises
-    ------
-    DataError
-        There is no such array, or no name was given; the message says what makes a table.
-    """
+    """Return the array of this name in an xarray.Dataset, or raise DataError with advice."""
     if component in dataset.variables:
         return dataset[component]
     if component is not None:
@@ -46,13 +40,7 @@ def variable_of(dataset: Any, component: str | None) -> Any:
 
 
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
-    """Rows of an xarray.DataArray.
-
-    Raises
-    ------
-    DataError
-        It has not two dimensions; the message says how to stack those that it has.
-    """
+    """Return rows of an xarray.DataArray, or raise DataError with advice on how to stack it."""
     dims = tuple(array.dims)
     if len(dims) > 2:
         feature = next((dim for dim in dims if dim in FEATURES), dims[0])
@@ -76,7 +64,7 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
 
 
 def _one_row_each(dims: tuple[Any, ...], feature: Any, all_dims: tuple[Any, ...]) -> str:
-    """Methods that make a row of each place along some dimensions, in words."""
+    """Return code that makes a row of each place along some dimensions."""
     if len(dims) == 1:
         return f".transpose({dims[0]!r}, {feature!r}) for a row of each {dims[0]!r}"
     row = _unused("row", all_dims)
@@ -101,7 +89,7 @@ class XarrayRows(SlicedRows):
 
 
 def names_in_xarray(array: Any) -> Sequence[str] | None:
-    """The labels of the second dimension of an xarray.DataArray, where they are text."""
+    """Return the labels of the second dimension of an xarray.DataArray, if they are text."""
     dimension = array.dims[1] if len(array.dims) == 2 else None
     if dimension not in array.coords or array.coords[dimension].dtype.kind not in "UOT":
         return None

@@ -36,12 +36,7 @@ EVERY_SECONDS = 1.0
 class _Expected:
     """Estimate the seconds of compiling that are left in a process that began without a cache.
 
-    Parameters
-    ----------
-    functions : int, optional
-        Number that will be compiled; None: unknown.
-    is_helped : bool
-        A second process compiles as well, into the same folder.
+    Of this number of functions (None: unknown). ``is_helped``: a second process compiles as well.
     """
 
     def __init__(self, functions: int | None, *, is_helped: bool = False) -> None:
@@ -84,16 +79,9 @@ call_after_each(_notice)
 
 
 class CompileWatch:
-    """Follow what this process compiles during a fit.
+    """Follow what this process compiles during a fit of ``n_clusters``, and send events.
 
-    Parameters
-    ----------
-    events : Events
-        Receives ``compiling`` events.
-    n_clusters : int, optional
-        Determines about how many functions the fit needs.
-    is_helped : bool
-        A second process compiles as well, into the same folder.
+    ``is_helped``: a second process compiles as well, into the same folder.
     """
 
     def __init__(

@@ -26,12 +26,7 @@ EXTRA = 3
 def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
     """Return at most ``MOST_STEPS`` records of a history, which may have been thinned before.
 
-    Parameters
-    ----------
-    history : sequence of mappings
-        Each with ``step``, ascending, and ``cost``.
-    objective : Objective
-        Defines the best cost.
+    Each record has ``step``, ascending, and ``cost``; the objective defines the best cost.
     """
     if not history or history[-1]["step"] <= MOST_STEPS:
         return list(history)

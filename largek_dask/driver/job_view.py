@@ -101,11 +101,7 @@ class JobView:
     """A job or a fit, as its status and its events describe it.
 
     Memory is bounded: series are thinned (see ``driver.series``) and all lists have a maximum.
-
-    Parameters
-    ----------
-    status : mapping, optional
-        Of ``Job.status``, or what is known of a fit before it begins.
+    ``status`` is that of ``Job.status``, or what is known of a fit before it begins.
 
     Attributes
     ----------
@@ -115,12 +111,8 @@ class JobView:
         The event "compiling", until a step has been made.
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
-    warnings : tuple of str
-        The last few.
     final_n_iter : int or None
         Steps of the model that it ended with; None before its end, or if unknown.
-    workers : WorkerFigures
-        Figures of each worker.
     costs : dict
         Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
     series : dict

@@ -110,10 +110,7 @@ def _option(
 class FitOptions:
     """Validated options of a fit: ``max_time`` in seconds, ``memory_limit`` in bytes.
 
-    Raises
-    ------
-    ParameterError
-        A value is invalid for any data; ``driver.plan.check_problem`` checks the others.
+    Raises ParameterError if a value is invalid for any data; ``driver.plan`` checks the others.
 
     Examples
     --------
@@ -342,12 +339,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
 
 
 def parse_memory(value: Any, name: str = "memory_limit") -> int:
-    """Return the bytes of a number, or of a text such as "2GiB".
-
-    Raises
-    ------
-    ParameterError
-        It is neither, or less than one byte.
+    """Return the bytes of a number, or of a text such as "2GiB"; at least one.
 
     Examples
     --------

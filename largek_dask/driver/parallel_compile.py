@@ -46,25 +46,12 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 
     The load of the machine does not matter: it is a mean over a minute, and two processes get a
     larger share than one.
-
-    Parameters
-    ----------
-    rows : Rows
-    algorithm : Algorithm
-    n_threads : int, optional
-        Threads that the fit may use; None: one per core.
     """
     return isinstance(algorithm, Truncated) and not rows.is_sparse and is_possible(n_threads)
 
 
 def is_possible(n_threads: int | None = None) -> bool:
-    """Return whether a second process may compile, on a second core, what this one then loads.
-
-    Parameters
-    ----------
-    n_threads : int, optional
-        Threads that this process may use; None: one per core.
-    """
+    """Return whether a second process may compile, on a second core, what this one then loads."""
     if not saves_code() or not sys.executable:
         return False
     if min(available_cpus(), n_threads or available_cpus()) < 2:
@@ -79,15 +66,9 @@ def is_possible(n_threads: int | None = None) -> bool:
 
 @contextmanager
 def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
-    """Run a second process that compiles kernels, until the block ends.
+    """Run a second process that compiles kernels for a compute dtype, until the block ends.
 
     It starts at once if the cache is empty, otherwise after `FIRST` functions were compiled here.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The type in which kernels compute with the rows.
-    n_features, k : int
     """
     process = _Process([dtype.name, str(n_features), str(k)])
     before = compiled()

@@ -115,17 +115,12 @@ def run(
     ----------
     algorithm : Algorithm
         With its problem.
-    passes : LocalPasses or ClusterPasses
-    rng : Rng
-        Seed and start.
     stop : StopRules
         May differ from those of the run that wrote the checkpoint.
     checkpoints : Checkpoints, optional
         The last step is always written.
-    events : Events, optional
     cancelled : callable, optional
         Called between steps and inside them.
-    callbacks : sequence of Callback
     seconds_used : float
         Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
@@ -134,16 +129,10 @@ def run(
     watch : CompileWatch, optional
         Of the whole fit.
 
-    Returns
-    -------
-    RunResult
-
     Raises
     ------
-    NoModelError
-        The time limit or a cancel came before there was any state.
-    KeyboardInterrupt
-        Ctrl-C came before there was any state, or a second time.
+    NoModelError, KeyboardInterrupt
+        The time limit, a cancel or Ctrl-C came before there was any state, or a second Ctrl-C.
     """
     events = Events() if events is None else events
     before = passes.retry(checkpoints.latest) if checkpoints else None

@@ -32,16 +32,10 @@ first point after its last gap, or 0.
 
 
 class Series:
-    """A figure against time, in at most :data:`BUCKETS` buckets.
+    """A figure against time, in at most ``buckets`` (even) buckets.
 
-    Its state depends on what was added in which order, not on when it was read.
-
-    Parameters
-    ----------
-    beside : int
-        Number of further coordinates of a point.
-    buckets : int
-        Maximum, an even number.
+    Its state depends on what was added in which order, not on when it was read. A point has
+    ``beside`` further coordinates.
 
     Examples
     --------
@@ -82,15 +76,7 @@ class Series:
         return 8 * (len(self._done) + self._width * len(self._open))
 
     def add(self, key: float, x: float, y: float, *beside: float) -> None:
-        """Add a point after all others.
-
-        Parameters
-        ----------
-        key, x, y : float
-            Finite. :meth:`cut` compares keys.
-        *beside : float
-            As many as the series has.
-        """
+        """Add a point after all others; all numbers are finite, and :meth:`cut` compares keys."""
         point: Point = (float(self._n), float(key), float(x), float(y), *map(float, beside))
         self._n += 1
         y = point[Y]
@@ -141,18 +127,7 @@ class Series:
             self._close()
 
     def points(self, most: int = BUCKETS) -> Points:
-        """Return the points in the order in which they were added.
-
-        Parameters
-        ----------
-        most : int
-            Maximum number of buckets, each of up to four points.
-
-        Returns
-        -------
-        ndarray of float, shape (n, width)
-            A row of NaN marks each gap.
-        """
+        """Return the points of at most ``most`` buckets in order; a row of NaN marks each gap."""
         table = self._coarse(most)
         points = table[:, HEAD:].reshape(-1, 4, self._width)
         order = np.argsort(points[:, :, N], axis=1, kind="stable")

@@ -97,13 +97,7 @@ class Starts:
     watch: CompileWatch
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run every start, after ``seconds`` of other work, and return the best.
-
-        Raises
-        ------
-        NoModelError, KeyboardInterrupt
-            A stop came before the first start had a model.
-        """
+        """Run every start, after ``seconds`` of other work, and return the best."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
         objective = self.algorithm.objective

@@ -100,7 +100,7 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """Limits of a fit.
+    """Limits of a fit; raises ParameterError if one is invalid.
 
     Parameters
     ----------
@@ -114,11 +114,6 @@ class StopRules:
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Includes the time before a
         resume, and the estimated time of the last pass. An interrupted step is discarded.
-
-    Raises
-    ------
-    ParameterError
-        A limit is invalid.
     """
 
     max_iter: int = 300
@@ -165,11 +160,6 @@ _TEXT = re.compile(rf"(?:{_PART.pattern})+")
 
 def parse_duration(value: object, name: str = "duration") -> float:
     """Return the seconds of ``90``, ``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"1.5 h"``.
-
-    Raises
-    ------
-    ParameterError
-        Anything else, and negative, NaN or infinite values.
 
     Examples
     --------

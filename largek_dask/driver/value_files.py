@@ -50,10 +50,7 @@ PROBABILITIES = "probabilities"
 def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
     """Return the suffix that determines an output's format; None: a Zarr store.
 
-    Raises
-    ------
-    ParameterError
-        The suffix is not allowed.
+    Raises ParameterError if it is not allowed.
     """
     found = SUFFIX.search(url)
     suffix = None if found is None else f".{found[1].lower()}"
@@ -129,19 +126,7 @@ def open_label_output(
 ) -> LabelStore:
     """Open the output for one number per row: a Zarr array, or the file that the suffix determines.
 
-    Parameters
-    ----------
-    place, chunk_table, owner, storage_options, values
-        As of :class:`~largek_dask.driver.labels.LabelStore`.
-
-    Raises
-    ------
-    ParameterError
-        The suffix is not supported.
-    OutputError
-        As of :class:`~largek_dask.driver.labels.LabelStore`.
-    MissingDependencyError
-        The package that writes it is not installed.
+    Arguments and errors are those of :class:`~largek_dask.driver.labels.LabelStore`.
     """
     folder = Folder.of(place, storage_options)
     suffix = suffix_of(folder.url, tuple(WRITERS))
@@ -159,22 +144,7 @@ def stage_of(place: Folder) -> Folder:
 
 
 class LabelFile(LabelStore):
-    """Label store that becomes a file once all values are there.
-
-    Parameters
-    ----------
-    place : Folder
-        The file.
-    suffix : str
-        Its format.
-    chunk_table, owner, values
-        As of :class:`~largek_dask.driver.labels.LabelStore`, whose errors are raised.
-
-    Raises
-    ------
-    MissingDependencyError
-        The package that writes the format is not installed.
-    """
+    """Label store that becomes a file of a suffix's format once all values are there."""
 
     def __init__(
         self,
@@ -201,25 +171,15 @@ class LabelFile(LabelStore):
         """Write the file and remove the store; a file has no place for notes."""
         array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
         table = _stored(self._values.name, array)
-        self._parent.publish_file(self._file, lambda file: WRITERS[self._suffix](file, table))
+        self._parent.publish(self._file, lambda file: WRITERS[self._suffix](file, table))
         self._parent.remove(self._name)
         self._parent.remove(self._progress)
 
 
 class ProbabilityFile:
-    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group.
+    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group (no suffix, or ``.zarr``).
 
-    Parameters
-    ----------
-    place : Folder
-        The file, or the group, which has no suffix or ``.zarr``.
-
-    Raises
-    ------
-    ParameterError
-        The suffix is not supported.
-    OutputError
-        The output exists, or cannot be written.
+    Raises OutputError if the output exists, or cannot be written.
     """
 
     def __init__(self, place: Folder) -> None:
@@ -236,7 +196,7 @@ class ProbabilityFile:
             return
         name = self.stage.parent()[1]
         group = retry_io(lambda: zarr.open_group(self._parent.store(name), mode="r"))
-        self._parent.publish_file(self._name, lambda file: _write_dense(file, group))
+        self._parent.publish(self._name, lambda file: _write_dense(file, group))
         remove_store(self.stage.url, self.stage.storage_options)
 
 

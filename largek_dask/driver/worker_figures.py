@@ -56,8 +56,6 @@ class WorkerColumns:
         Figures of all passes so far by worker; may change between calls.
     left : collection of str
         Workers that have left; may change. They are dropped once all of their work is reported.
-    clock : callable
-        Returns seconds.
     """
 
     def __init__(
@@ -110,25 +108,19 @@ def _nonzero(figures: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 class WorkerFigures:
-    """Add up the figures of events ``workers``, of this form or that of earlier versions.
+    """Add up the figures of events ``workers``.
 
-    A scheduler has one per job. Columns of numbers take a tenth of what mappings take.
-
-    Attributes
-    ----------
-    seconds : float
-        Between the last two events; 0: not known.
+    A scheduler has one per job. Columns of numbers take a tenth of what mappings take. ``seconds``
+    is the time between the last two events; 0: unknown.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._updated_at = 0.0
         self._names: list[str] = []
         self._name_bytes = 0
         self._sums: dict[str, Column] = {}
         self._rows: Column = array("q")
         """Rows that were added with the last event."""
-        self._is_new_run = False
         self._is_named = False
         """Whether names were given in this run, without which columns cannot be told apart."""
 
@@ -162,23 +154,15 @@ class WorkerFigures:
         kind = event.get("event")
         if kind == "started":
             # A resumed run reports its workers from 0 again.
-            self._updated_at, self._is_named, self._is_new_run = seconds_of(event), False, True
+            self._is_named = False
         elif kind == "workers":
-            workers = event.get("workers")
-            if isinstance(workers, Mapping):
-                self._add_mapping(workers, seconds_of(event))
-            else:
-                self._add_columns(event)
-
-    def _name(self, names: Iterable[str]) -> None:
-        self._names = list(dict.fromkeys(names))
-        self._name_bytes = sum(NAME_BYTES + len(name) for name in self._names)
+            self._add_columns(event)
 
     def _add_columns(self, event: Event) -> None:
         names = event.get("names")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            self._name(names)
-            self._updated_at, self._is_new_run = 0.0, False
+            self._names = list(dict.fromkeys(names))
+            self._name_bytes = sum(NAME_BYTES + len(name) for name in self._names)
             self._is_named = bool(names)
             self._sums = _columns(event.get("before"), len(self._names))
         if not self._is_named:
@@ -189,30 +173,8 @@ class WorkerFigures:
             before = self._sums.get(key, _zeros(key, n))
             self._sums[key] = _column(key, map(sum, zip(before, column, strict=True)))
         seconds = event.get("seconds")
-        self._set_seconds(seconds if is_number(seconds) else 0.0)
-
-    def _add_mapping(self, workers: Mapping[Any, Any], now: float) -> None:
-        """Replace the sums: earlier versions reported them, by worker."""
-        known = dict(zip(self._names, self._sums.get("rows", ()), strict=False))
-        before = {} if self._is_new_run else known
-        self._is_new_run = self._is_named = False
-        about = {str(name): of for name, of in workers.items() if isinstance(of, Mapping)}
-        self._name(about)
-        self._sums = {}
-        for key in WORKER_FIGURES:
-            values = [of.get(key) for of in about.values()]
-            if any(map(_is_figure, values)):
-                self._sums[key] = _column(key, (x if _is_figure(x) else 0 for x in values))
-        rows = self._sums.get("rows", _zeros("rows", len(about)))
-        self._rows = _column(
-            "rows", (n - before.get(name, 0) for name, n in zip(about, rows, strict=True))
-        )
-        seconds = now - self._updated_at if self._updated_at and now else 0.0
-        self._updated_at = now
-        self._set_seconds(seconds)
-
-    def _set_seconds(self, seconds: float) -> None:
-        self.seconds = seconds if LEAST_SECONDS <= seconds <= MOST else 0.0
+        is_known = is_number(seconds) and LEAST_SECONDS <= seconds <= MOST
+        self.seconds = seconds if is_known else 0.0
 
 
 def seconds_of(event: Event) -> float:

@@ -18,7 +18,6 @@ from scipy.sparse import random
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.storage_errors import trouble
-from largek_dask.driver import storage
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import FILES, check_output_fits, footprint_of
@@ -59,7 +58,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(storage.shutil, "disk_usage", disk.usage)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     return disk
 
 

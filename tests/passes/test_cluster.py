@@ -1100,10 +1100,7 @@ def test_the_tasks_of_a_worker_that_has_died_are_known(fresh_cluster, tmp_path):
             fifo.write(str(os.getpid()))
         threading.Event().wait()
 
-    async def submit():
-        return network.submit(running), network.submit(os.getpid)
-
-    first, second = network.run(submit())
+    first, second = (network.run(network.submit(task)) for task in (running, os.getpid))
     with open(tmp_path / "pid") as fifo:
         pid = int(fifo.read())
     # The other one waits behind it for the only thread, once the scheduler has come to it.
