@@ -221,9 +221,10 @@ class Engine:
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
         """Compute chunks of a ticket on all threads; return whether only waiting ones are left.
 
-        ``stop`` is called between chunks; an error that it returns ends the pass. No further chunk is
-        started after the time ``until`` (``time.monotonic``). Raises what a chunk function or a read
-        raised (of the lowest chunk that failed), or what ``stop`` returned, once no thread is at work.
+        ``stop`` is called between chunks; an error that it returns ends the pass. No further chunk
+        is started after the time ``until`` (``time.monotonic``). Raises what a chunk function or a
+        read raised (of the lowest chunk that failed), or what ``stop`` returned, once no thread is
+        at work.
         """
         before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:
