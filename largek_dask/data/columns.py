@@ -21,6 +21,7 @@ from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 __all__ = [
     "WRITTEN",
     "Selection",
+    "all_differences",
     "as_option",
     "check_still_counts",
     "equal_names",
@@ -228,6 +229,21 @@ def first_difference(
     return f"column {len(found)} ({before[len(found)]!r}) is not {here}"
 
 
+def all_differences(
+    before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
+) -> str:
+    """Describe the first name that differs, and all that are missing or added; "" if none are."""
+    wanted, there_now = set(before), set(found)
+    missing = [name for name in before if name not in there_now]
+    added = [name for name in found if name not in wanted]
+    lists = "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), ("Not known", added))
+        if names
+    )
+    return f"{first_difference(before, found, here, there)}.{lists}" if lists else ""
+
+
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
     """Return the positions of a fit's columns in a table; None if they are in the same order.
 
@@ -236,20 +252,11 @@ def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> li
     if tuple(fitted) == tuple(found):
         return None
     places = {name: place for place, name in enumerate(found)}
-    missing = [name for name in fitted if name not in places]
-    known = set(fitted)
-    unknown = [name for name in found if name not in known]
-    if not missing and not unknown and len(places) == len(found) == len(fitted):
+    told = all_differences(fitted, found)
+    if not told and len(places) == len(found) == len(fitted):
         return [places[name] for name in fitted]
-    told = "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not known", unknown))
-        if names
-    )
-    if not told:
-        told = " A name is there more than once."
     raise ParameterError(
         f"The columns of {where} are not those that the model was fitted on: "
-        f"{first_difference(fitted, found)}.{told} Give the columns of the fit "
+        f"{told or 'a name is there more than once.'} Give the columns of the fit "
         f"({listed(fitted)}) by these names, in any order, and no others."
     )

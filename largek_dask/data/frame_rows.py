@@ -91,7 +91,6 @@ class _Frame:
     """Some columns of a table, with shape, dtype and slices of rows."""
 
     where: ClassVar[str] = "the DataFrame"
-    """Name of the table in messages."""
     library: ClassVar[str]
     shape: tuple[int, int]
     dtype: np.dtype[Any]

@@ -179,7 +179,8 @@ class _FrameBlocks:
         kind = frame_dtype(part)
         if not np.can_cast(kind, self.dtype):
             raise DataError(
-                f"it holds {self._other_types(part)}, which would change its numbers; give {META}"
+                f"it holds {kind} instead of {self.dtype}, which would change its numbers; give "
+                f"{META}"
             )
         values = frame_values(part, self.dtype)
         if told := difference(values, out.shape, self.dtype):
@@ -202,15 +203,6 @@ class _FrameBlocks:
             f"it has other columns ({listed(map(str, part.columns))}) than the dask DataFrame "
             f"declares: {at}; give {META}"
         )
-
-    def _other_types(self, part: Any) -> str:
-        declared = self._frame.dtypes.tolist()
-        told = [
-            f"{str(name)!r} as {kind} instead of {wanted}"
-            for name, kind, wanted in zip(part.columns, part.dtypes, declared, strict=True)
-            if kind != wanted
-        ]
-        return ", ".join(told)
 
 
 META = (

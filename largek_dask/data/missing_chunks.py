@@ -37,15 +37,12 @@ class Lacking:
     """Stored chunks of one array that are not there."""
 
     count: int
-    """Number of them."""
     expected: int
     """Number of stored chunks that the whole array has."""
     first: str
-    """Key of the first one."""
     begin: int
     """Index of the first entry along the first axis that it would hold."""
     end: int
-    """Index after the last one."""
 
 
 def check_missing(missing: str) -> None:

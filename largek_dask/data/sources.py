@@ -56,7 +56,6 @@ INSTEAD = {
     ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
     ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
 }
-"""Replacements for objects that cannot be opened as rows."""
 
 
 @without_causes

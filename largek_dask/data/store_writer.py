@@ -49,7 +49,6 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 CHUNK_VALUES = 1 << 20
-"""Stored numbers of a chunk of sparse rows."""
 WEIGHTS = "weights"
 FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
@@ -325,7 +324,6 @@ class CSRWriter:
         self.out = out
         self.n_features = n_features
         self.n_written = 0
-        """Rows taken so far."""
         self._n_stored = 0
         with writing(out):
             self._group = _new_group(out, storage_options)

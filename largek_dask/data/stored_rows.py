@@ -29,7 +29,6 @@ class Address(TypedDict, total=False):
     location: str | None
     """URL or absolute path of the store; None if only this process has it."""
     component: str | None
-    """Path of the node inside the store."""
     storage_options: Mapping[str, Any] | None
     weight: Column | None
 

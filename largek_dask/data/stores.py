@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import importlib
 import itertools
 import json
 import os
@@ -54,6 +55,7 @@ __all__ = [
     "open_node",
     "read_stored",
     "remote_store",
+    "require",
     "stored_keys",
 ]
 
@@ -115,6 +117,16 @@ def normalize(url: str | os.PathLike[str]) -> str:
 def is_local(location: str) -> bool:
     """Return whether a normalized location is a path of this machine."""
     return split_protocol(location)[0] is None
+
+
+def require(package: str, extra: str, what: str) -> Any:
+    """Import an optional package, or raise MissingDependencyError."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} need {package}, which is not installed: pip install 'largek_dask[{extra}]'"
+        ) from error
 
 
 def disk_usage(path: str) -> Any:

@@ -16,7 +16,6 @@ __all__ = ["SVMLIGHT", "SvmlightTable"]
 
 SVMLIGHT = (".svm", ".svmlight", ".libsvm")
 BLOCK_BYTES = 32 << 20
-"""Bytes of text that are parsed at a time."""
 
 
 class SvmlightTable:

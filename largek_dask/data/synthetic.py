@@ -1,4 +1,4 @@
-"""Seeded data of any size, made block by block: in memory, or straight to a store.
+"""Seeded data of any size, made block by block: in memory, or by ``ingest`` straight to a store.
 
 Every block of 4,096 rows is drawn from a generator of its own, derived from the seed and the number
 of the block, so the rows depend neither on how they are read or stored nor on the memory there
@@ -23,18 +23,16 @@ A, B, C
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.ingest import ingest
 from largek_dask.data.rows import Rows, regular_table
 from largek_dask.errors import ParameterError
 
-__all__ = ["KINDS", "SyntheticRows", "generate", "write"]
+__all__ = ["KINDS", "SyntheticRows", "generate"]
 
 BLOCK_ROWS = 4_096
 """Rows that one derived generator draws. Changing it changes all data."""
@@ -57,7 +55,7 @@ def generate(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> NDArray[Any]:
-    """Return the rows in memory, the same as ``write`` stores.
+    """Return the rows of :class:`SyntheticRows` in memory.
 
     Parameters
     ----------
@@ -83,34 +81,6 @@ def generate(
         start, stop = rows.chunk_rows(i)
         out[start:stop] = rows.read(i)
     return out
-
-
-def write(
-    kind: str,
-    out: str | os.PathLike[str],
-    n_rows: int | None = None,
-    n_features: int | None = None,
-    *,
-    n_components: int | None = None,
-    seed: int | None = None,
-    dtype: Any = np.float32,
-    chunk_rows: int | None = None,
-    progress: bool = False,
-    force: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Rows:
-    """Write the rows to a Zarr store by ``ingest``, in bounded memory; return it open."""
-    rows = SyntheticRows(
-        kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
-    )
-    return ingest(
-        rows,
-        out,
-        chunk_rows=chunk_rows,
-        progress=progress,
-        force=force,
-        storage_options=storage_options,
-    )
 
 
 class SyntheticRows(Rows):

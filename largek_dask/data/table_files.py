@@ -43,13 +43,10 @@ class TableFiles:
     """Several files of the same columns."""
 
     where: str
-    """Name of the files in messages."""
     location: str | None
     """The folder that they are in, if that is what was asked for."""
     urls: tuple[str, ...]
-    """Their places, in the order in which they are read."""
     ends: tuple[str, ...]
-    """Ends of names of their format: ``TEXT`` or ``PARQUET``."""
 
 
 def check_readable(url: str) -> None:

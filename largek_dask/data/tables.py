@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +16,11 @@ from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
     WRITTEN,
     Selection,
+    all_differences,
     check_still_counts,
-    first_difference,
     is_index_name,
     leave_out_counter,
     left_out_as_index,
-    listed,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
@@ -32,7 +30,7 @@ from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
-from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.stores import filesystem, is_local, normalize, require
 from largek_dask.data.svmlight import SvmlightTable
 from largek_dask.data.table_files import (
     HDF5,
@@ -47,7 +45,6 @@ from largek_dask.errors import (
     DataError,
     DataWarning,
     LargekError,
-    MissingDependencyError,
     ParameterError,
     warn,
 )
@@ -62,7 +59,6 @@ class Table(Protocol):
     """Rows as a stream, read once from the first to the last."""
 
     where: str
-    """Name of the source in messages."""
     location: str | None
     """URL or path, None for something in this process."""
     n_features: int
@@ -173,21 +169,11 @@ def _open_files(
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    wanted = like.compared
-    missing = [name for name in wanted if name not in set(found)]
-    more = [name for name in found if name not in set(wanted)]
-    if not missing and not more:
-        return
-    told = "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not there", more))
-        if names
-    )
-    at = first_difference(wanted, found, "here", f"in {like.where}")
-    raise DataError(
-        f"{url} has other columns than {like.where}, the first file: {at}.{told} Give files of the "
-        "same columns, or name those that all of them have with --columns (columns=)."
-    )
+    if told := all_differences(like.compared, found, "here", f"in {like.where}"):
+        raise DataError(
+            f"{url} has other columns than {like.where}, the first file: {told} Give files of the "
+            "same columns, or name those that all of them have with --columns (columns=)."
+        )
 
 
 class RowsTable:
@@ -237,7 +223,7 @@ class CSVTable:
         like: CSVTable | ParquetTable | None = None,
         header: bool | None = None,
     ) -> None:
-        self._pandas = _need("pandas", "parquet", "CSV files")
+        self._pandas = require("pandas", "parquet", "CSV files")
         self.where = url
         self.location: str | None = url
         self.dtype = np.dtype(np.float64)
@@ -410,7 +396,7 @@ class ParquetTable:
         selection: Selection | None = None,
         like: CSVTable | ParquetTable | None = None,
     ) -> None:
-        _need("pyarrow", "parquet", "Parquet files")
+        require("pyarrow", "parquet", "Parquet files")
         import pyarrow as pa
         import pyarrow.dataset as dataset
 
@@ -538,7 +524,7 @@ class FilesTable:
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
-    h5py = _need("h5py", "hdf5", "HDF5 files")
+    h5py = require("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):
             file = h5py.File(url, "r")
@@ -551,12 +537,3 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             "(netCDF-3), which is no HDF5, give xarray.open_dataset(path)[NAME]."
         ) from error
     return open_hdf5(file, component, location=url)
-
-
-def _need(package: str, extra: str, what: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} need {package}, which is not installed: pip install 'largek_dask[{extra}]'"
-        ) from error

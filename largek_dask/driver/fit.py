@@ -211,7 +211,6 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
-    """The algorithm, with its problem."""
     identity: dict[str, Any]
     fingerprint: dict[str, Any]
     job: FitFolder | None

@@ -18,7 +18,6 @@ __all__ = ["MOST_STEPS", "gaps", "sample_of", "thinned", "up_to"]
 Record = TypeVar("Record", bound=Mapping[str, Any])
 
 MOST_STEPS = 10_000
-"""Maximum number of records."""
 EXTRA = 3
 """The first, the last and the best record."""
 

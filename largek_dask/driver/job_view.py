@@ -23,10 +23,8 @@ from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
-"""Figures that are added up over steps."""
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "limited_by", "share", "state_bytes", "cache_bytes")  # fmt: skip
-"""Figures of the last step."""
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
@@ -40,7 +38,6 @@ EXTRA = frozenset(
 QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
              "fastest": 1.0}  # fmt: skip
 WORKER = "worker "
-"""Prefix of the name of a worker's series."""
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
@@ -54,7 +51,6 @@ MOST_MARKS = 60
 MARK_BYTES = 160
 """Approximate bytes of a mark without its text."""
 MOST_TEXT = 240
-"""Characters of a mark's text."""
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
@@ -94,7 +90,6 @@ class Mark:
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
-    """Description, safe to print."""
 
 
 class JobView:

@@ -40,7 +40,6 @@ FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Rows per group: what a killed run may lose, and what the driver may hold at once."""
 LABEL_BYTES = 4
-"""Bytes of one label."""
 PIECE_ROWS = 1 << 20
 """Rows of a stored piece if the chunk table is not regular."""
 

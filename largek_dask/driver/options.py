@@ -83,7 +83,6 @@ class Option:
     default: Any
     """``dataclasses.MISSING`` if there is none."""
     least: int | None = None
-    """Minimum of a number."""
     choices: tuple[str | None, ...] = ()
 
     @property
@@ -290,7 +289,6 @@ class FitOptions:
 OPTIONS: MappingProxyType[str, Option] = MappingProxyType(
     {of.name: of.metadata["option"] for of in fields(FitOptions)}
 )
-"""All options by name, in the order in which they are shown."""
 
 
 def _checked(name: str, value: Any, option: Option) -> Any:

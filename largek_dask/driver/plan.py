@@ -150,7 +150,6 @@ class ProcessMemory:
     """Cached chunks; all jobs of a process share one cache."""
     row_state: int
     available: int
-    """Bytes that the process may use."""
 
     @property
     def needed(self) -> int:
@@ -169,7 +168,6 @@ class FitMemory:
     chunk: int
     """Largest chunk; each thread has one, and two are read ahead."""
     data: int
-    """All rows, as read."""
     row_state: int
     """Row state of all rows, if it fits."""
 

@@ -50,7 +50,6 @@ class Snapshot:
     history: Sequence[StepRecord]
     """Grows with later steps, and may be thinned (see ``driver.history``)."""
     model: Callable[[], ModelArrays]
-    """Makes the current model."""
     objective: Objective
 
     def steps(self) -> list[StepRecord]:
@@ -403,7 +402,6 @@ class Clock:
 
 
 COUNTS = ("copied", "retries", "rebuilt", "evictions")
-"""Counts of passes that events have."""
 
 
 class _Meter:

@@ -30,7 +30,6 @@ class Saved:
     """Last checkpoint of a start."""
 
     stream: int
-    """Number of the start."""
     arrays: ModelArrays
     n_iter: int
     history: tuple[StepRecord, ...]

@@ -162,33 +162,17 @@ class Series:
 
     def extremes(self) -> tuple[Point, Point] | None:
         """Return the first lowest and the first highest point."""
-        held = np.array(self._done, np.float64).reshape(-1, self._size)
-        found: list[Point] = []
-        for place, best in ((LOW, np.argmin), (HIGH, np.argmax)):
-            begin = 1 if self._is_single else HEAD + place * self._width
-            points = held[:, begin : begin + self._width]
-            known = [tuple(points[int(best(points[:, Y]))].tolist())] if len(points) else []
-            if self._open:
-                known.append(self._open[place])
-            if not known:
-                return None
-            # The first of equal ones, which is in a full bucket.
-            found.append(known[int(best([point[Y] for point in known]))])
-        return found[0], found[1]
+        points = self.points()
+        if not len(points):
+            return None
+        low, high = np.nanargmin(points[:, Y]), np.nanargmax(points[:, Y])
+        return tuple(points[low].tolist()), tuple(points[high].tolist())
 
     def before(self, x: float) -> Point | None:
         """Return the last known point at or before ``x``."""
-        points = self._points().reshape(-1, self._width)
-        points = points[np.argsort(points[:, N], kind="stable")]
-        beyond = np.flatnonzero(points[:, X] > x)
-        number = int(beyond[0]) if len(beyond) else len(points)
-        return tuple(points[number - 1].tolist()) if number else None
-
-    def _points(self) -> NDArray[np.float64]:
-        """Return the points of all buckets, as (n, 4, width)."""
-        flat = [number for point in self._open for number in point]
-        table = np.concatenate([self._table()[:, HEAD:].ravel(), np.array(flat)])
-        return table.reshape(-1, 4, self._width)
+        points = self.points()
+        known = points[points[:, X] <= x]
+        return tuple(known[-1].tolist()) if len(known) else None
 
     # --- buckets ----------------------------------------------------------------------------------
 

@@ -64,10 +64,8 @@ class StartResult:
     """Result of a start that has ended."""
 
     stream: int
-    """Number of the start."""
     run: RunResult[Any]
     reason: StopReason
-    """Why the fit ended."""
     value: float | None
     """Exact objective over all rows; None after a cancel."""
     final: Final | None

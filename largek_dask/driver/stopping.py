@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
 End = Literal["finished", "failed", "cancelled"]
-"""Final state of a run."""
 ENDS: tuple[str, ...] = get_args(End)
 
 StopReason = Literal[
@@ -68,7 +67,6 @@ class StepRecord(TypedDict):
     cost: float | None
     """Objective in this step (of k-means: the inertia); None if it is not finite."""
     rows: int
-    """Number of rows assigned."""
     seconds: float
     """From the start of the fit to the end of this step, earlier runs included."""
     n_changed: int | None

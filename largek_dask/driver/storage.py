@@ -55,9 +55,7 @@ LARGEST_ARRAY = 64 << 30
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
-"""Errors of file systems without hard links."""
 PROBE = ".writable-"
-"""Prefix of files that test whether a folder is writable."""
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
 """Names of files that a killed write leaves."""
 

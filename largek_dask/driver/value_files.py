@@ -6,7 +6,6 @@ killed run resumes. The file is made from it piece by piece, and appears whole o
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import read_stored
+from largek_dask.data.stores import read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import MissingDependencyError, ParameterError
+from largek_dask.errors import ParameterError
 
 __all__ = [
     "PROBABILITIES",
@@ -41,7 +40,6 @@ ZARR = (None, ".zarr")
 STAGE = ".partial.zarr"
 """Suffix of the store in which values are gathered."""
 PIECE_ROWS = 1 << 20
-"""Rows per write."""
 DENSE_VALUES = 1 << 22
 """Probabilities per write of a dense table."""
 PROBABILITIES = "probabilities"
@@ -70,7 +68,6 @@ class Table:
     """Values of all rows, read piece by piece."""
 
     name: str
-    """In the plural."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Callable[[], Iterator[NDArray[Any]]]
@@ -155,7 +152,7 @@ class LabelFile(LabelStore):
         values: RowValues,
     ) -> None:
         if suffix == ".parquet":
-            _need_pyarrow()
+            require("pyarrow.parquet", "parquet", ".parquet files")
         self._suffix = suffix
         self._file = place.parent()[1]
         refuse_taken(place)
@@ -248,7 +245,7 @@ def holds_values(place: Folder, kind: str) -> bool:
                 case ".csv":
                     return bool(file.read(64).startswith(f"{column}\n".encode()))
                 case ".parquet":
-                    _need_pyarrow()
+                    require("pyarrow.parquet", "parquet", ".parquet files")
                     import pyarrow.parquet as pq
 
                     return bool(pq.read_schema(file).names == [column])
@@ -263,13 +260,3 @@ def _npy_holds(file: Any, kind: str) -> bool:
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     wanted = "<i4" if kind == LABELS.name else "<f8"
     return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))
-
-
-def _need_pyarrow() -> None:
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "a .parquet file needs pyarrow, which is not installed: "
-            "pip install 'largek_dask[parquet]'"
-        ) from error

@@ -24,7 +24,6 @@ __all__ = ["WORKER_FIGURES", "WorkerColumns", "WorkerFigures", "pause_between", 
 WORKER_FIGURES = ("rows", "chunks", "compute", "read", "wait", "compiled", "bytes_read",
                   "rebuilt", "evictions", "retries", "state_bytes",
                   "cache_bytes")  # fmt: skip
-"""Figures of :class:`PassReport` that events have."""
 ROWS = WORKER_FIGURES.index("rows")
 LEAST_PAUSE, ROOT_PAUSE = 5.0, 3.75
 """Minimum seconds between two events: of one worker, and per square root of their number."""

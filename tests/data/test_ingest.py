@@ -543,7 +543,6 @@ def test_ingest__progress_goes_to_stderr(x, tmp_path, capfd):
     assert found.out == ""
     assert "writing" in found.err
     assert "1000/1000" in found.err
-    assert "rows/s" in found.err
 
 
 def test_ingest__the_marker_is_one_attribute(x, tmp_path):

@@ -281,9 +281,9 @@ def changed(change, first=1, meta=FRAME[:0]):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda p: (p - 2.5) / 3, "holds 'a' as float64 instead of int64, 'b' as float64 instead"),
-        (lambda p: p.where(p.a > 3), "holds 'a' as float64 instead of int64"),
-        (lambda p: p.astype({"b": "uint64"}), "holds 'b' as uint64 instead of int64"),
+        (lambda p: (p - 2.5) / 3, "holds float64 instead of int64"),
+        (lambda p: p.where(p.a > 3), "holds float64 instead of int64"),
+        (lambda p: p.astype({"b": "uint64"}), "holds float64 instead of int64"),
         (lambda p: p.rename(columns={"a": "z"}), r"\('z', 'b'\).*column 0 is 'z' there and 'a' in"),
         (lambda p: p[["a"]], r"other columns \('a'\).*column 1 \('b'\) is not there"),
         (lambda p: p.assign(c=1), r"column 2 \('c'\) is not in its metadata"),
