@@ -163,6 +163,7 @@ def _write(
                 n_buckets=n_buckets_for(_bytes_of(table, kind)),
                 folder=os.path.dirname(target) if is_local(target) else None,
             )
+        block: Any
         for block in _counted(blocks, bar, "writing", table.n_rows):
             _scan(scan, block.astype(computed, copy=False), writer.n_written)
             writer.append(block)

@@ -7,7 +7,6 @@ back and compared before the next is written.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,15 +88,10 @@ def refuse_existing(
         ) from error
     if not exists:
         return
-    if not force and names is not None and "zarr.json" in names and _is_unfinished(fs, path):
-        raise OutputError(
-            f"{out} is an unfinished store: the program that wrote it was stopped before the end, "
-            "unless it is still writing. Overwrite it with --force (force=True) or remove it."
-        )
     if not force:
         raise OutputError(
-            f"{out} exists already; nothing was changed. Overwrite it with --force "
-            "(force=True) or choose another output."
+            f"{out} exists already, perhaps unfinished; nothing was changed. Overwrite it with "
+            "--force (force=True) or choose another output."
         )
     if names is None or (names and not set(names) & set(_ZARR_FILES)):
         raise OutputError(
@@ -106,25 +100,9 @@ def refuse_existing(
         )
 
 
-def _is_unfinished(fs: Any, path: str) -> bool:
-    """Return whether a store declares itself incomplete, or has a torn description."""
-    try:
-        notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
-        return notes.get("complete") is False
-    except ValueError:
-        # Empty or torn: it was not written.
-        return True
-    except (OSError, KeyError, TypeError, AttributeError):
-        # Whoever wrote that says nothing.
-        return False
-
-
 @contextmanager
 def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Remove a store that a writer has just begun, unless it is finished inside the block.
-
-    A kill leaves it; :func:`refuse_existing` then describes it.
-    """
+    """Remove a store that a writer has just begun, unless it is finished inside the block."""
     try:
         yield
     except BaseException as error:

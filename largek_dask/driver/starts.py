@@ -248,29 +248,24 @@ class Starts:
 
     def _warn_late(self, full: float, left: float) -> None:
         """Warn that the last pass alone exceeds the time limit."""
-        asked, steps = self.stop.seconds, (1 - MOST_KEPT) * left
-        late = full - MOST_KEPT * left
+        limit = self.stop.seconds
         warn(
-            f"max_time={human_seconds(asked)} cannot be kept: {human_seconds(left)} of it are left "
-            f"and the last pass over all rows alone takes about {human_seconds(full)}. Steps are "
-            f"taken for {human_seconds(steps)}, and it ends about {human_seconds(late)} late: stop "
-            f"it and allow more than {human_seconds(asked - left + full)}, or take fewer clusters.",
+            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
+            f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
+            f"allow more than {human_seconds(limit - left + full)}, or take fewer clusters.",
             ParameterWarning,
         )
 
     def _warn_no_step(self, result: RunResult[Any]) -> None:
         """Warn that a long last pass follows although no step was completed."""
         full = result.reserve.last_pass
-        if result.stop_reason != "max_time" or result.n_iter or not LONG <= full < math.inf:
-            return
-        left = self.stop.seconds - result.reserve.kept_back
-        warn(
-            f"no step has come to its end within max_time={human_seconds(self.stop.seconds)}, of "
-            f"which {human_seconds(left)} were left for the start and for steps. The last pass "
-            f"over all rows takes about {human_seconds(full)} and labels them by the start: stop "
-            "it, and allow more time.",
-            ParameterWarning,
-        )
+        if result.stop_reason == "max_time" and not result.n_iter and LONG <= full < math.inf:
+            warn(
+                f"no step was completed within max_time={human_seconds(self.stop.seconds)}. The "
+                f"last pass over all rows takes about {human_seconds(full)} and labels them by the "
+                "start: stop the fit, and allow more time.",
+                ParameterWarning,
+            )
 
     def _share_without(self) -> float | None:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""

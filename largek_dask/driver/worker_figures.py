@@ -166,7 +166,7 @@ class WorkerFigures:
         self._sums = np.clip(self._sums + self._added, -MOST, MOST)
         seconds = event.get("seconds")
         is_known = is_number(seconds) and LEAST_SECONDS <= seconds <= MOST
-        self.seconds = float(seconds) if is_known else 0.0
+        self.seconds = seconds if is_known else 0.0
 
 
 def _table(fields: object, n: int) -> NDArray[np.float64]:

@@ -388,7 +388,9 @@ def test_ingest__storage_that_fails_for_good_is_said_to_keep_the_rest(x, tmp_pat
     assert "out.zarr could not be removed" in caught.value.__notes__[0]
     monkeypatch.undo()
     # The next try is told what stands there.
-    with pytest.raises(OutputError, match=r"out\.zarr is an unfinished store: .*--force"):
+    with pytest.raises(
+        OutputError, match=r"out\.zarr exists already, perhaps unfinished; .*--force"
+    ):
         quiet(x, tmp_path / "out.zarr")
     assert quiet(x, tmp_path / "out.zarr", force=True).shape == x.shape
 
