@@ -1,9 +1,8 @@
 """Missing and packed numbers as CF attributes describe them, decoded as xarray does.
 
-Files that xarray, netCDF and their kin write hold numbers in another form than the one that is
-meant: ``scale_factor`` and ``add_offset`` pack them into small integers, ``_FillValue`` and
-``missing_value`` name numbers that stand for none, ``_Unsigned`` the sign of integers. Every reader
-of stored arrays asks this module; ``valid_min``, ``valid_max`` and ``valid_range`` hide nothing.
+``scale_factor`` and ``add_offset`` pack numbers into small integers, ``_FillValue`` and
+``missing_value`` are numbers that stand for none, ``_Unsigned`` is the sign of integers.
+``valid_min``, ``valid_max`` and ``valid_range`` hide nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Have files and folders of a local disk survive a power failure.
+"""Make files and folders of a local disk survive a power failure.
 
 Data survive once ``fsync`` of their file has returned, a name once ``fsync`` of its folder has.
-Whoever writes syncs, before it reports: data first, then the one small file that publishes them.
-Object stores answer only when they have stored, so nothing here concerns them.
+A writer syncs before it reports: data first, then the one small file that publishes them. Object
+stores answer only when they have stored.
 """
 
 from __future__ import annotations

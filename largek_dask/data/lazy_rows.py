@@ -1,8 +1,7 @@
 """Rows of lazy collections: dask arrays, dask DataFrames. Never computed as a whole.
 
 A chunk is one block of the collection, or several small ones that follow each other. Blocks are
-computed one at a time, each by a call of its own, by whatever scheduler Dask would use anyway,
-and are let go before the next.
+computed one at a time by Dask's scheduler, and are released before the next.
 """
 
 from __future__ import annotations

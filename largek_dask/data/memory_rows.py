@@ -72,7 +72,7 @@ def refuse_objects(array: NDArray[Any]) -> None:
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Convert to an array; raise DataError, in which ``what`` names the source, if numpy cannot."""
+    """Convert to an array, or raise DataError, in which ``what`` names the source."""
     try:
         return np.asarray(source)
     except MemoryError:

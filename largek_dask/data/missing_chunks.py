@@ -1,11 +1,8 @@
-"""Chunks that a store lacks, which Zarr reads as its fill value: counted by one listing.
+"""Count the chunks that a store lacks, which Zarr reads as its fill value, by one listing.
 
-Zarr's writers leave out a chunk of nothing but fill values unless they are told otherwise, and a
-chunk that was lost looks the same. So those that are missing are counted where the store can list
-what it holds, and whoever opens it is told.
-
-Of a sharded array the shards are counted: which inner chunks one lacks stands in its index, and a
-shard is written as a whole. Of a sparse (CSR) group all three arrays are counted.
+Zarr's writers leave out chunks of fill values unless told otherwise, and a lost chunk looks the
+same. Of a sharded array shards are counted, as each is written as a whole; of a sparse (CSR)
+group the chunks of all three arrays.
 """
 
 from __future__ import annotations

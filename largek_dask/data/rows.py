@@ -1,8 +1,7 @@
 """The one view of data that everything above uses: a table of rows, cut into chunks.
 
-Whatever a user hands in (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are
-consecutive ranges of rows; ``read(i)`` gives one of them and is the only way to the numbers, so
-that nothing ever holds more than a few chunks.
+Any source (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are consecutive
+ranges of rows; ``read(i)`` is the only way to the numbers, so at most a few chunks are held.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A seeded permutation of a stream of rows in bounded memory.
 
 Rows are thrown into buckets at random, buckets are permuted one at a time and written one after
-the other: every permutation is equally likely (Rao 1961; Sanders 1998). Buckets are files that
-have no name and vanish with the process. Memory is one bucket (about 64 MB, or 1/256 of the data
-where that is more) and one block; temporary disk space is the size of the data.
+the other: every permutation is equally likely (Rao 1961; Sanders 1998). Buckets are unnamed files.
+Memory is one bucket (64 MB, or 1/256 of the data if that is more) and one block; temporary disk
+space is the size of the data.
 """
 
 from __future__ import annotations

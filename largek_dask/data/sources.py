@@ -76,24 +76,20 @@ def open_rows(
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
         dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
-        RecordBatch, dict of one-dimensional arrays;
-        :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``): of
-        DataFrames, tables and dicts, of a DataArray's second dimension, of AnnData's variables, and
-        of what ``ingest`` has written.
+        RecordBatch, dict of one-dimensional arrays; :class:`Rows` pass through. Names of columns
+        are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row; None: those that the source has of its own, as a store of a coreset has,
-        else 1.
+        One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional
         The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     missing : {"warn", "raise", "fill"}
-        What becomes of chunks that a Zarr store lacks, which Zarr reads as its fill value. Zarr
-        leaves out chunks of nothing else by default, so that only the user knows whether some were
-        lost: they are counted by one listing, with a warning; or an error; or not counted. Of a
-        store that ``ingest`` wrote a missing chunk is always an error, and a store that cannot be
-        listed (HTTP) does not tell.
+        Treatment of chunks that a Zarr store lacks, which Zarr reads as its fill value: a warning,
+        an error, or nothing. Zarr does not store chunks of fill values by default, so only the user
+        knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
+        error; a store that cannot be listed (HTTP) is not checked.
 
     Returns
     -------
@@ -102,8 +98,8 @@ def open_rows(
     Raises
     ------
     DataError
-        Not a table of numbers, not there, or damaged; the message says which and what to do.
-        With ``missing="raise"``: chunks are missing, or nobody can tell.
+        Not a table of numbers, missing, or damaged; with ``missing="raise"``: chunks are missing,
+        or cannot be listed.
     IncompleteStoreError
         A store whose writing did not end.
     MissingDependencyError

@@ -1,9 +1,8 @@
 """Classify errors of storage, and retry single reads and writes.
 
-Retries have three layers. :func:`retry_io` repeats a single read or write at once, for some
-seconds. ``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and
-reports it. What stays away for longer is for the service, which puts the job aside
-(``service/runner.py``).
+Retries have three layers. :func:`retry_io` repeats a single read or write for some seconds.
+``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and reports
+it. After that the service puts the job aside (``service/runner.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Seeded data of any size, made block by block: in memory, or by ``ingest`` straight to a store.
 
 Every block of 4,096 rows is drawn from a generator of its own, derived from the seed and the number
-of the block, so the rows depend neither on how they are read or stored nor on the memory there
-is; 80 million rows of 32 features need a few megabytes to make.
+of the block, so the rows depend neither on how they are read or stored nor on memory.
 
 Kinds
 -----
@@ -13,9 +12,9 @@ low-rank
 duplicates
     ``n_components`` distinct rows, each many times.
 sorted
-    A mixture whose rows come sorted by component: the worst order for reading a part.
+    A mixture whose rows are sorted by component: the worst order for reading a part.
 offset
-    A mixture of extent 1 that lies 1e6 away from the origin: what cancellation ruins.
+    A mixture of extent 1 that lies 1e6 away from the origin, where rounding matters.
 A, B, C
     The sets of the benchmarks: 200,000 x 64 of 2,000 components on 16 dimensions, 1,000,000 x 18
     of 3,000 components, 60,000 x 784 upsampled, shifted and noised handwritten digits.

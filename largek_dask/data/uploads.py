@@ -1,9 +1,8 @@
 """Uploads to S3 that end when the server takes nothing any more.
 
-A driver's limit on silence (``read_timeout``) begins when the whole request has been written. It
-never begins for an upload that the server lets wait: before the body, since botocore asks for a
-``100 Continue`` first, or in the middle of it. Here it counts from the last piece that was taken,
-so that what makes progress may take as long as it needs.
+A driver's ``read_timeout`` begins when the whole request has been written: never, if the server
+lets an upload wait before the body (botocore asks for a ``100 Continue`` first) or in the middle
+of it. Here it counts from the last piece that was taken, so a slow upload may take its time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Report kernels that are compiled during a fit, and keep their time out of rates.
 
 A kernel is compiled once on a machine whose cache folder can be written, so the time it takes does
-not predict the rest of a fit. A time limit counts it all the same.
-
-Once per process, one line on standard error reports it, whether the process fits or predicts, and
-whatever ``verbose`` is: a call that is silent for a minute looks like one that hangs.
+not predict the rest of a fit; a time limit counts it all the same. Once per process, one line on
+standard error reports it, whatever ``verbose`` is, as a silent call looks like one that hangs.
 """
 
 from __future__ import annotations

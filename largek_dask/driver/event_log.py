@@ -6,10 +6,8 @@ A job's folder::
     events/000002.jsonl     the next; every run begins a new one
 
 Parts bound what is read as a whole, and what is rewritten on a store that cannot append. Earlier
-versions wrote one file ``events.jsonl``, which is still read.
-
-A local part is synced to disk after a checkpoint, when steps end, and when it is closed: a power
-failure may lose the events since.
+versions wrote one file ``events.jsonl``, which is still read. A local part is synced after a
+checkpoint, when steps end, and when it is closed: a power failure may lose the events since.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 Numba compiles one function at a time in a process. So where a fit has to compile and more than one
 core is free, a second process compiles what the fit needs in reverse order
 (:mod:`largek_dask.kernels.parallel_compile`), and the fit loads that from the cache: 10.5 instead
-of 19 s for ``KMeans(8)`` on two cores. Either process may compile a kernel; the result is the same.
-
-The second process ends with its list, with the fit, or with the process that fits, whichever is
-first. A fit does not need it: it compiles whatever the cache does not have.
+of 19 s for ``KMeans(8)`` on two cores. The result is the same, and the fit does not need it: it
+compiles whatever the cache lacks. The second process ends with its list or with the fit.
 """
 
 from __future__ import annotations

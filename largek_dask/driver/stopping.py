@@ -1,8 +1,7 @@
 """Rules that end a fit, and records of its steps.
 
 Every rule is a function of the last step's record, the number of steps and the seconds used, so a
-resumed fit decides as an uninterrupted one, and may be given other rules. Only ``max_time`` depends
-on a clock.
+resumed fit decides as an uninterrupted one, and may be given other rules.
 """
 
 from __future__ import annotations
