@@ -15,10 +15,10 @@ import numpy as np
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
-from largek_dask.driver.fallback_model import rows_at_hand
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
@@ -31,7 +31,7 @@ from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.local import LocalPasses
 
-__all__ = ["StartResult", "Starts", "counted_value"]
+__all__ = ["StartResult", "Starts", "counted_value", "rows_at_hand"]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -53,6 +53,8 @@ LONG = 60.0
 """Minimum seconds of a last pass for which its lateness is reported."""
 ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
+FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
+"""Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
 HAS_TIME = ("converged", "tol", "max_iter", "callback")
 """Reasons to stop after which the algorithm's report is computed."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
@@ -307,6 +309,28 @@ class Starts:
             report=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
         return self.problem.finish(self.passes, result.arrays, label)
+
+
+def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
+    """Draw at least ``k`` rows of positive weight, if there are as many.
+
+    They come evenly from all rows in memory, or from a few chunks of a store.
+    """
+    wanted = min(passes.n_rows, max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k))
+    table, n_chunks = passes.chunk_table, passes.n_chunks
+    n_read = n_chunks if passes.rows.in_memory() is not None else min(n_chunks, FALLBACK_CHUNKS)
+    while True:
+        chunks = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(np.int64))
+        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in chunks])
+        if len(there) >= wanted:
+            there = np.sort(draws.choice(there, wanted, replace=False))
+        taken = passes.take(there)
+        if taken.weight is not None:
+            some = np.flatnonzero(taken.weight > 0)
+            taken = TakenRows(taken.x[some], taken.weight[some], taken.rows[some])
+        if len(taken.x) >= k or n_read == n_chunks:
+            return taken
+        wanted, n_read = 2 * wanted, min(n_chunks, 2 * n_read)
 
 
 def _refuse() -> None:

@@ -245,9 +245,7 @@ def holds_values(place: Folder, kind: str) -> bool:
                 case ".csv":
                     return bool(file.read(64).startswith(f"{column}\n".encode()))
                 case ".parquet":
-                    require("pyarrow.parquet", "parquet", ".parquet files")
-                    import pyarrow.parquet as pq
-
+                    pq = require("pyarrow.parquet", "parquet", ".parquet files")
                     return bool(pq.read_schema(file).names == [column])
         except (ValueError, EOFError):
             pass
