@@ -164,9 +164,9 @@ class WorkerFigures:
             return
         self._added = _table(event, len(self._names))
         self._sums = np.clip(self._sums + self._added, -MOST, MOST)
-        seconds = event.get("seconds")
-        is_known = is_number(seconds) and LEAST_SECONDS <= seconds <= MOST
-        self.seconds = seconds if is_known else 0.0
+        seconds, self.seconds = event.get("seconds"), 0.0
+        if is_number(seconds) and LEAST_SECONDS <= seconds <= MOST:
+            self.seconds = seconds
 
 
 def _table(fields: object, n: int) -> NDArray[np.float64]:

@@ -313,7 +313,7 @@ def test_ingest__a_source_that_cannot_be_opened_leaves_the_old_store(x, tmp_path
 
 def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(OutputError, match=r"KiB, and .* has 100 B free"):
+    with pytest.raises(OutputError, match=r"kiB, and .* has 100 B free"):
         quiet(x, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
 

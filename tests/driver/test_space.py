@@ -151,7 +151,7 @@ def test_fit__refuses_a_disk_that_is_too_full(tmp_path: Path, rows: Any, disk: D
         "checkpoint": str(place),
     }  # fmt: skip
     disk.free = needed - 1
-    with pytest.raises(OutputError, match=r"take about 1\.\d MiB, and .* has 1\.\d MiB") as error:
+    with pytest.raises(OutputError, match=r"take about 1\.\d+ MiB, and .* has 1\.\d+ MiB") as error:
         fit_asked(rows, **options)
     assert trouble(error.value) == "lacking"
     disk.free = needed
@@ -165,7 +165,7 @@ def test_labels__are_refused_where_they_do_not_fit(tmp_path: Path, rows: Any, di
     out = str(tmp_path / "labels.zarr")
     options: Any = {"algorithm": lk.Lloyd(), "n_clusters": K, "seed": 0, "max_iter": 2, "tol": 0.0}
     disk.free = 4 * rows.n_rows - 1
-    with pytest.raises(OutputError, match=r"labels of 12,000 rows take about 46\.9 KiB"):
+    with pytest.raises(OutputError, match=r"labels of 12,000 rows take about 46\.88 kiB"):
         fit_asked(rows, labels=out, **options)
     assert not list(tmp_path.iterdir())
     disk.free = 4 * rows.n_rows

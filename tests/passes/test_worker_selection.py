@@ -157,8 +157,8 @@ def test_tasks_go_to_no_other_workers():
 
     def get(graph, keys, sync):
         [layer], [key] = graph.layers.values(), keys
-        workers = layer.annotations.get("workers")
-        others = layer.annotations.get("allow_other_workers", False)
+        about = layer.annotations or {}
+        workers, others = about.get("workers"), about.get("allow_other_workers", False)
         found.append((None if workers is None else workers(key), others))
         return [None]
 
