@@ -90,8 +90,8 @@ def refuse_existing(
         return
     if not force:
         raise OutputError(
-            f"{out} exists already, perhaps unfinished; nothing was changed. Overwrite it with "
-            "--force (force=True) or choose another output."
+            f"{out} exists already; nothing was changed. Overwrite it with --force (force=True) or "
+            "choose another output."
         )
     if names is None or (names and not set(names) & set(_ZARR_FILES)):
         raise OutputError(

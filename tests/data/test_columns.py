@@ -217,8 +217,8 @@ def test_order_by_name__is_where_they_are_or_an_error():
         (["a", "b"], ["a", "c"], r"column 1 is 'c' now and 'b' in the fit\. Missing: 'b'\. Not kn"),
         (["a", "b"], ["a"], r"column 1 \('b'\) is not now\. Missing: 'b'\. Give"),
         (["a"], ["a", "b"], r"column 1 \('b'\) is not in the fit\. Not known: 'b'\. Give"),
-        (["a", "b"], ["b", "a", "a"], "A name is there more than once"),
-        (["a", "a", "b"], ["b", "a", "a"], "A name is there more than once"),
+        (["a", "b"], ["b", "a", "a"], "a name is there more than once"),
+        (["a", "a", "b"], ["b", "a", "a"], "a name is there more than once"),
     ]:
         with pytest.raises(ParameterError, match=message):
             order_by_name(fitted, found, "x")

@@ -238,7 +238,6 @@ def test_ingest__says_what_is_wrong_with_columns(x, tmp_path):
         ("x.parquet", "nope", r"no column 'nope', only c0, c1"),
         ("two.h5", None, r"without one obvious table \(it holds a, b\); pass component="),
         ("two.h5", "c", r"no array or group named 'c'"),
-        ("x.h5", "group", r"'group' of .* is a group"),
     ]:
         with pytest.raises(DataError, match=message):
             quiet(tmp_path / name, tmp_path / "out.zarr", component=component, force=True)
@@ -388,9 +387,7 @@ def test_ingest__storage_that_fails_for_good_is_said_to_keep_the_rest(x, tmp_pat
     assert "out.zarr could not be removed" in caught.value.__notes__[0]
     monkeypatch.undo()
     # The next try is told what stands there.
-    with pytest.raises(
-        OutputError, match=r"out\.zarr exists already, perhaps unfinished; .*--force"
-    ):
+    with pytest.raises(OutputError, match=r"out\.zarr exists already; .*--force"):
         quiet(x, tmp_path / "out.zarr")
     assert quiet(x, tmp_path / "out.zarr", force=True).shape == x.shape
 

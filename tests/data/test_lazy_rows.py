@@ -165,7 +165,7 @@ def test_xarray__in_memory_lazy_file_and_dask(x, tmp_path):
     np.testing.assert_array_equal(read_all(open_rows(array.chunk(row=300))), x)
     dataset = array.to_dataset()
     np.testing.assert_array_equal(read_all(open_rows(dataset, component="table")), x)
-    with pytest.raises(DataError, match="pass component= one of table"):
+    with pytest.raises(DataError, match="pass component= the name of one"):
         open_rows(dataset)
     dataset.to_zarr(tmp_path / "x.zarr", consolidated=False)
     np.testing.assert_array_equal(read_all(open_rows(tmp_path / "x.zarr")), x)
