@@ -58,7 +58,6 @@ def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlo
 def _in_order(
     data: NDArray[Any], indices: NDArray[np.int32], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
-    """Return data, indices and indptr with ascending columns in each row."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((indices, rows))  # stable
     rows, indices = rows[order], indices[order]

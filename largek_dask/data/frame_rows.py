@@ -112,7 +112,6 @@ class _Frame:
 
     @classmethod
     def notes(cls, frame: Any) -> Mapping[str, Any] | None:
-        """Return pandas' notes in the schema."""
         return None
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:

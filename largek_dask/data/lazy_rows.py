@@ -170,7 +170,6 @@ class _FrameBlocks:
             return len(self._frame.partitions[block])
 
     def fill(self, block: int, out: NDArray[Any]) -> None:
-        """Compute one partition into ``out``."""
         if not len(out):
             # it was counted; pandas knows no types of columns without rows
             return
@@ -187,7 +186,6 @@ class _FrameBlocks:
         out[:] = values
 
     def _in_order(self, part: Any) -> Any:
-        """Return a partition with its columns in the declared order."""
         if not hasattr(part, "columns"):
             raise DataError(f"it is a {type(part).__name__}, not a DataFrame; give {META}")
         declared = self._frame.columns

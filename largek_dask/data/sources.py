@@ -267,7 +267,6 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
 
 
 def _address(node: Any) -> dict[str, Any]:
-    """Return the place of an open Zarr node, as keyword arguments of rows."""
     found = location_of(node)
     if found is None:
         return {}

@@ -113,7 +113,6 @@ def retry_io(call: Callable[[], T]) -> T:
 
 
 def _plain(error: Exception) -> OSError:
-    """Convert a driver's error to an ``OSError``."""
     number = LACKING_ANSWERS.get(getattr(error, "status", None) or 0)
     if number is None and isinstance(error, OSError):
         number = error.errno

@@ -279,7 +279,6 @@ class StoreWriter:
 
 
 def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Compare as bits, so that NaN equals itself."""
     bits = np.dtype(f"u{a.dtype.itemsize}")
     return bool((a.view(bits) == b.view(bits)).all())
 

@@ -150,7 +150,6 @@ def _open_files(
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    """Open several files, whose columns are those of the first one, by name."""
     for url in files.urls:
         if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist: check the address.")

@@ -259,7 +259,6 @@ def _is_header(rows: list[list[str]], decimal: str, is_quoted: bool) -> bool | N
 def _is_header_of_texts(
     first: list[str], data: list[list[str]], decimal: str, texts: list[int]
 ) -> bool | None:
-    """Return the same for a first row with texts in these places."""
     others = [j for j, field in enumerate(first) if j not in texts and field.lower() not in BLANK]
     below = [row[j] for row in data for j in texts]
     if not others or not data or any(_is_number(f) and f.lower() not in BLANK for f in below):

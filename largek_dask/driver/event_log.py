@@ -153,7 +153,6 @@ class JsonLines:
                     self._close_file()
 
     def _close_file(self) -> None:
-        """Close and sync the local part."""
         assert self._file is not None
         number, self._file = self._file, None
         try:

@@ -100,10 +100,8 @@ class JobView:
 
     Attributes
     ----------
-    started, chosen : mapping
-        The last event of this kind; empty before there is one.
-    compiling : mapping or None
-        The event "compiling", until a step has been made.
+    started, chosen, compiling : mapping
+        The last event of this kind; "compiling" until a step has been made.
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
     final_n_iter : int or None
@@ -112,10 +110,6 @@ class JobView:
         Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
     series : dict
         Other series by name, against seconds used.
-    by_partition : dict
-        The objective by number of clusters, of a fit of all partitions.
-    sums, seconds : dict
-        Sums over all steps: figures, and seconds by kind.
 
     Examples
     --------
@@ -538,7 +532,6 @@ class JobView:
         yield from self.series.values()
 
     def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
-        """Add a value at the last step, unless it is None."""
         if value is None:
             return
         if name not in self.series:

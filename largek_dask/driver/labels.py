@@ -173,7 +173,6 @@ class LabelStore:
 
     @property
     def _row_bytes(self) -> int:
-        """Maximum bytes of a row on disk."""
         return np.dtype(self._values.dtype).itemsize
 
     def _unfinished(self) -> dict[str, Any] | None:

@@ -112,7 +112,6 @@ class _Process:
                 log.debug("cannot start a process that compiles: %r", error)
 
     def end(self) -> None:
-        """Kill the process."""
         with self._lock:
             self._may_start = False
         if self._process is not None:

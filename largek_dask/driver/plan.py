@@ -254,7 +254,6 @@ def check_output_fits(
 
 
 def _available() -> int:
-    """Return the bytes that this process may still take."""
     return int(min(process_memory(), psutil.virtual_memory().available))
 
 

@@ -167,8 +167,6 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class _Loop(Generic[State]):
-    """Run in progress."""
-
     algorithm: Algorithm[State]
     passes: BasePasses
     rng: Rng
@@ -233,7 +231,6 @@ class _Loop(Generic[State]):
             self.clock.kept_back = self.reserve.kept_back
 
     def go_on(self) -> StopReason:
-        """Step until there is a reason to stop."""
         reason = self._reason()
         while reason is None:
             self.save_if_due()
@@ -301,7 +298,6 @@ class _Loop(Generic[State]):
             self.events.emit("checkpoint", n_iter=n_iter, url=url, seconds=seconds)
 
     def _report_step(self) -> None:
-        """Send the event of the last step."""
         if not self.events:
             return
         seconds, counts = self.meter.since_last()
@@ -339,7 +335,6 @@ class _Loop(Generic[State]):
             self.events.emit("sizes", **sizes)
 
     def end(self, reason: StopReason) -> RunResult[State]:
-        """Send the last event and return the result."""
         now = self._now
         history = tuple(now.records(self.algorithm.objective))
         self.events.emit(

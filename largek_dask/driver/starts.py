@@ -172,7 +172,6 @@ class Starts:
             return math.inf
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
-        """Run one start, or resume it."""
         alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
@@ -297,7 +296,6 @@ class Starts:
         return self.problem.finish_plainly(self.passes, result.arrays)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
-        """Run the last pass."""
         if out is None and (final := self._plainly(result)) is not None:
             return final
         n_rows = self.passes.n_rows

@@ -516,7 +516,6 @@ class Folder:
         return stored
 
     def _bytes_of(self, name: str) -> int | None:
-        """Return the size of a file; None if it is missing."""
         try:
             held = self.fs.size(self.path(name))
             # Some servers return no size.
