@@ -1,4 +1,4 @@
-"""Rows of DataFrames, Arrow tables and dicts of arrays in memory, converted chunk by chunk."""
+"""Rows of DataFrames and Arrow tables in memory, converted chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import (
     WRITTEN,
     Selection,
@@ -20,9 +19,9 @@ from largek_dask.data.columns import (
     not_told_from_index,
     noted_as_index,
 )
-from largek_dask.data.memory_rows import SlicedRows, array_of
+from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
-from largek_dask.data.rows import Column, is_added_type, native_dtype, refuse_masked
+from largek_dask.data.rows import Column, native_dtype
 from largek_dask.errors import DataError
 
 __all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_frame", "is_of"]
@@ -37,7 +36,7 @@ def is_of(source: Any, module: str, name: str) -> bool:
 
 
 class FrameRows(SlicedRows):
-    """Rows of a pandas or polars DataFrame, a pyarrow table or batch, or a dict of arrays.
+    """Rows of a pandas or polars DataFrame, or a pyarrow table or batch.
 
     With ``leave_index``, a first column that has an index's name and counts the rows is left out
     with a warning; otherwise it is an error. Raises DataError if columns are not numbers.
@@ -132,56 +131,27 @@ class _PandasFrame(_Frame):
         return frame_values(part if self._all else part.iloc[:, self._places], self.dtype)
 
 
-class _SeparateColumns(_Frame):
-    """Columns that lie apart: numpy arrays or polars Series."""
+class _PolarsFrame(_Frame):
+    library = "polars"
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)
-        columns = self._columns_of(frame)
+        columns = frame.get_columns()
         self._columns = [columns[place] for place in places]
         types = [self._type(column) for column in self._columns]
-        labels = self.labels(frame)
-
-        def head(i: int) -> list[Any]:
-            values = self._columns[i][:HEAD_ROWS]
-            return list(values.tolist() if isinstance(values, np.ndarray) else values.to_list())
-
         check_numbers(
             [
-                (str(labels[place]), column.dtype, kind is not None)
-                for place, column, kind in zip(places, self._columns, types, strict=True)
+                (column.name, column.dtype, kind is not None)
+                for column, kind in zip(self._columns, types, strict=True)
             ],
-            head,
+            lambda i: self._columns[i][:HEAD_ROWS].to_list(),
             self.where,
         )
         self.dtype = native_dtype(np.result_type(*(kind for kind in types if kind is not None)))
-        self.shape = len(columns[0]), len(places)
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        raise NotImplementedError
+        self.shape = len(frame), len(places)
 
     def _type(self, column: Any) -> np.dtype[Any] | None:
         """Return the type of a column's numbers; None if it has none."""
-        raise NotImplementedError
-
-    def _array(self, column: Any) -> NDArray[Any]:
-        return np.asarray(column)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        arrays = [self._array(column[rows]) for column in self._columns]
-        out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
-        for j, array in enumerate(arrays):
-            out[:, j] = array
-        return out
-
-
-class _PolarsFrame(_SeparateColumns):
-    library = "polars"
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        return list(frame.get_columns())
-
-    def _type(self, column: Any) -> np.dtype[Any] | None:
         if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
             return None
         kind = self._array(column[:0]).dtype
@@ -194,55 +164,12 @@ class _PolarsFrame(_SeparateColumns):
             column = column.cast(float)
         return np.asarray(column.to_numpy())
 
-
-class _DictFrame(_SeparateColumns):
-    where = "the dict of arrays"
-
-    @classmethod
-    def holds(cls, source: Any) -> bool:
-        # scipy's matrices of keys are dicts, too
-        return isinstance(source, dict) and not hasattr(source, "tocsr")
-
-    @classmethod
-    def labels(cls, frame: Any) -> list[Any]:
-        return list(frame)
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        if not frame:
-            raise DataError("the dict of arrays has no columns: give at least one array.")
-        columns = [_array_in_dict(name, column) for name, column in frame.items()]
-        lengths = {name: len(column) for name, column in zip(frame, columns, strict=True)}
-        if len(set(lengths.values())) > 1:
-            least, most = (pick(lengths, key=lengths.__getitem__) for pick in (min, max))
-            raise DataError(
-                f"the dict of arrays is no table: {least!r} has {lengths[least]} values and "
-                f"{most!r} has {lengths[most]}; give one value per row in each."
-            )
-        return columns
-
-    def _type(self, column: Any) -> np.dtype[Any] | None:
-        kind = column.dtype
-        if is_added_type(kind):
-            return native_dtype(kind)
-        return kind if is_number_type(kind) else None
-
-
-def _array_in_dict(name: Any, column: Any) -> NDArray[Any]:
-    what = f"{name!r} of the dict of arrays"
-    if hasattr(column, "__dask_graph__"):
-        raise DataError(
-            f"{what} is a {type(column).__name__} of Dask: give "
-            "dask.array.stack(list(columns.values()), axis=1), or a Dask DataFrame."
-        )
-    refuse_masked(column, f"{what} is", "column.filled(np.nan)")
-    if is_of(column, "pandas", "Series"):
-        column = column.to_frame(name)
-        array = frame_values(column, frame_dtype(column))[:, 0]
-    else:
-        array = array_of(decoded(column, what), what)
-    if array.ndim != 1:
-        raise DataError(f"{what} has shape {array.shape}; give one value per row in each.")
-    return array
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        arrays = [self._array(column[rows]) for column in self._columns]
+        out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
+        for j, array in enumerate(arrays):
+            out[:, j] = array
+        return out
 
 
 class _ArrowFrame(_Frame):
@@ -276,7 +203,7 @@ class _ArrowFrame(_Frame):
         return self._values.of([part.column(place) for place in self._places], part.num_rows)
 
 
-KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame, _DictFrame)
+KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame)
 
 
 def is_frame(source: Any) -> bool:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.fingerprint import content_of, rows_per_chunk
 from largek_dask.errors import DataError
+from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
 __all__ = [
@@ -289,6 +290,19 @@ class Rows(ABC):
             f"<{type(self).__name__} {self.n_rows} x {self.n_features} {self.dtype}, "
             f"{self.n_chunks} chunks, {where}>"
         )
+
+    def _repr_html_(self) -> str:
+        lengths = np.diff(self.chunk_table)
+        facts = {
+            "rows × features": f"{self.n_rows:,} × {self.n_features:,}",
+            "numbers": f"{'sparse ' if self.is_sparse else ''}{self.dtype}",
+            "size": f"{self.nbytes / 1e6:,.1f} MB",
+            "chunks": f"{self.n_chunks:,} of {lengths.min():,} to {lengths.max():,} rows",
+            "weighted": "yes" if self.weight is not None else "no",
+            "order": "shuffled" if self.shuffled else "as given",
+            "lie in": self.location or "this process",
+        }
+        return html_table("largek_dask rows", facts)
 
 
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:

@@ -76,8 +76,8 @@ def open_rows(
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
         dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
-        RecordBatch, dict of one-dimensional arrays; :class:`Rows` pass through. Names of columns
-        are kept (``Rows.feature_names``).
+        RecordBatch; :class:`Rows` pass through. Names of columns are kept
+        (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional

@@ -42,8 +42,6 @@ SOURCES = {
     "polars": lambda x: pl.DataFrame(frame_of(x)),
     "arrow table": lambda x: pa.table(frame_of(x)),
     "arrow batch": lambda x: pa.RecordBatch.from_pandas(frame_of(x)),
-    "dict": lambda x: dict(zip(NAMES, x.T, strict=True)),
-    "dict of lists": lambda x: dict(zip(NAMES, x.astype(float).T.tolist(), strict=True)),
     "dask frame": lambda x: dd.from_pandas(frame_of(x), npartitions=3),
     "xarray": lambda x: xr.DataArray(x, dims=("row", "f"), coords={"f": list(NAMES)}),
     "lazy xarray": lambda x: xr.DataArray(
@@ -235,7 +233,6 @@ MISSING = {
     "polars": lambda table, path: open_rows(pl.from_arrow(table)),
     "arrow table": lambda table, path: open_rows(table),
     "arrow batch": lambda table, path: open_rows(table.combine_chunks().to_batches()[0]),
-    "dict": lambda table, path: open_rows(dict(table.to_pandas().convert_dtypes().items())),
     "Parquet": in_parquet,
     "Parquet, no statistics": lambda table, path: in_parquet(table, path, write_statistics=False),
     "Parquet, small groups": lambda table, path: in_parquet(table, path, row_group_size=1),
@@ -252,9 +249,7 @@ def test_missing_values_of_any_column_are_nan_whoever_made_it(kind, tmp_path):
     np.testing.assert_array_equal(read_all(rows), expected)
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in MISSING if "pandas" not in kind and kind != "dict"]
-)
+@pytest.mark.parametrize("kind", [kind for kind in MISSING if "pandas" not in kind])
 def test_columns_without_missing_values_keep_their_type(kind, tmp_path):
     table = pa.table({"a": pa.array([1, 2], pa.int8()), "b": [True, False]})
     rows = MISSING[kind](table, tmp_path / "x.parquet")
@@ -387,16 +382,12 @@ def test_all_columns_that_are_not_numbers_are_named_with_the_option(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({}, "dict of arrays has no columns"),
-        ({"a": [1, 2], "b": [1]}, "no table: 'b' has 1 values and 'a' has 2"),
-        ({"a": np.zeros((2, 2))}, r"'a' of the dict of arrays has shape \(2, 2\)"),
-        ({"a": da.zeros(3)}, r"'a' of the dict .* Array of Dask: give dask\.array\.stack"),
-        ({"a": ["x"]}, r"a column that is not numbers: 'a' \(<U1\)"),
+        ({"a": [1, 2]}, "cannot open a dict as rows; give an array, a DataFrame"),
         (pl.LazyFrame({"a": [1]}), r"a LazyFrame of polars as rows; give frame\.collect\(\), or"),
         (pa.RecordBatchReader.from_batches(pa.schema([]), []), r"reader\.read_all\(\)"),
         (pl.Series([1.0]), r"a Series of polars as rows; give series\.to_frame\(\), or np\.stack"),
     ],
-    ids=["empty", "lengths", "two", "dask", "text", "lazy frame", "reader", "series"],
+    ids=["dict", "lazy frame", "reader", "series"],
 )
 def test_open_rows__says_what_to_give(source, message):
     with pytest.raises(DataError, match=message):
