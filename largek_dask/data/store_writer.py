@@ -35,9 +35,9 @@ from largek_dask.kernels.blocks import SparseBlock
 __all__ = [
     "CSRWriter",
     "StoreWriter",
+    "check_output",
     "fresh_store",
     "publish_store",
-    "refuse_existing",
     "refuse_file",
     "remove_store",
     "unfinished",
@@ -66,10 +66,18 @@ def refuse_file(out: str) -> None:
         )
 
 
-def refuse_existing(
-    out: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False
-) -> None:
-    """Raise OutputError if an output exists, or with ``force`` if it is not a Zarr store."""
+def check_output(
+    out: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
+) -> str:
+    """Return the normalized URL of a new store, which must not exist.
+
+    Raises OutputError if it exists, or with ``force`` if it is not a Zarr store.
+    """
+    out = normalize(out)
+    refuse_file(out)
     try:
         fs, path = filesystem(out, storage_options)
         # another process may have written since this one listed
@@ -87,7 +95,7 @@ def refuse_existing(
             f"{out} cannot be looked at: {error}; check that it may be read."
         ) from error
     if not exists:
-        return
+        return out
     if not force:
         raise OutputError(
             f"{out} exists already; nothing was changed. Overwrite it with --force (force=True) or "
@@ -98,6 +106,7 @@ def refuse_existing(
             f"{out} exists and is not a Zarr store, so force does not replace it; "
             "nothing was changed. Remove it yourself or choose another output."
         )
+    return out
 
 
 @contextmanager
@@ -391,9 +400,7 @@ def write_weighted_rows(
     table that they come from). Its note ``largek.weights`` names the array of weights. Raises
     OutputError if ``out`` exists (unless ``force``), cannot be written, or does not read back.
     """
-    target = normalize(out)
-    refuse_file(target)
-    refuse_existing(target, storage_options, force=force)
+    target = check_output(out, storage_options, force=force)
     with writing(target):
         group = _new_group(target, storage_options)
     named = {} if feature_names is None else {"feature_names": list(feature_names)}
