@@ -54,17 +54,15 @@ SCHEDULER = "scheduler"
 
 def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = None) -> str:
     """The path of a store of n rows; it is written where it is not there yet."""
-    from largek_dask.data.synthetic import write
+    from largek_dask.data.synthetic import SyntheticRows
 
     path = folder / f"{n}x{N_FEATURES}-{n_components}.zarr"
     with contextlib.suppress(LargekError, FileNotFoundError):
         if path.exists() and lk.open_rows(str(path)).shape == (n, N_FEATURES):
             return str(path)
     begun = time.perf_counter()
-    write(
-        "mixture", path, n, N_FEATURES, n_components=n_components, seed=SEED,
-        chunk_rows=chunk_rows, force=True,
-    )  # fmt: skip
+    made = SyntheticRows("mixture", n, N_FEATURES, n_components=n_components, seed=SEED)
+    lk.ingest(made, path, chunk_rows=chunk_rows, progress=False, force=True)
     print(f"{path}: written in {time.perf_counter() - begun:.0f} s", flush=True)
     return str(path)
 

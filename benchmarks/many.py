@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask
 import numpy as np
@@ -253,13 +254,16 @@ def submitted_apart() -> Iterator[None]:
     from largek_dask.passes.network import Network
 
     async def alone(self: Network, function: Any, *args: Any, worker: str | None = None) -> Any:
-        return self.submit(function, *args, worker=worker)
+        return self.client.submit(
+            function, *args, workers=worker, allow_other_workers=worker is not None, pure=False,
+            key=f"{self.group}-{uuid4().hex}",
+        )  # fmt: skip
 
-    together, Network.submitted = Network.submitted, alone  # type: ignore[method-assign]
+    together, Network.submit = Network.submit, alone  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Network.submitted = together  # type: ignore[method-assign]
+        Network.submit = together  # type: ignore[method-assign]
 
 
 # --- table ----------------------------------------------------------------------------------------

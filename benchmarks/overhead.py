@@ -130,11 +130,13 @@ def measure_threads(folder: Path) -> dict[str, float]:
 
 def measure_cluster(folder: Path) -> dict[str, float]:
     """Two workers of one thread against two threads, the same store, read once by both."""
-    from largek_dask.data.synthetic import write
+    from largek_dask.data.ingest import ingest
+    from largek_dask.data.synthetic import SyntheticRows
     from largek_dask.passes.cluster import ClusterPasses
     from largek_dask.passes.local import LocalPasses
 
-    rows = write("A", folder / "million.zarr", 1_000_000, D, chunk_rows=8192)
+    made = SyntheticRows("A", 1_000_000, D)
+    rows = ingest(made, folder / "million.zarr", chunk_rows=8192, progress=False)
     with (
         local_client(2) as client,
         LocalPasses(rows, n_threads=2) as local,
@@ -146,10 +148,11 @@ def measure_cluster(folder: Path) -> dict[str, float]:
 
 def measure_store(folder: Path) -> dict[str, float]:
     """A fit out of core against one in memory, one computing thread, a process each."""
-    from largek_dask.data.synthetic import write
+    from largek_dask.data.ingest import ingest
+    from largek_dask.data.synthetic import SyntheticRows
 
     path = folder / "large.zarr"
-    write("A", path, STORE_ROWS, D)
+    ingest(SyntheticRows("A", STORE_ROWS, D), path, progress=False)
     found = {
         mode: child_record("benchmarks.overhead", [mode, str(path)]) for mode in ("memory", "store")
     }

@@ -123,7 +123,7 @@ def coreset(
     """
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.parts.coresets import draw_coreset
-    from largek_dask.data.store_writer import refuse_existing, refuse_file, write_weighted_rows
+    from largek_dask.data.store_writer import check_output, write_weighted_rows
     from largek_dask.driver.fit import open_passes
     from largek_dask.errors import DataError
 
@@ -133,8 +133,7 @@ def coreset(
         raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
     url, storage_options = output(out, data, source.storage_options)
     # Before all rows are read.
-    refuse_file(url)
-    refuse_existing(url, storage_options, force=force)
+    check_output(url, storage_options, force=force)
     with (
         connected(scheduler, source.storage_options) as client,
         open_passes(rows, client=client) as passes,

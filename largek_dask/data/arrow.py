@@ -18,22 +18,17 @@ __all__ = ["ArrowColumns", "has_missing"]
 class ArrowColumns:
     """Some columns of tables of one schema, side by side.
 
-    A column of lists of fixed length (embeddings) gives one feature an element. Missing values
-    become NaN. Decimals become the nearest float64.
+    A column of lists of fixed length (embeddings) gives one feature per element. Missing values
+    become NaN, and decimals the nearest float64. Raises DataError if columns are not numbers.
 
     Parameters
     ----------
     places : sequence of int
-        Positions of the columns, in the order in which they are taken.
+        Positions of the columns, in order.
     missing : callable
-        Of the columns at some positions, those that have missing values.
+        Returns those of some positions whose columns have missing values.
     table : pyarrow.Table or pyarrow.RecordBatch, optional
-        What messages about its columns look at.
-
-    Raises
-    ------
-    DataError
-        Columns are not numbers (all of them are named), or there is none.
+        Source of example values for messages.
     """
 
     def __init__(
@@ -69,7 +64,6 @@ class ArrowColumns:
             ],
             lambda i: () if table is None else table.column(places[i])[:HEAD_ROWS].to_pylist(),
             where,
-            "file" if table is None else "arrow",
         )
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")
@@ -89,12 +83,9 @@ class ArrowColumns:
         )
 
     def of(self, columns: Sequence[Any], n_rows: int) -> NDArray[Any]:
-        """The (n, d) numbers of these columns, pyarrow arrays in the order of ``places``.
+        """Return the (n, d) numbers of pyarrow columns, in the order of ``places``.
 
-        Raises
-        ------
-        DataError
-            A value is missing where the type cannot say so.
+        Raises DataError if a value is missing that the type cannot represent.
         """
         out = np.empty((n_rows, self.n_features), self.dtype)
         at = 0
@@ -121,7 +112,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Return True if values of a column, or in its lists, are missing."""
+    """Return whether values of a column, or in its lists, are missing."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)
@@ -129,14 +120,14 @@ def has_missing(column: Any) -> bool:
 
 
 def _chunks(column: Any) -> list[tuple[Any, int]]:
-    """The arrays that a column is made of, and the row at which each begins."""
+    """Return the arrays that a column consists of, and the row at which each begins."""
     chunks = getattr(column, "chunks", [column])
     begins = np.cumsum([0, *map(len, chunks)]).tolist()
     return list(zip(chunks, begins, strict=False))
 
 
 def _floats_or_integers(values: Any) -> NDArray[Any]:
-    """The numbers of an Arrow array; missing ones are NaN."""
+    """Return the numbers of an Arrow array; missing ones are NaN."""
     import pyarrow as pa
 
     if pa.types.is_decimal(values.type):

@@ -1,9 +1,8 @@
 """Missing and packed numbers as CF attributes describe them, decoded as xarray does.
 
-Files that xarray, netCDF and their kin write hold numbers in another form than the one that is
-meant: ``scale_factor`` and ``add_offset`` pack them into small integers, ``_FillValue`` and
-``missing_value`` name numbers that stand for none, ``_Unsigned`` the sign of integers. Every reader
-of stored arrays asks this module; ``valid_min``, ``valid_max`` and ``valid_range`` hide nothing.
+``scale_factor`` and ``add_offset`` pack numbers into small integers, ``_FillValue`` and
+``missing_value`` are numbers that stand for none, ``_Unsigned`` is the sign of integers.
+``valid_min``, ``valid_max`` and ``valid_range`` hide nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ DIMENSIONS = ("_ARRAY_DIMENSIONS", "_NCZARR_ATTR", "_nczarr_attrs", "_nczarr_arr
 
 @dataclass(frozen=True, slots=True)
 class CFDecoding:
-    """The way from numbers as they are stored to those that they stand for.
-
-    Missing ones become NaN.
-    """
+    """Decode stored numbers to those that they represent; missing ones become NaN."""
 
     dtype: np.dtype[Any]
     """Type of decoded numbers."""
@@ -48,12 +44,9 @@ class CFDecoding:
 
     @classmethod
     def of(cls, array: Any, where: str) -> CFDecoding | None:
-        """The decoding of a Zarr array or HDF5 dataset; None where numbers mean themselves.
+        """Return the decoding of a Zarr array or HDF5 dataset; None if it is not encoded.
 
-        Raises
-        ------
-        DataError
-            An attribute is not a number; the message names it.
+        Raises DataError, which names the attribute, if one is not a number.
         """
         dtype = np.dtype(array.dtype)
         if dtype.kind not in "iuf":
@@ -81,13 +74,7 @@ class CFDecoding:
         return cls(kind, stored, tuple(missing), scale, offset)
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Decode stored numbers.
-
-        Parameters
-        ----------
-        x : ndarray
-            As stored, in either byte order.
-        """
+        """Decode stored numbers, which may be in either byte order."""
         native = np.asarray(x)
         native = native.astype(native.dtype.newbyteorder("="), copy=False)
         if native.dtype.kind != self.stored.kind:
@@ -102,7 +89,7 @@ class CFDecoding:
         return out
 
     def __str__(self) -> str:
-        """The numbers that stand for missing ones, for messages; empty if there are none."""
+        """Describe the numbers that stand for missing ones; "" if there are none."""
         if not self.missing:
             return ""
         values = ", ".join(map(str, self.missing))
@@ -127,13 +114,7 @@ class _Decoded:
 
 
 def decoded(array: Any, where: str) -> Any:
-    """Return an array in a file as its attributes mean it, and anything else as it is.
-
-    Raises
-    ------
-    DataError
-        An attribute is not a number.
-    """
+    """Return an array in a file as its attributes mean it, and anything else unchanged."""
     if not (hasattr(array, "attrs") and hasattr(array, "dtype") and hasattr(array, "chunks")):
         return array
     decoding = CFDecoding.of(array, where)
@@ -141,7 +122,7 @@ def decoded(array: Any, where: str) -> Any:
 
 
 def _missing_of(array: Any, name: str) -> Any:
-    """The value of an attribute; in Zarr v2 xarray keeps ``_FillValue`` as the fill value."""
+    """Return an attribute's value; in Zarr v2 xarray keeps ``_FillValue`` as the fill value."""
     value = array.attrs.get(name)
     if value is not None or name != "_FillValue" or not isinstance(array, zarr.Array):
         return value
@@ -166,7 +147,7 @@ def _numbers(value: Any, name: str, where: str) -> list[Any]:
 
 
 def _number_of(text: str | bytes, name: str, where: str) -> float:
-    """A number that is written as text, or as xarray encodes floats for Zarr v3."""
+    """Parse a number that is written as text, or as xarray encodes floats for Zarr v3."""
     try:
         return float(text)
     except ValueError:
@@ -177,7 +158,7 @@ def _number_of(text: str | bytes, name: str, where: str) -> float:
 
 
 def _scalar(value: Any, name: str, where: str) -> Any:
-    """One number of an attribute, in its own type; None if there is none."""
+    """Return the one number of an attribute, in its own type; None if there is none."""
     if value is None:
         return None
     array = np.asarray(value).reshape(-1)
@@ -197,7 +178,7 @@ def _no_number(value: Any, name: str, where: str) -> DataError:
 
 
 def _with_sign(disk: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
-    """The type of integers whose sign the attribute ``_Unsigned`` gives."""
+    """Return the type of integers with the sign that the attribute ``_Unsigned`` gives."""
     array = np.asarray("" if unsigned is None else unsigned).reshape(-1)
     text = array[0].decode() if isinstance(array[0], bytes) else str(array[0])
     kind = {"true": "u", "false": "i"}.get(text.lower(), disk.kind)
@@ -219,7 +200,7 @@ def _as_stored(value: Any, disk: np.dtype[Any], stored: np.dtype[Any]) -> Any:
 
 
 def _float_of(stored: np.dtype[Any], scale: Any, offset: Any) -> np.dtype[Any]:
-    """The type that xarray decodes packed numbers into."""
+    """Return the type into which xarray decodes packed numbers."""
     kinds = {np.asarray(value).dtype for value in (scale, offset) if value is not None}
     kind = kinds.pop()
     wide = np.dtype(np.float64)

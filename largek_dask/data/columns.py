@@ -21,6 +21,7 @@ from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 __all__ = [
     "WRITTEN",
     "Selection",
+    "all_differences",
     "as_option",
     "check_still_counts",
     "equal_names",
@@ -46,31 +47,25 @@ WRITTEN = "pandas wrote it as the index of the rows"
 
 
 def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
-    """The labels of columns as names; None where none of them is a text."""
+    """Return the labels of columns as names; None if none of them is a text."""
     labels = list(labels)
     return tuple(map(str, labels)) if any(isinstance(label, str) for label in labels) else None
 
 
 def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
-    """Names for a message, of many the first ones."""
+    """Format names for a message, of many the first ones."""
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def equal_names(names: Sequence[str]) -> list[str]:
-    """The names that several columns have."""
+    """Return the names that several columns have."""
     return [name for name, n in Counter(names).items() if n > 1]
 
 
 def without_equal_names(rows: Rows) -> Rows:
-    """The rows, without names where several columns have the same one.
-
-    Warns
-    -----
-    DataWarning
-        Several have.
-    """
+    """Return the rows, without names and with a DataWarning if several are equal."""
     equal = equal_names(rows.feature_names or ())
     if not equal:
         return rows
@@ -84,7 +79,7 @@ def without_equal_names(rows: Rows) -> Rows:
 
 
 def as_option(names: Iterable[str]) -> str:
-    """Names as the value of an option of the command line."""
+    """Format names as the value of an option of the command line."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(list(names))
     return shlex.quote(line.getvalue())
@@ -101,7 +96,7 @@ class Selection:
 
     @classmethod
     def of(cls, columns: Names | None, drop: Names | None) -> Selection:
-        """As a user says it: names, one name, or numbers of columns that have no names."""
+        """Return a selection by names, one name, or numbers of columns that have no names."""
         taken = None if columns is None else _texts(columns)
         return cls(taken, () if drop is None else _texts(drop))
 
@@ -109,21 +104,13 @@ class Selection:
         return self.columns is not None or bool(self.drop)
 
     def says(self, name: str) -> bool:
-        """Return True if this column is selected or dropped by name."""
+        """Return whether this column is selected or dropped by name."""
         return self.columns is not None or name in self.drop
 
     def places(self, names: Sequence[str], where: str) -> list[int]:
-        """Positions of the columns that are taken, in their order.
+        """Return the positions of the selected columns of a table with these ``names``, in order.
 
-        Parameters
-        ----------
-        names : sequence of str
-            What the columns of the table are called.
-
-        Raises
-        ------
-        ParameterError
-            There is no such column, or several; or none is left.
+        Raises ParameterError if a column is missing or ambiguous, or none is left.
         """
         found: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -171,21 +158,14 @@ def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
 
 
 def is_index_name(name: str) -> bool:
-    """Return True if pandas may have written an index as a column of this name."""
+    """Return whether pandas may have written an index as a column of this name."""
     return INDEX.fullmatch(name) is not None
 
 
 def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
-    """The columns that are an index by what pandas has noted, or by their names, but the first.
+    """Return the columns that are an index by pandas' metadata in the schema, or by their names.
 
-    A first column may be one as well: :func:`is_index_name`.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Of all columns.
-    metadata : mapping or None
-        What pandas has noted in the schema.
+    A first column may be one as well: see :func:`is_index_name`.
     """
     noted = (metadata or {}).get("index_columns", ())
     return [
@@ -207,7 +187,7 @@ def left_out_as_index(name: str, where: str, why: str) -> None:
 def leave_out_counter(values: NDArray[Any], name: str, where: str, leave: bool = True) -> None:
     """Warn that a column that counts the rows is left out.
 
-    Refuse it if it does not count them, and with ``leave=False`` in any case.
+    Raises DataError if it does not count them, and with ``leave=False`` in any case.
     """
     if not np.array_equal(values, np.arange(len(values))):
         raise not_told_from_index(name, where, "and holds whole numbers")
@@ -217,7 +197,7 @@ def leave_out_counter(values: NDArray[Any], name: str, where: str, leave: bool =
 
 
 def not_told_from_index(name: str, where: str, how: str) -> DataError:
-    """The error where a column is called as an index is, but does not count the rows."""
+    """Return the error about a column that is named as an index but does not count the rows."""
     return DataError(
         f"column {name!r} of {where} is called as pandas calls an index that it writes, {how}: "
         f"leave it out with largek ingest --drop {as_option([name])} "
@@ -227,17 +207,7 @@ def not_told_from_index(name: str, where: str, how: str) -> DataError:
 
 
 def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) -> None:
-    """Refuse a table of which a column was left out that counted the rows at first only.
-
-    Parameters
-    ----------
-    values : (n,)
-        The column.
-    row : int
-        Number of its first row.
-    name, where : str
-        For the message.
-    """
+    """Raise DataError if a left-out column, here from ``row`` on, does not count the rows."""
     wrong = values != np.arange(row, row + len(values))
     if wrong.any():
         at = row + int(np.argmax(wrong))
@@ -250,15 +220,7 @@ def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) ->
 def first_difference(
     before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
 ) -> str:
-    """Describe the first column whose name differs.
-
-    Parameters
-    ----------
-    before, found : sequence of str
-        Names that differ.
-    here, there : str
-        What messages call where the names in ``found``, and those in ``before``, are.
-    """
+    """Describe the first difference of names: ``found`` is ``here``, ``before`` is ``there``."""
     for place, (then, now) in enumerate(zip(before, found, strict=False)):
         if then != now:
             return f"column {place} is {now!r} {here} and {then!r} {there}"
@@ -267,36 +229,34 @@ def first_difference(
     return f"column {len(found)} ({before[len(found)]!r}) is not {here}"
 
 
+def all_differences(
+    before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
+) -> str:
+    """Describe the first name that differs, and all that are missing or added; "" if none are."""
+    wanted, there_now = set(before), set(found)
+    missing = [name for name in before if name not in there_now]
+    added = [name for name in found if name not in wanted]
+    lists = "".join(
+        f" {what}: {listed(names)}."
+        for what, names in (("Missing", missing), ("Not known", added))
+        if names
+    )
+    return f"{first_difference(before, found, here, there)}.{lists}" if lists else ""
+
+
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
     """Return the positions of a fit's columns in a table; None if they are in the same order.
 
-    Parameters
-    ----------
-    fitted, found : sequence of str
-        Names of the fit and of the table.
-
-    Raises
-    ------
-    ParameterError
-        Columns are missing, others are there, or a name is there twice.
+    Raises ParameterError if columns are missing, unknown or ambiguous.
     """
     if tuple(fitted) == tuple(found):
         return None
     places = {name: place for place, name in enumerate(found)}
-    missing = [name for name in fitted if name not in places]
-    known = set(fitted)
-    unknown = [name for name in found if name not in known]
-    if not missing and not unknown and len(places) == len(found) == len(fitted):
+    told = all_differences(fitted, found)
+    if not told and len(places) == len(found) == len(fitted):
         return [places[name] for name in fitted]
-    told = "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not known", unknown))
-        if names
-    )
-    if not told:
-        told = " A name is there more than once."
     raise ParameterError(
         f"The columns of {where} are not those that the model was fitted on: "
-        f"{first_difference(fitted, found)}.{told} Give the columns of the fit "
+        f"{told or 'a name is there more than once.'} Give the columns of the fit "
         f"({listed(fitted)}) by these names, in any order, and no others."
     )

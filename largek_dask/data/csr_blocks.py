@@ -18,7 +18,7 @@ MAX_COLUMNS = 2**31 - 1
 
 
 def check_columns(n_features: int, what: str) -> None:
-    """Refuse more columns than 32-bit indices can name."""
+    """Raise DataError if there are more columns than 32-bit indices can name."""
     if n_features > MAX_COLUMNS:
         raise DataError(
             f"{what} has {n_features:,} columns; sparse rows may have up to {MAX_COLUMNS:,}."
@@ -26,27 +26,16 @@ def check_columns(n_features: int, what: str) -> None:
 
 
 def sparse_bytes(n_rows: int, n_stored: int, dtype: np.dtype[Any]) -> int:
-    """Bytes of the rows as :class:`SparseBlock` holds them."""
+    """Return the bytes of the rows as :class:`SparseBlock` holds them."""
     return n_stored * (dtype.itemsize + 4) + (n_rows + 1) * 8
 
 
 def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlock:
-    """Rows in the layout of CSR as a block; arrays that fit are not copied.
+    """Return rows in CSR layout as a block; arrays that fit are not copied.
 
-    Numbers are converted to the compute dtype and indices to 32 bits. Unsorted columns are put in
-    order, numbers that share a place are added in the order in which they are stored.
-
-    Parameters
-    ----------
-    data, indices : (n_stored,) array-like
-        Numbers and their columns.
-    indptr : (n + 1,) array-like of integers
-        Where each row's numbers begin, from 0 on.
-
-    Raises
-    ------
-    ValueError
-        Arrays that are no CSR rows of ``n_features`` columns.
+    Numbers are converted to the compute dtype and indices to 32 bits. Unsorted columns are sorted,
+    and numbers of the same place are added in the order in which they are stored. Raises ValueError
+    if the arrays are not CSR rows of ``n_features`` columns.
     """
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)
     lengths = np.diff(indptr)
@@ -69,7 +58,6 @@ def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlo
 def _in_order(
     data: NDArray[Any], indices: NDArray[np.int32], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
-    """Data, indices and indptr with ascending columns in each row."""
     rows = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((indices, rows))  # stable
     rows, indices = rows[order], indices[order]

@@ -28,29 +28,23 @@ MIN_CHUNK_ROWS = 256
 
 
 def is_sparse_group(group: Any) -> bool:
-    """Return True if a Zarr group is a sparse matrix."""
+    """Return whether a group is a sparse matrix."""
     return all(name in group for name in ("data", "indices", "indptr"))
 
 
 class CSRRows(StoredRows):
-    """Rows of a CSR group.
+    """Rows of a CSR group with ``data``, ``indices`` and ``indptr``.
+
+    Raises DataError if the layout is CSC or arrays do not fit each other.
 
     Parameters
     ----------
     group : zarr.Group
-        Open group with ``data``, ``indices``, ``indptr``.
     chunk_rows : int, optional
         Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of stored numbers, at
         least 256 rows.
     address
         See :class:`~largek_dask.data.stored_rows.Address`.
-
-    Raises
-    ------
-    DataError
-        CSC layout, or arrays that do not fit each other.
-    IncompleteStoreError
-        The program that wrote the store was stopped before the end.
     """
 
     kind = "the CSR group"
@@ -104,11 +98,11 @@ class CSRRows(StoredRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored numbers and of where they are, as they are read."""
+        """Bytes of the stored numbers and their indices, as they are read."""
         return self._nbytes
 
     def stored_statistics(self) -> dict[str, Any] | None:
-        """The statistics that ``ingest`` left with the rows (unit weights), or None."""
+        """Return the statistics that ``ingest`` stored (unit weights), or None."""
         return self._notes.get("statistics")
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:

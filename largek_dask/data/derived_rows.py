@@ -68,15 +68,7 @@ class DerivedRows(Rows):
 
 
 class ColumnRows(DerivedRows):
-    """Some columns of other rows, or all of them in another order.
-
-    Parameters
-    ----------
-    rows : Rows
-        Dense or sparse.
-    columns : sequence of int
-        Positions of columns in ``rows``, each at most once.
-    """
+    """Some columns of dense or sparse rows, or all of them in another order."""
 
     def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
         self._columns = np.asarray(columns, np.intp)
@@ -84,7 +76,7 @@ class ColumnRows(DerivedRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows together; of sparse ones at most."""
+        """Bytes of all rows together; of sparse ones an upper bound."""
         return self._rows.nbytes if self.is_sparse else super().nbytes
 
     def _find_names(self) -> tuple[str, ...] | None:
@@ -103,23 +95,11 @@ class ColumnRows(DerivedRows):
 
 
 class DitheredRows(DerivedRows):
-    """Rows of integers, each with noise in [0, 1) added that depends on a key and its place.
+    """Dense rows of integers with noise in [0, 1) that depends on a 64-bit key and the place.
 
-    Integers lie on a lattice: the likelihood of a mixture of Gaussians has no bound there, since
+    Integers lie on a lattice, where the likelihood of a mixture of Gaussians has no bound, since
     variances may shrink onto single values. Uniform noise in [0, 1) makes a density of them
     (L. Theis, A. van den Oord, M. Bethge, A note on the evaluation of generative models, 2016).
-
-    Parameters
-    ----------
-    rows : Rows
-        Dense rows of integers.
-    key : int
-        Below 2^64; another one is other noise.
-
-    Raises
-    ------
-    ParameterError
-        The rows are sparse, or no integers.
     """
 
     def __init__(self, rows: Rows, key: int) -> None:
@@ -134,18 +114,11 @@ class DitheredRows(DerivedRows):
 
 
 def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
-    """Rows of integers with noise in [0, 1) added.
+    """Add noise in [0, 1) to integers, of which the first row has the index ``first`` in its table.
 
     The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea,
     C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014), with as many bits as
-    leave the sum without rounding.
-
-    Parameters
-    ----------
-    first : int
-        Index of its first row in the table.
-    key : int
-        Below 2^64.
+    leave the sum exact.
     """
     (n, d), dtype = x.shape, compute_dtype(x.dtype)
     bits = np.finfo(dtype).nmant + 1 - min(8 * x.dtype.itemsize, MOST_BITS)
@@ -162,7 +135,7 @@ def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
 
 
 def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64 of many counters."""
+    """Compute SplitMix64 of many counters."""
     z = z + np.uint64(GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)

@@ -34,18 +34,15 @@ MOST_BYTES = 1 << 30
 
 
 class DirectChunks:
-    """Reader of the stored chunks of a local array.
+    """Read the stored chunks of a local array of two dimensions, whose chunks are as wide as it is.
 
     Parameters
     ----------
-    array : zarr.Array
-        Two-dimensional, local, with chunks as wide as the array.
     reader : callable
-        Reads stored bytes, and checks them where there is a checksum.
+        Reads stored bytes, and verifies a checksum if there is one.
     decompress : callable, optional
-        Applied to these.
     shard : zarr.codecs.ShardingCodec, optional
-        How chunks are put together in files; None: each is a file.
+        How chunks are combined in files; None: each is a file.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class DirectChunks:
 
     @classmethod
     def of(cls, array: Any) -> DirectChunks | None:
-        """The chunks of an array; None for layouts that only Zarr itself reads."""
+        """Return the chunks of an array; None for layouts that only Zarr itself reads."""
         dtype = array.dtype
         little = dtype.itemsize == 1 or dtype.newbyteorder("=") == dtype.newbyteorder("<")
         if not isinstance(array.store, LocalStore) or array.ndim != 2 or not little:
@@ -94,22 +91,17 @@ class DirectChunks:
         return key
 
     def path(self, row: int) -> str:
-        """File that holds the stored chunk number ``row``."""
+        """Return the file that holds a stored chunk."""
         return os.path.join(self._folder, self._key(row))
 
     def name(self, row: int) -> str:
-        """The stored chunk number ``row`` and its file, for messages."""
+        """Name a stored chunk and its file, for messages."""
         return name_chunk(self._array, self._key(row))
 
     def read(self, begin: int, end: int) -> Iterator[NDArray[Any] | None]:
-        """The stored chunks number ``begin`` to ``end``; None for one that is not there.
+        """Yield the stored chunks from ``begin`` to ``end``; None for one that is missing.
 
-        Raises
-        ------
-        OSError
-            The store is gone, or was for a moment.
-        ValueError
-            A file has another size or another checksum than was written; the message names it.
+        Raises OSError if the store is gone, and ValueError, which names the file, if it is damaged.
         """
         row = begin
         while row < end:

@@ -1,8 +1,8 @@
-"""Have files and folders of a local disk survive a power failure.
+"""Make files and folders of a local disk survive a power failure.
 
 Data survive once ``fsync`` of their file has returned, a name once ``fsync`` of its folder has.
-Whoever writes syncs, before it reports: data first, then the one small file that publishes them.
-Object stores answer only when they have stored, so nothing here concerns them.
+A writer syncs before it reports: data first, then the one small file that publishes them. Object
+stores answer only when they have stored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Write the names in a folder to the disk, where its file system can do that."""
+    """Write the names in a folder to the disk, if its file system can do that."""
     if os.name == "nt":  # pragma: no cover
         return
     try:
@@ -66,7 +66,7 @@ def sync_folder(path: str) -> None:
 
 
 def make_folders(path: str, mode: int = 0o777) -> None:
-    """Make a folder and those that it lies in, and write their names to the disk."""
+    """Make a folder and its parents, and write their names to the disk."""
     if os.path.isdir(path):
         return
     if (outer := os.path.dirname(path)) != path:
@@ -115,12 +115,8 @@ def make_chunk_folder(array: zarr.Array[Any]) -> None:
 def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
     """Return the first file of an uncompressed array that is missing or has another size.
 
-    None if there is none, or if the array is not local: no object store tears an object.
-
-    Parameters
-    ----------
-    stop : int, optional
-        Look only at the rows before this one.
+    Only the rows before ``stop`` are checked. None if there is none, or if the array is not local:
+    object stores do not tear objects.
     """
     if not isinstance(array.store, LocalStore):
         return None

@@ -24,11 +24,10 @@ SAMPLE_ROWS = 64
 
 
 def content_of(rows: Rows) -> dict[str, Any]:
-    """Shape, dtype and a hash of sampled rows (and weights), equal wherever the data lie.
+    """Return shape, dtype and a hash of sampled rows (and weights), wherever the data are.
 
     Up to 32 MB everything is hashed. Above, ``SAMPLES`` runs of ``SAMPLE_ROWS`` rows are: the
-    first, the last, and seeded ones between, at places that depend on the number of rows
-    alone, so that chunking and storage format do not matter.
+    first, the last, and seeded ones between, at places that depend on the number of rows only.
     """
     # one for each array that a block is made of: what follows what must not depend on the chunks
     digests = [hashlib.sha256() for _ in range(3 if rows.is_sparse else 1)]
@@ -54,14 +53,14 @@ def content_of(rows: Rows) -> dict[str, Any]:
 
 
 def _arrays_of(x: Table) -> tuple[NDArray[Any], ...]:
-    """All that rows hold; of sparse rows how many numbers each has, their columns, the numbers."""
+    """Return all numbers of rows; of sparse rows their lengths, columns and values."""
     if isinstance(x, SparseBlock):
         return np.diff(x.indptr), x.indices[x.stored], x.data[x.stored]
     return (x,)
 
 
 def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
-    """``(chunk, (first row, end row))`` of every stretch to hash, in the order of rows."""
+    """Return ``(chunk, (first row, end row))`` of every run to hash, in order."""
     n = rows.n_rows
     if rows.nbytes <= WHOLE_BYTES or n <= SAMPLES * SAMPLE_ROWS:
         spans = [(0, n)]
@@ -81,7 +80,7 @@ def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
 
 
 def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
-    """The chunk table as runs ``[rows of a chunk, how many such chunks follow each other]``."""
+    """Return the chunk table as runs ``[rows per chunk, number of such chunks]``."""
     lengths = np.diff(chunk_table)
     edges = np.flatnonzero(np.diff(lengths)) + 1
     bounds = [0, *edges.tolist(), len(lengths)]
@@ -89,16 +88,10 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
 
 
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Return what differs between two fingerprints; None if they may be of the same data.
+    """Describe how two fingerprints differ; None if they may be of the same data.
 
-    The place may differ (a copy is the same data), the chunk table and whether rows are known to
-    be shuffled may not: they decide what a mini-batch is. At the same place, a chunk that was
-    written again counts as changed.
-
-    Parameters
-    ----------
-    a, b : mapping
-        What ``Rows.fingerprint`` gave before and gives now.
+    The location may differ (a copy is the same data); the chunk table and ``shuffled`` may not, as
+    mini-batches depend on them. At the same location, a rewritten chunk counts as changed.
     """
     before, now = a["content"], b["content"]
     if list(before["shape"]) != list(now["shape"]):

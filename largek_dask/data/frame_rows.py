@@ -1,4 +1,4 @@
-"""Rows of DataFrames, Arrow tables and dicts of arrays in memory, converted chunk by chunk."""
+"""Rows of DataFrames and Arrow tables in memory, converted chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.cf_attributes import decoded
 from largek_dask.data.columns import (
     WRITTEN,
     Selection,
@@ -20,16 +19,16 @@ from largek_dask.data.columns import (
     not_told_from_index,
     noted_as_index,
 )
-from largek_dask.data.memory_rows import SlicedRows, array_of
+from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
-from largek_dask.data.rows import Column, is_added_type, native_dtype, refuse_masked
+from largek_dask.data.rows import Column, native_dtype
 from largek_dask.errors import DataError
 
 __all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_frame", "is_of"]
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return True for an object of a class of an optional library, without importing it."""
+    """Return whether an object is of a class of an optional library, without importing it."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -37,18 +36,10 @@ def is_of(source: Any, module: str, name: str) -> bool:
 
 
 class FrameRows(SlicedRows):
-    """Rows of a pandas or polars DataFrame, a pyarrow table or batch, or a dict of arrays.
+    """Rows of a pandas or polars DataFrame, or a pyarrow table or batch.
 
-    Parameters
-    ----------
-    leave_index : bool
-        Leave out, with a warning, a first column that has an index's name and counts the rows;
-        otherwise it is an error.
-
-    Raises
-    ------
-    DataError
-        Columns are not numbers (all are named), or one is an index.
+    With ``leave_index``, a first column that has an index's name and counts the rows is left out
+    with a warning; otherwise it is an error. Raises DataError if columns are not numbers.
     """
 
     def __init__(
@@ -89,7 +80,7 @@ def chosen_columns(names: Sequence[str], selection: Selection | None, where: str
 
 
 def may_be_index(labels: Sequence[str], places: Sequence[int], selection: Selection | None) -> bool:
-    """Return True if the first column has an index's name, and is neither selected nor dropped."""
+    """Return whether the first column has an index's name, and is neither selected nor dropped."""
     if places[:1] != [0] or not is_index_name(labels[0]):
         return False
     return selection is None or not selection.says(labels[0])
@@ -99,7 +90,6 @@ class _Frame:
     """Some columns of a table, with shape, dtype and slices of rows."""
 
     where: ClassVar[str] = "the DataFrame"
-    """Name of the table in messages."""
     library: ClassVar[str]
     shape: tuple[int, int]
     dtype: np.dtype[Any]
@@ -121,7 +111,6 @@ class _Frame:
 
     @classmethod
     def notes(cls, frame: Any) -> Mapping[str, Any] | None:
-        """Return pandas' notes in the schema."""
         return None
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
@@ -142,57 +131,27 @@ class _PandasFrame(_Frame):
         return frame_values(part if self._all else part.iloc[:, self._places], self.dtype)
 
 
-class _SeparateColumns(_Frame):
-    """Columns that lie apart: numpy arrays or polars Series."""
+class _PolarsFrame(_Frame):
+    library = "polars"
 
     def __init__(self, frame: Any, places: Sequence[int]) -> None:
         super().__init__(frame, places)
-        columns = self._columns_of(frame)
+        columns = frame.get_columns()
         self._columns = [columns[place] for place in places]
         types = [self._type(column) for column in self._columns]
-        labels = self.labels(frame)
-
-        def head(i: int) -> list[Any]:
-            values = self._columns[i][:HEAD_ROWS]
-            return list(values.tolist() if isinstance(values, np.ndarray) else values.to_list())
-
         check_numbers(
             [
-                (str(labels[place]), column.dtype, kind is not None)
-                for place, column, kind in zip(places, self._columns, types, strict=True)
+                (column.name, column.dtype, kind is not None)
+                for column, kind in zip(self._columns, types, strict=True)
             ],
-            head,
+            lambda i: self._columns[i][:HEAD_ROWS].to_list(),
             self.where,
-            self.library,
         )
         self.dtype = native_dtype(np.result_type(*(kind for kind in types if kind is not None)))
-        self.shape = len(columns[0]), len(places)
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        raise NotImplementedError
+        self.shape = len(frame), len(places)
 
     def _type(self, column: Any) -> np.dtype[Any] | None:
         """Return the type of a column's numbers; None if it has none."""
-        raise NotImplementedError
-
-    def _array(self, column: Any) -> NDArray[Any]:
-        return np.asarray(column)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        arrays = [self._array(column[rows]) for column in self._columns]
-        out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
-        for j, array in enumerate(arrays):
-            out[:, j] = array
-        return out
-
-
-class _PolarsFrame(_SeparateColumns):
-    library = "polars"
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        return list(frame.get_columns())
-
-    def _type(self, column: Any) -> np.dtype[Any] | None:
         if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
             return None
         kind = self._array(column[:0]).dtype
@@ -205,56 +164,12 @@ class _PolarsFrame(_SeparateColumns):
             column = column.cast(float)
         return np.asarray(column.to_numpy())
 
-
-class _DictFrame(_SeparateColumns):
-    where = "the dict of arrays"
-    library = "dict"
-
-    @classmethod
-    def holds(cls, source: Any) -> bool:
-        # scipy's matrices of keys are dicts, too
-        return isinstance(source, dict) and not hasattr(source, "tocsr")
-
-    @classmethod
-    def labels(cls, frame: Any) -> list[Any]:
-        return list(frame)
-
-    def _columns_of(self, frame: Any) -> list[Any]:
-        if not frame:
-            raise DataError("the dict of arrays has no columns: give at least one array.")
-        columns = [_array_in_dict(name, column) for name, column in frame.items()]
-        lengths = {name: len(column) for name, column in zip(frame, columns, strict=True)}
-        if len(set(lengths.values())) > 1:
-            least, most = (pick(lengths, key=lengths.__getitem__) for pick in (min, max))
-            raise DataError(
-                f"the dict of arrays is no table: {least!r} has {lengths[least]} values and "
-                f"{most!r} has {lengths[most]}; give one value per row in each."
-            )
-        return columns
-
-    def _type(self, column: Any) -> np.dtype[Any] | None:
-        kind = column.dtype
-        if is_added_type(kind):
-            return native_dtype(kind)
-        return kind if is_number_type(kind) else None
-
-
-def _array_in_dict(name: Any, column: Any) -> NDArray[Any]:
-    what = f"{name!r} of the dict of arrays"
-    if hasattr(column, "__dask_graph__"):
-        raise DataError(
-            f"{what} is a {type(column).__name__} of Dask: give "
-            "dask.array.stack(list(columns.values()), axis=1), or a Dask DataFrame."
-        )
-    refuse_masked(column, f"{what} is", "column.filled(np.nan)")
-    if is_of(column, "pandas", "Series"):
-        column = column.to_frame(name)
-        array = frame_values(column, frame_dtype(column))[:, 0]
-    else:
-        array = array_of(decoded(column, what), what)
-    if array.ndim != 1:
-        raise DataError(f"{what} has shape {array.shape}; give one value per row in each.")
-    return array
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        arrays = [self._array(column[rows]) for column in self._columns]
+        out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
+        for j, array in enumerate(arrays):
+            out[:, j] = array
+        return out
 
 
 class _ArrowFrame(_Frame):
@@ -288,22 +203,18 @@ class _ArrowFrame(_Frame):
         return self._values.of([part.column(place) for place in self._places], part.num_rows)
 
 
-KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame, _DictFrame)
+KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame)
 
 
 def is_frame(source: Any) -> bool:
-    """Return True for a table in memory with named columns."""
+    """Return whether something is a table in memory with named columns."""
     return any(kind.holds(source) for kind in KINDS)
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
     """Return the common type of the columns of a pandas or Dask DataFrame.
 
-    Raises
-    ------
-    DataError
-        Columns are not numeric; the message names all of them with their types, and of pandas'
-        the first value that is no number.
+    Raises DataError, which names all columns that are not numeric.
     """
     is_lazy = is_of(frame, "dask", "DataFrame")
     kinds = list(frame.dtypes)
@@ -315,7 +226,6 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
         ],
         lambda i: [] if is_lazy else frame.iloc[:HEAD_ROWS, i].tolist(),
         "the DataFrame",
-        "dask" if is_lazy else "pandas",
     )
     if not types:
         raise DataError("the DataFrame has no columns: give one with columns of numbers.")
@@ -336,7 +246,7 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return True for numpy's real numbers and booleans."""
+    """Return whether it is one of numpy's real numbers or booleans."""
     return isinstance(kind, np.dtype) and kind.kind in "biuf"
 
 

@@ -1,32 +1,26 @@
-"""Tables inside objects that hold several: open HDF5 files, and AnnData objects in memory."""
+"""Tables inside objects that hold several: groups of Zarr and HDF5, and AnnData in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import zarr
+
 from largek_dask.data.cf_attributes import decoded
-from largek_dask.data.columns import listed
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading
 from largek_dask.data.stored_rows import names_in_anndata
+from largek_dask.data.stores import check_complete, members_of
 from largek_dask.errors import DataError
 
-__all__ = ["HDF5Rows", "is_of_variables", "open_hdf5", "table_in_anndata"]
+__all__ = ["HDF5Rows", "find_table", "is_of_variables", "open_hdf5", "table_in_anndata"]
 
 
 class HDF5Rows(SlicedRows):
-    """Rows of a dataset in an open HDF5 file, read range by range.
-
-    Parameters
-    ----------
-    location : str, optional
-        URL or path of the file, where others can open it.
-    weight : Column, optional
-        Row weights.
-    """
+    """Rows of a dataset in an open HDF5 file at ``location``, read range by range."""
 
     as_array: ClassVar[str] = "dask.array.from_array(x)"
 
@@ -38,7 +32,7 @@ class HDF5Rows(SlicedRows):
         super().__init__(source, location=location, weight=weight)
 
     def describe_source(self, location: str | None) -> str:
-        """File and name of the dataset, for messages."""
+        """Return the file and name of the dataset."""
         return self._where
 
     def _load(self, i: int, start: int, stop: int) -> Any:
@@ -54,105 +48,74 @@ def open_hdf5(
     location: str | None = None,
     weight: Column | None = None,
 ) -> Rows:
-    """Rows of an open HDF5 file, group or dataset.
+    """Open the rows of an HDF5 file, group or dataset; see :func:`find_table`.
 
-    Parameters
-    ----------
-    component : str or None
-        The dataset, or the sparse (CSR) group of AnnData's layout, inside a group; None: ``X``, or
-        the only dataset of two dimensions.
-    location : str, optional
-        URL or path of the file, where others can open it.
-
-    Raises
-    ------
-    DataError
-        There is no such table, or more than one.
+    ``location`` is the URL or path of the file, where others can open it.
     """
-    where = f"{location or node.file.filename}{node.name}".rstrip("/")
     if not hasattr(node, "keys"):
-        if component is not None:
-            raise DataError(
-                f"component={component!r} names a dataset inside a file, but {where} is one "
-                "itself: leave it out."
-            )
         return HDF5Rows(node, location=location, weight=weight)
-    if component is None and is_sparse_group(node):
-        return CSRRows(node, location=location, weight=weight)
-    if component is None:
-        component = _only_table(node, where)
-    if component not in node:
-        raise DataError(
-            f"{where} has no dataset named {component!r}; pass component= one that it has "
-            f"({_shown(node)})."
-        )
-    table = node[component]
+    where = f"{location or node.file.filename}{node.name}".rstrip("/")
+    table, path = find_table(node, component, where)
     rows: Rows
-    if not hasattr(table, "keys"):
-        rows = HDF5Rows(table, location=location, weight=weight)
-    elif is_sparse_group(table):
-        rows = CSRRows(table, location=location, component=component, weight=weight)
+    if hasattr(table, "keys"):
+        rows = CSRRows(table, location=location, component=path, weight=weight)
     else:
-        raise DataError(
-            f"{component!r} of {where} is a group; name a dataset inside it ({_shown(table)})."
-        )
-    return rows.with_names(names_in_anndata(node)) if is_of_variables(component) else rows
+        rows = HDF5Rows(table, location=location, weight=weight)
+    return rows.with_names(names_in_anndata(node)) if is_of_variables(path) else rows
 
 
-def _only_table(group: Any, where: str) -> str:
+def find_table(
+    group: Any, component: str | None, where: str, path: str | None = None
+) -> tuple[Any, str | None]:
+    """Return the table in a group of Zarr or HDF5, and its path in the store.
+
+    It is ``component``; the group itself if that is a sparse matrix; ``X``; or the only array of
+    two dimensions. Otherwise raises DataError, in which ``where`` names the group.
+    """
+    if component is not None:
+        if component not in group:
+            raise DataError(
+                f"{where} has no array or group named {component!r}; pass component= one that it "
+                f"has ({members_of(group)})."
+            )
+        node = group[component]
+        path = f"{path}/{component}" if path else component
+        if hasattr(node, "shape"):
+            return node, path
+        group = node
+    check_complete(group, where)
+    if is_sparse_group(group):
+        return group, path
     if "X" in group:
-        return "X"
-    tables = [name for name, node in _members(group) if getattr(node, "ndim", 0) == 2]
+        return find_table(group, "X", where, path)
+    tables = [name for name, array in _arrays_in(group) if array.ndim == 2]
     if len(tables) == 1:
-        return tables[0]
-    if tables:
-        names = ", ".join(tables)
-        raise DataError(
-            f"{where} holds {len(tables)} two-dimensional datasets ({names}); pass component= one."
-        )
+        return find_table(group, tables[0], where, path)
     raise DataError(
-        f"{where} holds no two-dimensional dataset; pass component= a table that it has "
-        f"({_shown(group)})."
+        f"{where} is a group without one obvious table (it holds {members_of(group)}); pass "
+        "component= the path of the array inside it."
     )
 
 
-def _members(group: Any) -> list[tuple[str, Any]]:
-    """The datasets in a group of HDF5, and the sparse matrices, by their paths."""
+def _arrays_in(group: Any) -> list[tuple[str, Any]]:
+    """Return the arrays in a group, of HDF5 also those in the groups inside it."""
+    if isinstance(group, zarr.Group):
+        return list(group.arrays())
     found: list[tuple[str, Any]] = []
-
-    def note(name: str, node: Any) -> None:
-        if hasattr(node, "ndim") or (hasattr(node, "keys") and is_sparse_group(node)):
-            found.append((name, node))
-
-    group.visititems(note)
-    return found
-
-
-def _shown(group: Any) -> str:
-    names = [name for name, node in _members(group) if hasattr(node, "keys") or node.ndim >= 2]
-    return listed(names) if names else "there is none"
+    group.visititems(lambda name, node: found.append((name, node)))
+    return [(name, node) for name, node in found if hasattr(node, "shape")]
 
 
 def is_of_variables(component: str | None) -> bool:
-    """Return True if the columns of a table in AnnData's layout are its variables."""
+    """Return whether the columns of a table in AnnData's layout are its variables."""
     return component in (None, "X") or str(component).startswith("layers/")
 
 
 def table_in_anndata(data: Any, component: str | None) -> Any:
-    """Return the array that an AnnData object holds by this name, for ``open_rows``.
+    """Return the array that an AnnData object, in memory or backed by a file, has by this name.
 
-    Parameters
-    ----------
-    data : anndata.AnnData
-        In memory, or backed by a file.
-    component : str or None
-        As in a store that AnnData has written: ``X`` (None says so, too), ``layers/NAME``,
-        ``obsm/NAME``, ``raw/X``.
-
-    Raises
-    ------
-    DataError
-        It holds no such array; the message names those that there are.
+    ``component`` is as in a store that AnnData has written: ``X`` (the default), ``layers/NAME``,
+    ``obsm/NAME`` or ``raw/X``. Raises DataError, with the names of those there are.
     """
     tables = dict(_tables_of(data))
     wanted = "X" if component is None else component

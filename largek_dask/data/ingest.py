@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.columns import Selection, as_option, listed
+from largek_dask.data.columns import Selection
 from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
@@ -19,13 +19,12 @@ from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import (
     CSRWriter,
     StoreWriter,
-    refuse_existing,
-    refuse_file,
+    check_output,
     unfinished,
 )
-from largek_dask.data.stores import is_local, normalize
+from largek_dask.data.stores import is_local
 from largek_dask.data.tables import Table, open_table
-from largek_dask.errors import DataWarning, OutputError, ParameterError, warn, without_causes
+from largek_dask.errors import OutputError, ParameterError, without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
@@ -76,7 +75,7 @@ def ingest(
     chunk_rows : int, optional
         Rows of a chunk, or sparse rows read at once; None: 65,536, fewer beyond 64 MB.
     dtype : numpy dtype, optional
-        Type to store; None: that of the source (float64 for CSV). "float32" is twice as fast after.
+        Type to store; None: that of the source (float64 for CSV). float32 halves the time of a fit.
     shuffle : int, optional
         Seed: write the rows permuted, in shards of small chunks, so that any stretch is a random
         sample. Needs disk space of the size of the data, and memory of 64 MB or 1/256 of it.
@@ -93,149 +92,103 @@ def ingest(
     storage_options : mapping, optional
         Passed to fsspec for source and output.
     missing : {"warn", "raise", "fill"}
-        What becomes of chunks that a Zarr store lacks; see :func:`~largek_dask.open_rows`.
+        Treatment of chunks that a Zarr store lacks; see :func:`~largek_dask.open_rows`.
 
     Returns
     -------
     Rows
-        The new store, open. Row weights are not part of a store: keep them beside it.
+        The new store, open. Row weights are not part of a store: keep them separately.
 
     Raises
     ------
     OutputError
         ``out`` exists or cannot be written (found before reading), or does not read back.
-    DataError, ParameterError
-        The source is no table of numbers, or damaged; no such columns; ``out`` is named as a file.
-    MissingDependencyError
-        The package that reads the format is not installed.
+    DataError, ParameterError, MissingDependencyError
+        The source is not a table of numbers, or damaged; a column, or a package, is missing.
 
     Warns
     -----
     DataWarning
-        An index that pandas wrote is left out, or a column holds no number at all.
+        An index that pandas wrote is left out.
     """
-    target = _place_of(out, storage_options, force)
-    _check_seed(shuffle)
+    target = check_output(out, storage_options, force=force)
+    for name, value, least in (("shuffle", shuffle, 0), ("chunk_rows", chunk_rows, 1)):
+        if value is not None and value < least:
+            raise ParameterError(f"{name}={value} must be an integer of at least {least}.")
     chosen = Selection.of(columns, drop)
     table = open_table(source, component, storage_options, chosen, missing, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
-    write = _write_sparse if table.is_sparse and shuffle is None else _write_dense
-    write(table, target, kind, chunk_rows, shuffle, storage_options, progress=progress, force=force)
+    with _progress_bar(progress) as bar:
+        _write(table, target, kind, chunk_rows, shuffle, storage_options, bar)
     return open_rows(target, storage_options=storage_options)
 
 
-def _check_seed(shuffle: int | None) -> None:
-    if shuffle is not None and shuffle < 0:
-        raise ParameterError(f"shuffle={shuffle} is a seed: a whole number of at least 0.")
-
-
-def _place_of(
-    out: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, force: bool
-) -> str:
-    target = normalize(out)
-    refuse_file(target)
-    refuse_existing(target, storage_options, force=force)
-    return target
-
-
-def _write_dense(
+def _write(
     table: Table,
     target: str,
     kind: np.dtype[Any],
     chunk_rows: int | None,
     shuffle: int | None,
     storage_options: Mapping[str, Any] | None,
-    *,
-    progress: bool,
-    force: bool,
+    bar: Any,
 ) -> None:
-    row_bytes = table.n_features * kind.itemsize
-    inner_rows = None if shuffle is None else _inner_rows(row_bytes)
-    chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
-    writer = StoreWriter(
-        target,
-        n_features=table.n_features,
-        dtype=kind,
-        n_rows=table.n_rows,
-        chunk_rows=chunk_rows,
-        inner_rows=None if inner_rows is None else min(inner_rows, chunk_rows),
-        storage_options=storage_options,
-        force=force,
-    )
-    scan = RowScan(table.n_features, kind)
-    empty = np.arange(table.n_features)
-    blocks: Iterator[NDArray[Any]] = (_convert(block, kind) for block in _dense_blocks(table, kind))
-    with unfinished(target, storage_options), _progress_bar(progress) as bar:
-        total = table.n_rows
+    """Write a table's rows with their statistics, sparse ones as a CSR group unless shuffled."""
+    is_sparse = table.is_sparse and shuffle is None
+    writer: CSRWriter | StoreWriter
+    shape: dict[str, Any] = {"n_features": table.n_features, "dtype": kind}
+    notes: dict[str, Any]
+    if is_sparse:
+        writer = CSRWriter(target, storage_options=storage_options, **shape)
+        notes = {"chunk_rows": chunk_rows}
+    else:
+        writer = _dense_writer(table, target, chunk_rows, shuffle, storage_options, shape)
+        notes = {"shuffle": shuffle}
+    # Sparse numbers are scanned as they will be read.
+    computed = compute_dtype(kind) if is_sparse else kind
+    scan = RowScan(table.n_features, computed)
+    with unfinished(target, storage_options):
+        blocks = table.blocks() if is_sparse else _dense_blocks(table, kind)
+        blocks = (_convert(block, kind) for block in blocks)
         if shuffle is not None:
             blocks = shuffled(
-                _counted(blocks, bar, "shuffling", total),
+                _counted(blocks, bar, "shuffling", table.n_rows),
                 seed=int(shuffle),
                 n_buckets=n_buckets_for(_bytes_of(table, kind)),
                 folder=os.path.dirname(target) if is_local(target) else None,
             )
-        for block in _counted(blocks, bar, "writing", total):
-            _scan(scan, block, writer.n_written)
-            if len(empty):
-                empty = empty[~np.isfinite(block[:, empty]).any(axis=0)]
+        block: Any
+        for block in _counted(blocks, bar, "writing", table.n_rows):
+            _scan(scan, block.astype(computed, copy=False), writer.n_written)
             writer.append(block)
-        notes = {"version": __version__, "statistics": scan.finish().to_dict(), "shuffle": shuffle}
-        writer.finish({**notes, **_named(table)})
-    if len(empty):
-        _warn_of_empty(table, empty.tolist())
+        if table.names is not None:
+            notes["feature_names"] = list(table.names)
+        statistics = scan.finish().to_dict()
+        writer.finish({"version": __version__, "statistics": statistics, **notes})
 
 
-def _warn_of_empty(table: Table, places: list[int]) -> None:
-    names = [str(place) if table.names is None else table.names[place] for place in places]
-    warn(
-        f"{table.where} has no number in {'column' if len(names) == 1 else 'columns'} "
-        f"{listed(names)}, so that every row counts as one with NaN: write it again without, by "
-        f"--drop {as_option(names)} (ingest(..., drop={names!r})).",
-        DataWarning,
-    )
-
-
-def _write_sparse(
+def _dense_writer(
     table: Table,
     target: str,
-    dtype: np.dtype[Any],
     chunk_rows: int | None,
     shuffle: int | None,
     storage_options: Mapping[str, Any] | None,
-    *,
-    progress: bool,
-    force: bool,
-) -> None:
-    """Write sparse rows as a CSR group; numbers are scanned as they will be read."""
-    assert shuffle is None, "only dense rows are permuted"
-    if chunk_rows is not None and chunk_rows < 1:
-        raise ParameterError(f"chunk_rows={chunk_rows} must be at least 1.")
-    writer = CSRWriter(
-        target, n_features=table.n_features, dtype=dtype, storage_options=storage_options
+    shape: dict[str, Any],
+) -> StoreWriter:
+    row_bytes = table.n_features * shape["dtype"].itemsize
+    inner_rows = None if shuffle is None else _inner_rows(row_bytes)
+    chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
+    return StoreWriter(
+        target,
+        n_rows=table.n_rows,
+        chunk_rows=chunk_rows,
+        inner_rows=None if inner_rows is None else min(inner_rows, chunk_rows),
+        storage_options=storage_options,
+        **shape,
     )
-    computed = compute_dtype(dtype)
-    scan = RowScan(table.n_features, computed)
-    with unfinished(target, storage_options), _progress_bar(progress) as bar:
-        block: Any
-        for block in _counted(table.blocks(), bar, "writing", table.n_rows):
-            with np.errstate(over="ignore"):
-                stored = block.astype(dtype)
-            scan.add(stored.astype(computed), start_row=writer.n_written)
-            writer.append(stored)
-        notes = {
-            "version": __version__,
-            "statistics": scan.finish().to_dict(),
-            "chunk_rows": chunk_rows,
-        }
-        writer.finish({**notes, **_named(table)})
 
 
-def _named(table: Table) -> dict[str, Any]:
-    return {} if table.names is None else {"feature_names": list(table.names)}
-
-
-def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
     """The table's blocks; those of sparse rows, to be shuffled, are made dense in pieces."""
     if not table.is_sparse:
         yield from table.blocks()
@@ -283,8 +236,6 @@ def _inner_rows(row_bytes: int) -> int:
 def _choose_chunk_rows(
     wanted: int | None, row_bytes: int, n_rows: int | None, inner_rows: int | None
 ) -> int:
-    if wanted is not None and wanted < 1:
-        raise ParameterError(f"chunk_rows={wanted} must be at least 1.")
     if wanted is None:
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
@@ -300,15 +251,16 @@ def _choose_chunk_rows(
     return wanted
 
 
-def _convert(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
     # float64 beyond float32's range becomes inf, which the statistics count as a bad row
     with np.errstate(over="ignore"):
         return block.astype(dtype, copy=False)
 
 
-def _scan(scan: RowScan, block: NDArray[Any], start: int) -> None:
-    # In pieces: the temporaries of the scan are several times the size of a block.
-    step = max(1, SCAN_VALUES // block.shape[1])
+def _scan(scan: RowScan, block: Any, start: int) -> None:
+    # Dense ones in pieces: the temporaries of the scan are several times the size of a block.
+    is_dense = isinstance(block, np.ndarray)
+    step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):
         scan.add(block[begin : begin + step], start_row=start + begin)
 
@@ -323,30 +275,12 @@ def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
 @contextmanager
 def _progress_bar(show: bool) -> Iterator[Any]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class Speed(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            # rich knows no speed before the second block
-            speed = task.finished_speed or task.speed
-            if speed is None and task.elapsed:
-                speed = task.completed / task.elapsed
-            return Text("" if speed is None else f"{speed:,.0f} rows/s")
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     with Progress(
-        TextColumn("{task.description}"),
+        "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
-        Speed(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not show,

@@ -1,8 +1,7 @@
 """Rows of lazy collections: dask arrays, dask DataFrames. Never computed as a whole.
 
 A chunk is one block of the collection, or several small ones that follow each other. Blocks are
-computed one at a time, each by a call of its own, by whatever scheduler Dask would use anyway,
-and are let go before the next.
+computed one at a time by Dask's scheduler, and are released before the next.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["BlockRows", "DaskColumn", "dask_array_rows", "dask_frame_rows"]
 
 
 class BlockRows(Rows):
-    """Rows of a dask array or dask DataFrame; see the module's first lines."""
+    """Rows of a dask array or dask DataFrame; see the module's docstring."""
 
     def __init__(
         self, blocks: _ArrayBlocks | _FrameBlocks, *, weight: Column | None = None
@@ -88,9 +87,9 @@ def naming_block(block: str) -> Iterator[None]:
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Consecutive blocks, together up to ``max_rows`` (one block may be larger).
+    """Group consecutive blocks of together up to ``max_rows`` rows; one block may be larger.
 
-    Blocks without rows are among them: whether they have none is seen when they are computed.
+    Blocks without rows are included: that they are empty is verified when they are computed.
     """
     groups: list[list[int]] = []
     size = 0
@@ -171,7 +170,6 @@ class _FrameBlocks:
             return len(self._frame.partitions[block])
 
     def fill(self, block: int, out: NDArray[Any]) -> None:
-        """Compute one partition into ``out``."""
         if not len(out):
             # it was counted; pandas knows no types of columns without rows
             return
@@ -179,7 +177,8 @@ class _FrameBlocks:
         kind = frame_dtype(part)
         if not np.can_cast(kind, self.dtype):
             raise DataError(
-                f"it holds {self._other_types(part)}, which would change its numbers; give {META}"
+                f"it holds {kind} instead of {self.dtype}, which would change its numbers; give "
+                f"{META}"
             )
         values = frame_values(part, self.dtype)
         if told := difference(values, out.shape, self.dtype):
@@ -187,7 +186,6 @@ class _FrameBlocks:
         out[:] = values
 
     def _in_order(self, part: Any) -> Any:
-        """The columns of a partition by the names that are declared."""
         if not hasattr(part, "columns"):
             raise DataError(f"it is a {type(part).__name__}, not a DataFrame; give {META}")
         declared = self._frame.columns
@@ -203,15 +201,6 @@ class _FrameBlocks:
             f"declares: {at}; give {META}"
         )
 
-    def _other_types(self, part: Any) -> str:
-        declared = self._frame.dtypes.tolist()
-        told = [
-            f"{str(name)!r} as {kind} instead of {wanted}"
-            for name, kind, wanted in zip(part.columns, part.dtypes, declared, strict=True)
-            if kind != wanted
-        ]
-        return ", ".join(told)
-
 
 META = (
     "map_partitions (or from_delayed, from_map) the meta= of what its function returns, or convert "
@@ -220,20 +209,14 @@ META = (
 
 
 def dask_array_rows(array: Any, *, weight: Column | None = None) -> BlockRows:
-    """Rows of a dask array; only lengths are computed here, and only where they are unknown."""
+    """Return rows of a dask array; lengths are computed if they are unknown."""
     return BlockRows(_ArrayBlocks(array), weight=weight)
 
 
 def dask_frame_rows(
     frame: Any, *, selection: Selection | None = None, weight: Column | None = None
 ) -> BlockRows:
-    """Rows of a dask DataFrame; its partitions are computed once here to count their rows.
-
-    Raises
-    ------
-    DataError
-        Columns are not numbers, or the first is called as an index is and holds whole numbers.
-    """
+    """Return rows of a dask DataFrame, whose partitions are computed once to count their rows."""
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
@@ -257,7 +240,7 @@ class DaskColumn:
         self.n_rows = int(values.shape[0])
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The values of the rows ``start`` to ``stop`` as float64."""
+        """Return the values of the rows ``start`` to ``stop``."""
         parts = [np.empty(0)]
         for block, (begin, end) in enumerate(pairwise(self._bounds)):
             if begin < stop and end > start:
@@ -275,7 +258,7 @@ class DaskColumn:
 
 
 def dask_column(values: Any) -> Column:
-    """Row weights from a dask array or Series; of unknown length, they are computed now."""
+    """Return row weights of a dask array or Series; of unknown length, they are computed now."""
     values = getattr(values, "to_dask_array", lambda: values)()
     if any(np.isnan(n) for n in values.shape):
         return ArrayColumn(values.compute())

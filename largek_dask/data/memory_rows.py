@@ -41,11 +41,10 @@ SPARSE_CHUNK_ROWS = 4_096
 def memory_table(
     n_rows: int, n_features: int, dtype: np.dtype[Any], chunk_bytes: int | None = None
 ) -> NDArray[np.int64]:
-    """Chunk table of something sliced in memory: a function of shape and dtype alone.
+    """Return the chunk table of an array in memory: a function of shape and dtype.
 
-    Chunks of so many bytes (``largek.data.memory-chunk-bytes``), at least 1,024 and at most 65,536
-    rows: small enough to stay in cache and to give every thread work, large enough to hide the
-    call.
+    Chunks have ``chunk_bytes`` (``largek.data.memory-chunk-bytes``), at least 1,024 and at most
+    65,536 rows: they fit in the cache and give every thread work.
     """
     row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
     if chunk_bytes is None:
@@ -60,7 +59,7 @@ def refuse_masked_rows(array: Any) -> None:
 
 
 def refuse_objects(array: NDArray[Any]) -> None:
-    """Refuse a table of Python objects that are not all numbers, and name the first one."""
+    """Raise DataError, with the first one, if Python objects in a table are not numbers."""
     if array.dtype.kind != "O" or array.ndim != 2:
         return
     for (row, column), value in np.ndenumerate(array):
@@ -73,18 +72,7 @@ def refuse_objects(array: NDArray[Any]) -> None:
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Whatever numpy can convert, as an array.
-
-    Parameters
-    ----------
-    what : str
-        What messages call it.
-
-    Raises
-    ------
-    DataError
-        It cannot: rows of different lengths, or what lies in the memory of a GPU.
-    """
+    """Convert to an array, or raise DataError, in which ``what`` names the source."""
     try:
         return np.asarray(source)
     except MemoryError:
@@ -112,7 +100,7 @@ class ArrayColumn:
         self.n_rows = len(values)
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The values of the rows ``start`` to ``stop`` as float64."""
+        """Return the values of the rows ``start`` to ``stop``."""
         return np.asarray(self._values[start:stop], np.float64)
 
 
@@ -163,7 +151,7 @@ class ArrayRows(SlicedRows):
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:
-        """The array, if it is as ``read`` gives its rows and not mapped from a file."""
+        """Return the array, if ``read`` returns views of it and it is not mapped from a file."""
         x: NDArray[Any] = self._source
         base: Any = x
         while isinstance(base, np.ndarray):
@@ -207,11 +195,11 @@ class SparseRows(Rows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored numbers and of where they are."""
+        """Bytes of the stored numbers and their indices."""
         return self._block.nbytes
 
     def in_memory(self) -> SparseBlock:
-        """All rows."""
+        """Return all rows."""
         return self._block
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:

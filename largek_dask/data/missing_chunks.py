@@ -1,12 +1,8 @@
-"""Chunks that a store lacks, which Zarr reads as its fill value: counted by one listing.
+"""Count the chunks that a store lacks, which Zarr reads as its fill value, by one listing.
 
-Zarr's writers leave out a chunk of nothing but fill values unless they are told otherwise, and a
-chunk that was lost looks the same. So those that are missing are counted where the store can list
-what it holds, and whoever opens it is told.
-
-Of a sharded array the shards are counted: which inner chunks one lacks stands in its index, and a
-shard is written as a whole. Of a sparse (CSR) group all three arrays are counted; what is missing
-from ``data`` or ``indices`` is said in rows by a search in ``indptr``.
+Zarr's writers leave out chunks of fill values unless told otherwise, and a lost chunk looks the
+same. Of a sharded array shards are counted, as each is written as a whole; of a sparse (CSR)
+group the chunks of all three arrays.
 """
 
 from __future__ import annotations
@@ -38,41 +34,26 @@ class Lacking:
     """Stored chunks of one array that are not there."""
 
     count: int
-    """Number of them."""
     expected: int
     """Number of stored chunks that the whole array has."""
     first: str
-    """Key of the first one."""
     begin: int
     """Index of the first entry along the first axis that it would hold."""
     end: int
-    """Index after the last one."""
 
 
 def check_missing(missing: str) -> None:
-    """Refuse what does not say what becomes of missing chunks."""
+    """Raise ParameterError unless the treatment of missing chunks is a known one."""
     choices = get_args(Missing)
     if missing not in choices:
         raise ParameterError(f"missing must be one of {', '.join(choices)}, got {missing!r}.")
 
 
 def check_stored(node: Any, where: str, missing: Missing) -> None:
-    """Count the chunks that an array or a CSR group lacks, and do what is asked about it.
+    """Count the chunks that an array or a CSR group lacks, and warn or raise as ``missing`` asks.
 
-    Parameters
-    ----------
-    node : zarr.Array or zarr.Group
-        Whose writer has not noted that all chunks are stored.
-
-    Raises
-    ------
-    DataError
-        With "raise": chunks are missing, or the store cannot list what it holds.
-
-    Warns
-    -----
-    MissingChunksWarning
-        With "warn": chunks are missing.
+    For nodes whose writer has not noted that all chunks are stored. Warns MissingChunksWarning
+    ("warn"), or raises DataError ("raise"), also if the store cannot list its keys.
     """
     if missing == "fill":
         return
@@ -91,11 +72,11 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
         return
     expected = sum(one.expected for _, one in lacking)
     array, first = next((array, one) for array, one in lacking if one.count)
-    begin, end = _rows_of(node, array, first)
     fill = fill_value(array)
+    rows = "" if isinstance(node, zarr.Group) else f" (rows {first.begin} to {first.end - 1})"
     told = (
         f"{where} lacks {count:,} of its {expected:,} stored chunks, the first of them "
-        f"{first.first!r} (rows {begin} to {end - 1})"
+        f"{first.first!r}{rows}"
     )
     if missing == "raise":
         raise DataError(
@@ -111,10 +92,7 @@ def check_stored(node: Any, where: str, missing: Missing) -> None:
 
 
 def missing_chunks(array: Any) -> Lacking | None:
-    """Count the missing chunks (shards) of an array; None if the store cannot tell.
-
-    One listing, whatever the number of chunks.
-    """
+    """Count the missing chunks (shards) of an array by one listing; None if that is impossible."""
     listed = _listed(array)
     if listed is None or metadata_key(array) not in listed:
         return None
@@ -178,27 +156,3 @@ def _files(root: str) -> Iterator[str]:
                     waiting.append(key)
                 else:
                     yield key
-
-
-def _rows_of(node: Any, array: Any, first: Lacking) -> tuple[int, int]:
-    if not isinstance(node, zarr.Group):
-        return first.begin, first.end
-    indptr: Any = node["indptr"]
-    n_rows = indptr.shape[0] - 1
-    if array.path == indptr.path:
-        # Entry i is where row i begins, and row i - 1 ends.
-        return max(first.begin - 1, 0), min(first.end, n_rows)
-    # All of indptr is there; reading it whole may take more memory than there is.
-    return _search(indptr, first.begin, n_rows), _search(indptr, first.end - 1, n_rows) + 1
-
-
-def _search(indptr: Any, number: int, n_rows: int) -> int:
-    """The row that holds a stored number, by its index among them."""
-    low, high = 0, n_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        if int(indptr[middle]) <= number:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SlicedRows, SparseRows
+from largek_dask.data.memory_rows import ArrayRows, SlicedRows, SparseRows
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
-__all__ = ["NpyRows", "open_npy", "open_npy_column", "open_npz"]
+__all__ = ["NpyRows", "open_npy", "open_npz"]
 
 MOST_DEFLATED = 1032
 """Bytes that one byte of a deflated file can stand for (zlib's technical details)."""
@@ -27,8 +27,8 @@ MOST_DEFLATED = 1032
 class NpyRows(SlicedRows):
     """Rows of a ``.npy`` file; pickles as its address.
 
-    A local file is mapped into memory; of a remote one, every chunk is one request for a range
-    of bytes. (A remote file in Fortran order has no rows to ask for: it is loaded once.)
+    A local file is mapped into memory; of a remote one, every chunk is one request for a range of
+    bytes. A remote file in Fortran order is loaded.
     """
 
     def __init__(
@@ -63,15 +63,10 @@ class NpyRows(SlicedRows):
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """The array of a ``.npy`` file: something with shape, dtype and row slices.
+    """Return the array of a ``.npy`` file: an object with shape, dtype and slices of rows.
 
-    Mapped into memory, or a table of rows that are asked for, or (remote, not two-dimensional or in
-    Fortran order) loaded.
-
-    Raises
-    ------
-    DataError
-        Not there, damaged, or an array of Python objects.
+    Mapped into memory, read by ranges of rows, or (remote, not of two dimensions or in Fortran
+    order) loaded. Raises DataError if it is missing, damaged, or holds Python objects.
     """
     try:
         if is_local(location):
@@ -105,12 +100,9 @@ def _open_remote(location: str, storage_options: Mapping[str, Any] | None) -> An
 
 
 def _header(file: Any, size: int | None) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type of an open ``.npy`` file of ``size`` bytes (None: not known).
+    """Return shape, order and type of an open ``.npy`` file of ``size`` bytes (None: unknown).
 
-    Raises
-    ------
-    ValueError
-        It is none, or holds less than its header claims: nothing is allocated for that.
+    Raises ValueError if it holds less than its header claims, before anything is allocated.
     """
     version = np.lib.format.read_magic(file)
     read_header = {
@@ -158,7 +150,7 @@ def open_npz(
     storage_options: Mapping[str, Any] | None,
     weight: Column | None,
 ) -> Rows:
-    """Rows of an array in a ``.npz`` file, or of a matrix that ``scipy.sparse.save_npz`` wrote.
+    """Return rows of an array in a ``.npz`` file, or of a sparse matrix that scipy saved.
 
     It is loaded into memory: zipped arrays cannot be read by rows.
     """
@@ -185,7 +177,10 @@ def _load_npz(file: Any, where: str, component: str | None, weight: Column | Non
     with np.load(file, allow_pickle=False) as arrays:
         names = list(arrays)
         if component is None and {"data", "indices", "indptr", "format", "shape"} <= set(names):
-            return SparseRows(_sparse_of(arrays, where), weight=weight)
+            from scipy.sparse import load_npz
+
+            file.seek(0)
+            return SparseRows(load_npz(file), weight=weight)
         if component is None:
             if len(names) != 1:
                 raise DataError(
@@ -198,7 +193,7 @@ def _load_npz(file: Any, where: str, component: str | None, weight: Column | Non
 
 
 def _check_members(file: Any) -> None:
-    """Refuse an archive with an array that claims more than the archive can hold."""
+    """Raise ValueError if an array in an archive claims more than the archive can hold."""
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if not member.filename.endswith(".npy"):
@@ -209,22 +204,3 @@ def _check_members(file: Any) -> None:
             with archive.open(member) as array:
                 _header(array, int(min(member.file_size, ratio * member.compress_size)))
     file.seek(0)
-
-
-def _sparse_of(arrays: Any, where: str) -> Any:
-    from scipy.sparse import csc_matrix, csr_matrix
-
-    kind = arrays["format"].item()
-    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-    build = {"csr": csr_matrix, "csc": csc_matrix}.get(kind)
-    if build is None:
-        raise DataError(f"{where} is a sparse matrix in {kind} format; save it as CSR.")
-    parts = (arrays["data"], arrays["indices"], arrays["indptr"])
-    matrix = build(parts, shape=tuple(arrays["shape"]))
-    matrix.check_format(full_check=True)
-    return matrix
-
-
-def open_npy_column(location: str, storage_options: Mapping[str, Any] | None) -> Column:
-    """Row weights of a ``.npy`` file."""
-    return ArrayColumn(open_npy(location, storage_options))

@@ -1,8 +1,7 @@
 """The one view of data that everything above uses: a table of rows, cut into chunks.
 
-Whatever a user hands in (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are
-consecutive ranges of rows; ``read(i)`` gives one of them and is the only way to the numbers, so
-that nothing ever holds more than a few chunks.
+Any source (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are consecutive
+ranges of rows; ``read(i)`` is the only way to the numbers, so at most a few chunks are held.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ class Column(Protocol):
     n_rows: int
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The values of the rows ``start`` to ``stop`` (exclusive), float64."""
+        """Return the values of the rows ``start`` to ``stop`` (exclusive)."""
 
 
 class Rows(ABC):
     """A table of numbers, read chunk by chunk.
 
-    Reading is thread-safe, and a chunk holds the same rows whoever reads it and whenever. Rows
-    with a :attr:`location` can be pickled and sent: what travels is the address, not the data.
+    Reading is thread-safe, and a chunk always holds the same rows. Rows with a :attr:`location` are
+    pickled as their address, without the data. Raises DataError if there are no rows or columns, or
+    weights have another length.
 
     Parameters
     ----------
     n_features : int
-        Columns d.
     dtype : numpy.dtype
         The type of the numbers as stored; see ``native_dtype``.
     chunk_table : (n_chunks + 1,) int64
@@ -64,11 +63,6 @@ class Rows(ABC):
         URL or absolute path that another process could open.
     weight : Column, optional
         Row weights.
-
-    Raises
-    ------
-    DataError
-        No rows, no columns, or weights of another length.
     """
 
     is_sparse: ClassVar[bool] = False
@@ -116,37 +110,25 @@ class Rows(ABC):
         self.weight = weight
 
     def _copy(self) -> Self:
-        """The same rows; ``copy.copy`` would open a store anew, as for another process."""
+        """Return the same rows; ``copy.copy`` would open a store again, as for another process."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     def with_weight(self, weight: Column | None) -> Self:
-        """The same rows with these weights (None: every row weighs 1).
-
-        Raises
-        ------
-        DataError
-            The number of weights is not the number of rows.
-        """
+        """Return the same rows with these weights (None: every row weighs 1)."""
         other = self._copy()
         other._set_weight(weight)
         return other
 
     @cached_property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the columns, None where the source has none.
-
-        Raises
-        ------
-        DataError
-            It has another number of names than of columns.
-        """
+        """Names of the columns; None if the source has none."""
         names = self._find_names()
         return None if names is None else self._checked_names(names)
 
     def _find_names(self) -> Sequence[str] | None:
-        """The names that the source has for its columns, looked up once; None: it has none."""
+        """Return the source's names of its columns; called once."""
         return None
 
     def _checked_names(self, names: Sequence[str]) -> tuple[str, ...]:
@@ -158,13 +140,7 @@ class Rows(ABC):
         return tuple(names)
 
     def with_names(self, names: Sequence[str] | None) -> Self:
-        """The same rows, with columns of these names (None: of no names).
-
-        Raises
-        ------
-        DataError
-            The number of names is not the number of columns.
-        """
+        """Return the same rows with these names of columns; None: without names."""
         other = self._copy()
         other.feature_names = None if names is None else self._checked_names(names)
         return other
@@ -185,52 +161,41 @@ class Rows(ABC):
         return len(self.chunk_table) - 1
 
     def chunk_rows(self, i: int) -> tuple[int, int]:
-        """The global row range ``(start, stop)`` of chunk ``i``."""
+        """Return the global row range ``(start, stop)`` of chunk ``i``."""
         if not 0 <= i < self.n_chunks:
             raise IndexError(f"chunk {i} of {self.n_chunks}")
         return int(self.chunk_table[i]), int(self.chunk_table[i + 1])
 
     def read(self, i: int) -> Any:
-        """Chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
+        """Return chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
 
-        Of sparse rows it is a :class:`~largek_dask.kernels.blocks.SparseBlock`.
-
-        Raises
-        ------
-        DataError
-            The chunk is missing, truncated or corrupt; the message names it.
+        Of sparse rows it is a :class:`~largek_dask.kernels.blocks.SparseBlock`. Raises DataError,
+        which names the chunk, if it is missing or damaged.
         """
         start, stop = self.chunk_rows(i)
         return self._checked(i, self._load(i, start, stop), stop - start)
 
     def in_memory(self) -> Table | None:
-        """All rows in one piece that this process holds, dense ones C-contiguous and read-only.
-
-        None if they do not lie so.
-        """
+        """Return all rows in one piece, dense ones C-contiguous and read-only, or None."""
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of a chunk's rows, or of all, in the table they were taken from.
+        """Return the indices of a chunk's rows (None: of all) in the table they were taken from.
 
         None for rows that were not taken from another table.
         """
         return None
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """Return the range that has to be read for the rows ``begin`` to ``end`` of chunk ``i``.
+        """Return the range to be read for the rows ``begin`` to ``end`` of chunk ``i``.
 
-        Returns
-        -------
-        tuple of int
-            Positions inside the chunk, ``(first, end)``: at least what is wanted; the whole chunk
-            unless the rows are stored in smaller pieces.
+        It is the whole chunk unless rows are stored in smaller pieces.
         """
         start, stop = self.chunk_rows(i)
         return 0, stop - start
 
     def read_part(self, i: int, begin: int, end: int) -> Any:
-        """``read(i)[begin:end]``; reads no more than the :meth:`stretch` of these rows."""
+        """Return ``read(i)[begin:end]``, reading no more than the :meth:`stretch` of these rows."""
         return self.read(i)[begin:end]
 
     def _checked(self, i: int, x: Any, n: int) -> Any:
@@ -250,22 +215,14 @@ class Rows(ABC):
 
     @abstractmethod
     def _load(self, i: int, start: int, stop: int) -> Any:
-        """Chunk ``i``, the rows ``start`` to ``stop``: what ``numpy.asarray`` takes, or sparse."""
+        """Load chunk ``i``, the rows ``start`` to ``stop``: an array-like, or sparse."""
 
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
     ) -> NDArray[np.float64] | None:
-        """The (n,) weights of chunk ``i``'s rows, or None where every row weighs 1.
+        """Return the weights of rows ``begin`` to ``end`` of chunk ``i``; None: all are 1.
 
-        Parameters
-        ----------
-        begin, end : int
-            Only of these rows, as positions inside the chunk; None: up to the last one.
-
-        Raises
-        ------
-        DataError
-            A weight is negative, NaN or infinite; the message names its row.
+        Raises DataError, which names the row, if a weight is negative, NaN or infinite.
         """
         if self.weight is None:
             return None
@@ -303,11 +260,11 @@ class Rows(ABC):
         }
 
     def _stamps(self) -> list[str] | None:
-        """One short text a chunk that changes when the stored bytes are written again."""
+        """Return a short text per chunk that changes when the stored bytes are written again."""
         return None
 
     def stored_statistics(self) -> dict[str, Any] | None:
-        """The statistics that ``ingest`` left with the data (unit weights), or None."""
+        """Return the statistics that ``ingest`` stored (unit weights), or None."""
         return None
 
     def describe_source(self, location: str | None) -> str:
@@ -315,7 +272,7 @@ class Rows(ABC):
         return location if location is not None else "the data"
 
     def name_chunk(self, i: int) -> str:
-        """Chunk ``i`` in words, for messages."""
+        """Name chunk ``i`` in messages."""
         start, stop = self.chunk_rows(i)
         where = self.describe_source(self.location)
         return f"chunk {i} (rows {start} to {stop - 1}) of {where}"
@@ -349,15 +306,10 @@ class Rows(ABC):
 
 
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
-    """The type that ``Rows.read`` returns for a stored type.
+    """Return the type that ``Rows.read`` returns for a stored type.
 
-    Native byte order; bool becomes uint8, extended precision becomes float64, and types that
-    ``ml_dtypes`` adds to numpy (bfloat16, float8, int4) become float32, which holds all of them.
-
-    Raises
-    ------
-    DataError
-        The type is not one of real numbers; the message says what to do.
+    Native byte order; bool becomes uint8, extended precision float64, and types that ``ml_dtypes``
+    adds to numpy (bfloat16, float8, int4) float32. Raises DataError if it is not of real numbers.
     """
     dtype = np.dtype(dtype)
     if dtype.names:
@@ -388,25 +340,12 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Return True if a type is not numpy's own, but added to it, as ``ml_dtypes`` adds bfloat16."""
+    """Return whether a type is added to numpy, as ``ml_dtypes`` adds bfloat16."""
     return dtype.isbuiltin == 2
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Return a predicate on how rows differ from the declared shape and type; "" if not.
-
-    Parameters
-    ----------
-    x : ndarray
-        What a source gives for some rows.
-    dtype : dtype
-        As ``native_dtype`` gives it.
-
-    Raises
-    ------
-    DataError
-        They are not numbers.
-    """
+    """Describe how rows differ from the declared shape and (native) type; "" if they do not."""
     if x.shape != shape:
         return f"has shape {x.shape}, but {shape} was declared"
     if x.dtype != dtype and not np.can_cast(native_dtype(x.dtype, "a block"), dtype):
@@ -415,28 +354,15 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def refuse_masked(values: Any, what: str, fill: str) -> None:
-    """Refuse an array with a mask: what lies under it would be taken for numbers.
-
-    Parameters
-    ----------
-    what : str
-        How the message calls it.
-    fill : str
-        What it says how to fill it.
-    """
+    """Raise DataError for an array with a mask, of which ``fill`` is the code that fills it."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
 
 
 def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:
-    """Refuse anything but two dimensions, saying how to make two of what there is.
+    """Raise DataError unless there are two dimensions, with advice on how to make two.
 
-    Parameters
-    ----------
-    what : str
-        What messages call the source.
-    array : str
-        Code that makes an array with a method ``reshape`` of it.
+    ``array`` is code that makes an array with a method ``reshape`` of the source ``what``.
     """
     if len(shape) == 2:
         return
@@ -457,7 +383,7 @@ def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> No
 
 
 def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
-    """Chunk table of equal chunks and a shorter last one."""
+    """Return the chunk table of equal chunks and a shorter last one."""
     n_chunks = -(-n_rows // chunk_rows)
     table = np.arange(n_chunks + 1, dtype=np.int64) * chunk_rows
     table[-1] = n_rows
@@ -465,5 +391,5 @@ def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def table_from_lengths(lengths: Any) -> NDArray[np.int64]:
-    """Chunk table from every chunk's number of rows; empty chunks have to be left out before."""
+    """Return the chunk table of chunks of these lengths, none of which is 0."""
     return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)

@@ -1,9 +1,9 @@
 """A seeded permutation of a stream of rows in bounded memory.
 
 Rows are thrown into buckets at random, buckets are permuted one at a time and written one after
-the other: every permutation is equally likely (Rao 1961; Sanders 1998). Buckets are files that
-have no name and vanish with the process. Memory is one bucket (about 64 MB, or 1/256 of the data
-where that is more) and one block; temporary disk space is the size of the data.
+the other: every permutation is equally likely (Rao 1961; Sanders 1998). Buckets are unnamed files.
+Memory is one bucket (64 MB, or 1/256 of the data if that is more) and one block; temporary disk
+space is the size of the data.
 """
 
 from __future__ import annotations
@@ -23,30 +23,17 @@ MAX_BUCKETS = 256
 
 
 def n_buckets_for(n_bytes: int) -> int:
-    """Number of buckets for data of this size."""
+    """Return the number of buckets for data of this size."""
     return min(max(1, -(-n_bytes // BUCKET_BYTES)), MAX_BUCKETS)
 
 
 def shuffled(
     blocks: Iterable[NDArray[Any]], *, seed: int, n_buckets: int, folder: str | None = None
 ) -> Iterator[NDArray[Any]]:
-    """The rows of all blocks in a permutation that depends on seed and ``n_buckets`` alone.
+    """Yield the rows of all blocks, bucket by bucket, in a permutation by seed and ``n_buckets``.
 
-    Parameters
-    ----------
-    blocks : iterable of (n, d) arrays of one dtype
-        How the rows are cut into blocks does not matter.
-    seed : int
-        Seed of the permutation.
-    n_buckets : int
-        See :func:`n_buckets_for`.
-    folder : str, optional
-        Where temporary files go; None: the system's folder.
-
-    Yields
-    ------
-    (m, d) array
-        One permuted bucket.
+    The rows' division into blocks does not matter. Temporary files go to ``folder`` (None: the
+    system's).
     """
     choose = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(0,))))
     with ExitStack() as stack:

@@ -11,12 +11,17 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
-from largek_dask.data.csr_rows import CSRRows, is_sparse_group
+from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import is_of_variables, open_hdf5, table_in_anndata
+from largek_dask.data.held_tables import (
+    find_table,
+    is_of_variables,
+    open_hdf5,
+    table_in_anndata,
+)
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
-from largek_dask.data.numpy_files import NpyRows, open_npy, open_npy_column, open_npz
+from largek_dask.data.numpy_files import NpyRows, open_npy, open_npz
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -51,7 +56,6 @@ INSTEAD = {
     ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
     ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
 }
-"""Replacements for objects that cannot be opened as rows."""
 
 
 @without_causes
@@ -72,24 +76,20 @@ def open_rows(
         AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
         dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
-        RecordBatch, dict of one-dimensional arrays;
-        :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``): of
-        DataFrames, tables and dicts, of a DataArray's second dimension, of AnnData's variables, and
-        of what ``ingest`` has written.
+        RecordBatch; :class:`Rows` pass through. Names of columns are kept
+        (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row; None: those that the source has of its own, as a store of a coreset has,
-        else 1.
+        One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional
         The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     missing : {"warn", "raise", "fill"}
-        What becomes of chunks that a Zarr store lacks, which Zarr reads as its fill value. Zarr
-        leaves out chunks of nothing else by default, so that only the user knows whether some were
-        lost: they are counted by one listing, with a warning; or an error; or not counted. Of a
-        store that ``ingest`` wrote a missing chunk is always an error, and a store that cannot be
-        listed (HTTP) does not tell.
+        Treatment of chunks that a Zarr store lacks, which Zarr reads as its fill value: a warning,
+        an error, or nothing. Zarr does not store chunks of fill values by default, so only the user
+        knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
+        error; a store that cannot be listed (HTTP) is not checked.
 
     Returns
     -------
@@ -98,8 +98,8 @@ def open_rows(
     Raises
     ------
     DataError
-        Not a table of numbers, not there, or damaged; the message says which and what to do.
-        With ``missing="raise"``: chunks are missing, or nobody can tell.
+        Not a table of numbers, missing, or damaged; with ``missing="raise"``: chunks are missing,
+        or cannot be listed.
     IncompleteStoreError
         A store whose writing did not end.
     MissingDependencyError
@@ -142,7 +142,8 @@ def _open(
         rows = _open(table_in_anndata(source, component), None, storage_options, weight)
         variables = [str(name) for name in source.var_names]
         return rows.with_names(variables) if is_of_variables(component) else rows
-    if is_of(source, "h5py", "Group") or is_of(source, "h5py", "Dataset"):
+    is_dataset = is_of(source, "h5py", "Dataset") and component is None
+    if is_dataset or is_of(source, "h5py", "Group"):
         return open_hdf5(source, component, weight=weight)
     if is_of(source, "xarray", "Dataset"):
         from largek_dask.data.xarray_rows import variable_of
@@ -151,7 +152,7 @@ def _open(
     elif isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
-        source, component = _find_in_group(source, component, str(source.store_path))
+        source, component = find_table(source, component, str(source.store_path))
         if isinstance(source, zarr.Group):
             return CSRRows(source, **_address(source), weight=weight)
     elif component is not None:
@@ -186,17 +187,14 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Return True if something is a sparse matrix in memory."""
+    """Return whether something is a sparse matrix in memory."""
     return hasattr(source, "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """A numpy array of something in memory; a sparse matrix stays as it is.
+    """Return a numpy array of something in memory; a sparse matrix is returned unchanged.
 
-    Raises
-    ------
-    DataError
-        It is no array; the message says what to give instead.
+    Raises DataError, with advice on what to give instead, if it is not an array.
     """
     for (module, name), instead in INSTEAD.items():
         if is_of(source, module, name):
@@ -249,7 +247,7 @@ def _open_url(
     if isinstance(node, zarr.Group):
         if weight is None:
             weight = own_weights(node, url)
-        node, component = _find_in_group(node, None, url, component)
+        node, component = find_table(node, None, url, component)
     address: dict[str, Any] = {
         "location": url,
         "component": component,
@@ -268,40 +266,7 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
     )
 
 
-def _find_in_group(
-    group: zarr.Group, component: str | None, where: str, path: str | None = None
-) -> tuple[zarr.Group | zarr.Array[Any], str | None]:
-    """The table inside a group: the group itself if it is a sparse matrix, ``X``, or the only one.
-
-    ``path`` is where ``group`` is in its store; the path of what was found is returned too.
-    """
-    if component is not None:
-        if component not in group:
-            raise DataError(
-                f"{where} has no array or group named {component!r}; pass component= one that it "
-                f"has ({members_of(group)})."
-            )
-        node = group[component]
-        path = f"{path}/{component}" if path else component
-        if not isinstance(node, zarr.Group):
-            return node, path
-        group = node
-    check_complete(group, where)
-    if is_sparse_group(group):
-        return group, path
-    if "X" in group:
-        return _find_in_group(group, "X", where, path)
-    tables = [name for name, array in group.arrays() if array.ndim == 2]
-    if len(tables) == 1:
-        return _find_in_group(group, tables[0], where, path)
-    raise DataError(
-        f"{where} is a Zarr group without one obvious table (it holds {members_of(group)}); "
-        "pass component= the path of the array inside it."
-    )
-
-
 def _address(node: Any) -> dict[str, Any]:
-    """Keyword arguments that tell rows where their open zarr node is."""
     found = location_of(node)
     if found is None:
         return {}
@@ -314,7 +279,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
     if isinstance(sample_weight, (str, os.PathLike)):
         url = normalize(sample_weight)
         if url.lower().endswith(".npy"):
-            return open_npy_column(url, storage_options)
+            return ArrayColumn(open_npy(url, storage_options))
         return ZarrColumn(open_node(url, None, storage_options), url)
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
@@ -333,26 +298,10 @@ def read_integers(
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "warn",
 ) -> NDArray[Any]:
-    """One integer for each of ``n_rows`` rows, as stored: labels, classes.
+    """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
 
-    Parameters
-    ----------
-    url : str or path
-        A one-dimensional Zarr array or ``.npy`` file, anywhere fsspec reaches.
-    what : str
-        What errors call it.
-    storage_options : mapping, optional
-        Passed to fsspec.
-    missing : {"warn", "raise", "fill"}
-        As of :func:`open_rows`.
-
-    Raises
-    ------
-    DataError
-        Not there, damaged, of another shape or length, or not of integers; the latter three are
-        found before anything is read.
-    IncompleteStoreError
-        A store whose writing did not end.
+    They are in a one-dimensional Zarr array or ``.npy`` file; ``what`` names them in messages.
+    Raises DataError if they are missing, damaged, of another shape or not integers.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False

@@ -1,9 +1,8 @@
 """Classify errors of storage, and retry single reads and writes.
 
-Retries have three layers. :func:`retry_io` repeats a single read or write at once, for some
-seconds. ``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and
-reports it. What stays away for longer is for the service, which puts the job aside
-(``service/runner.py``).
+Retries have three layers. :func:`retry_io` repeats a single read or write for some seconds.
+``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and reports
+it. After that the service puts the job aside (``service/runner.py``).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ RETRY_SECONDS = 5.0
 
 
 def trouble(error: BaseException) -> Trouble | None:
-    """Return what an error, or a cause of it, says of storage; None if nothing."""
+    """Return what an error, or a cause of it, implies about storage; None if nothing."""
     for found in _causes(error):
         kind = _kind(found)
         if kind is not None:
@@ -48,10 +47,9 @@ def trouble(error: BaseException) -> Trouble | None:
 
 
 def unanswered(error: BaseException) -> bool:
-    """Return True if a failed read says nothing of what is stored.
+    """Return whether a failed read implies nothing about the stored data.
 
-    Storage is away, or refuses access (an expired key): the stored data may be whole. Missing or
-    damaged data are another matter.
+    Storage is away, or refuses access (an expired key); the data may be intact.
     """
     return trouble(error) == "away" or any(
         isinstance(found, PermissionError) for found in _causes(error)
@@ -115,7 +113,6 @@ def retry_io(call: Callable[[], T]) -> T:
 
 
 def _plain(error: Exception) -> OSError:
-    """Convert a driver's error to an ``OSError``."""
     number = LACKING_ANSWERS.get(getattr(error, "status", None) or 0)
     if number is None and isinstance(error, OSError):
         number = error.errno

@@ -7,9 +7,7 @@ back and compared before the next is written.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +22,7 @@ from largek_dask.data.rows import MAX_CHUNK_ROWS
 from largek_dask.data.storage_errors import writing
 from largek_dask.data.stores import (
     ATTRIBUTE,
+    check_space,
     filesystem,
     is_local,
     is_there,
@@ -36,9 +35,9 @@ from largek_dask.kernels.blocks import SparseBlock
 __all__ = [
     "CSRWriter",
     "StoreWriter",
+    "check_output",
     "fresh_store",
     "publish_store",
-    "refuse_existing",
     "refuse_file",
     "remove_store",
     "unfinished",
@@ -49,7 +48,6 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 CHUNK_VALUES = 1 << 20
-"""Stored numbers of a chunk of sparse rows."""
 WEIGHTS = "weights"
 FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
@@ -59,7 +57,7 @@ FILES = (
 
 
 def refuse_file(out: str) -> None:
-    """Refuse a store's name that says that it is a file of another format."""
+    """Raise ParameterError if a store is named like a file of another format."""
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
@@ -68,10 +66,18 @@ def refuse_file(out: str) -> None:
         )
 
 
-def refuse_existing(
-    out: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False
-) -> None:
-    """Refuse an output that exists, or with ``force`` one that is no Zarr store."""
+def check_output(
+    out: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
+) -> str:
+    """Return the normalized URL of a new store, which must not exist.
+
+    Raises OutputError if it exists, or with ``force`` if it is not a Zarr store.
+    """
+    out = normalize(out)
+    refuse_file(out)
     try:
         fs, path = filesystem(out, storage_options)
         # another process may have written since this one listed
@@ -89,44 +95,23 @@ def refuse_existing(
             f"{out} cannot be looked at: {error}; check that it may be read."
         ) from error
     if not exists:
-        return
-    if not force and names is not None and "zarr.json" in names and _is_unfinished(fs, path):
-        raise OutputError(
-            f"{out} is an unfinished store: the program that wrote it was stopped before the end, "
-            "unless it is still writing. Overwrite it with --force (force=True) or remove it."
-        )
+        return out
     if not force:
         raise OutputError(
-            f"{out} exists already; nothing was changed. Overwrite it with --force "
-            "(force=True) or choose another output."
+            f"{out} exists already; nothing was changed. Overwrite it with --force (force=True) or "
+            "choose another output."
         )
     if names is None or (names and not set(names) & set(_ZARR_FILES)):
         raise OutputError(
             f"{out} exists and is not a Zarr store, so force does not replace it; "
             "nothing was changed. Remove it yourself or choose another output."
         )
-
-
-def _is_unfinished(fs: Any, path: str) -> bool:
-    """Return True if a store says that its writing has not ended, or says nothing any more."""
-    try:
-        notes = json.loads(fs.cat_file(f"{path}/zarr.json"))["attributes"][ATTRIBUTE]
-        return notes.get("complete") is False
-    except ValueError:
-        # Empty or torn: it was not written.
-        return True
-    except (OSError, KeyError, TypeError, AttributeError):
-        # Whoever wrote that says nothing.
-        return False
+    return out
 
 
 @contextmanager
 def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Remove a store that a writer has just begun, unless it is finished inside the block.
-
-    What a failed call leaves would be in the way of the next one. A kill leaves it all the same;
-    :func:`refuse_existing` says then what it is.
-    """
+    """Remove a store that a writer has just begun, unless it is finished inside the block."""
     try:
         yield
     except BaseException as error:
@@ -154,7 +139,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
 
 
 def fresh_store(out: str, storage_options: Mapping[str, Any] | None = None) -> Any:
-    """Remove a Zarr store, if there is one, to make another one there of what is returned."""
+    """Remove the Zarr store at ``out``, if there is one, and return where to create another."""
     remove_store(out, storage_options)
     if not is_local(out):
         return remote_store(out, storage_options, read_only=False)
@@ -167,21 +152,8 @@ def publish_store(
 ) -> None:
     """Declare a store complete, in one write, after all of its data are on the disk.
 
-    Parameters
-    ----------
-    node : zarr.Array or zarr.Group
-        The store.
-    out : str
-        Its path or URL.
-    notes : mapping
-        Its attributes; :data:`ATTRIBUTE` holds those of this package.
-    is_scratch : bool
-        Do not wait for the disk.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
+    ``notes`` are its attributes, of which :data:`ATTRIBUTE` holds those of this package. A scratch
+    store is not synced. Raises OutputError if it cannot be written.
     """
     own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
     with writing(out):
@@ -205,29 +177,22 @@ def _refuse_no_rows(n_written: int, out: str) -> None:
 
 
 class StoreWriter:
-    """Writes rows in order into a new Zarr v3 array.
+    """Write rows in order into a new Zarr v3 array.
 
-    Floats are stored without compressor (they hardly shrink, and plain bytes read at the speed
-    of the disk), integers with blosc-lz4; both with a checksum (crc32c) that every reader of Zarr
-    verifies.
+    Floats are stored without compressor (they hardly shrink, and plain bytes read at the speed of
+    the disk), integers with blosc-lz4; both with a checksum (crc32c). Raises OutputError if it
+    cannot be written.
 
     Parameters
     ----------
     out : str
-        Normalized path or URL.
+        Normalized path or URL; a Zarr store that is there is removed.
     n_rows : int or None
-        None where only the end of the stream tells.
+        None if it is known only at the end.
     chunk_rows : int
-        Rows of a chunk; of a shard where ``inner_rows`` is given.
+        Rows of a chunk; of a shard if ``inner_rows`` is given.
     inner_rows : int, optional
         Rows of the chunks inside a shard; divides ``chunk_rows``.
-    force : bool
-        Replace a Zarr store that is there.
-
-    Raises
-    ------
-    OutputError
-        ``out`` exists, or cannot be written.
     """
 
     def __init__(
@@ -240,10 +205,10 @@ class StoreWriter:
         chunk_rows: int,
         inner_rows: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        force: bool = False,
     ) -> None:
-        refuse_existing(out, storage_options, force=force)
-        _check_space(out, n_rows, n_features, dtype)
+        # Integers are compressed, so their size on the disk is not known.
+        if n_rows is not None and dtype.kind == "f" and is_local(out):
+            check_space(out, n_rows * n_features * dtype.itemsize, "the rows")
         self.out = out
         self.n_features = n_features
         self.dtype = dtype
@@ -278,13 +243,7 @@ class StoreWriter:
         return self._written + self._filled
 
     def append(self, block: NDArray[Any]) -> None:
-        """Take the next rows; whole chunks are written and read back.
-
-        Raises
-        ------
-        OutputError
-            A chunk could not be written, or does not read back as it was.
-        """
+        """Append rows; whole chunks are written, read back and compared."""
         at = 0
         while at < len(block):
             take = min(len(block) - at, self._chunk_rows - self._filled)
@@ -314,12 +273,9 @@ class StoreWriter:
         self._written, self._filled = stop, 0
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Write what is left, then declare the store complete with these notes, in one write.
+        """Write the remaining rows, then declare the store complete with these notes, in one write.
 
-        Raises
-        ------
-        DataError
-            No rows came, or another number than was announced.
+        Raises DataError unless as many rows came as announced.
         """
         self._flush()
         _refuse_no_rows(self._written, self.out)
@@ -332,40 +288,15 @@ class StoreWriter:
 
 
 def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Compared as bits, so that NaN equals itself."""
     bits = np.dtype(f"u{a.dtype.itemsize}")
     return bool((a.view(bits) == b.view(bits)).all())
 
 
-def _check_space(out: str, n_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> None:
-    """Refuse at the start what a local disk cannot hold (floats are stored as they are)."""
-    if n_rows is None or dtype.kind != "f" or not is_local(out):
-        return
-    folder = os.path.dirname(out)
-    while not os.path.isdir(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    needed = n_rows * n_features * dtype.itemsize
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OutputError(
-            f"{out} needs {needed / 1e9:.1f} GB, but {folder} has {free / 1e9:.1f} GB free."
-        )
-
-
 class CSRWriter:
-    """Writes blocks of sparse rows in order into a new CSR group (Zarr v3, with checksums).
+    """Write blocks of sparse rows in order into a new CSR group (Zarr v3, with checksums).
 
-    Parameters
-    ----------
-    out : str
-        Normalized path or URL; a Zarr store that is there is removed.
-    dtype : numpy.dtype
-        Of the numbers; their columns are int32.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
+    A Zarr store at ``out``, a normalized path or URL, is removed. ``dtype`` is that of the numbers;
+    their columns are int32. Raises OutputError if it cannot be written.
     """
 
     def __init__(
@@ -379,7 +310,6 @@ class CSRWriter:
         self.out = out
         self.n_features = n_features
         self.n_written = 0
-        """Rows taken so far."""
         self._n_stored = 0
         with writing(out):
             self._group = _new_group(out, storage_options)
@@ -388,13 +318,7 @@ class CSRWriter:
             self._arrays["indptr"].append(np.zeros(1, np.int64))
 
     def append(self, block: SparseBlock) -> None:
-        """Take the next rows.
-
-        Raises
-        ------
-        OutputError
-            They could not be written, or do not read back as they were.
-        """
+        """Append rows; whole chunks are written, read back and compared."""
         stored = block.stored
         offsets = self._n_stored + block.indptr[1:] - block.indptr[0]
         parts = {"data": block.data[stored], "indices": block.indices[stored], "indptr": offsets}
@@ -409,18 +333,7 @@ class CSRWriter:
                 self._arrays[name].flush(whole=whole)
 
     def finish(self, notes: Mapping[str, Any], *, is_scratch: bool = False) -> None:
-        """Write what is left, then declare the store complete with these notes, in one write.
-
-        Parameters
-        ----------
-        is_scratch : bool
-            Do not wait until it is on the disk: it need not survive a power failure.
-
-        Raises
-        ------
-        DataError
-            No rows came.
-        """
+        """Write the rest, then declare the store complete with these notes, in one write."""
         _refuse_no_rows(self.n_written, self.out)
         self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
         attributes = {
@@ -483,30 +396,11 @@ def write_weighted_rows(
 ) -> None:
     """Write rows with their weights, which :func:`~largek_dask.open_rows` reads with them.
 
-    The store is a group of the rows ``X``, their ``weights``, and their ``rows`` in the table that
-    they come from. Its note ``largek.weights`` names the array of weights.
-
-    Parameters
-    ----------
-    out : str or path
-        URL or path of the new store.
-    rows : (n,)
-        Where they are in the table that they are of.
-    notes : mapping
-        JSON that says where they come from.
-    feature_names : sequence of str, optional
-        Names of the columns of ``x``.
-    force : bool
-        Replace a Zarr store that is there.
-
-    Raises
-    ------
-    OutputError
-        ``out`` exists, cannot be written, or does not read back.
+    The store is a group of the rows ``X``, their ``weights``, and their ``rows`` (indices in the
+    table that they come from). Its note ``largek.weights`` names the array of weights. Raises
+    OutputError if ``out`` exists (unless ``force``), cannot be written, or does not read back.
     """
-    target = normalize(out)
-    refuse_file(target)
-    refuse_existing(target, storage_options, force=force)
+    target = check_output(out, storage_options, force=force)
     with writing(target):
         group = _new_group(target, storage_options)
     named = {} if feature_names is None else {"feature_names": list(feature_names)}

@@ -18,7 +18,7 @@ __all__ = ["Address", "StoredRows", "name_node", "names_in_anndata"]
 
 
 def name_node(kind: str, location: str | None, component: str | None) -> str:
-    """URL and component of a node of a store, for messages."""
+    """Name a node of a store by URL and component, for messages."""
     where = kind if location is None else location
     return f"{where}/{component}" if component else where
 
@@ -29,26 +29,14 @@ class Address(TypedDict, total=False):
     location: str | None
     """URL or absolute path of the store; None if only this process has it."""
     component: str | None
-    """Path of the node inside the store."""
     storage_options: Mapping[str, Any] | None
     weight: Column | None
 
 
 class StoredRows(Rows):
-    """Rows of an array or group in a Zarr store, read in chunks of the same length.
+    """Rows of an array or group in a Zarr store, read in chunks of ``chunk_rows`` rows.
 
-    Parameters
-    ----------
-    node : zarr.Array or zarr.Group
-        Open node.
-    shape : tuple of int
-        Rows and columns (n, d).
-    dtype : dtype
-        Of one number.
-    chunk_rows : int
-        Rows of a reading chunk.
-    location, component, storage_options, weight
-        See :class:`Address`.
+    ``node`` is open; location, component, storage options and weights are an :class:`Address`.
     """
 
     _notes: Mapping[str, Any]
@@ -92,11 +80,11 @@ class StoredRows(Rows):
             check_stored(self._node, self.describe_source(self.location), missing)
 
     def describe_source(self, location: str | None) -> str:
-        """URL and component, for messages."""
+        """Return URL and component."""
         return name_node(self.kind, location, self.component)
 
     def _find_names(self) -> Sequence[str] | None:
-        """The names that ``ingest`` noted, or those that AnnData has beside its tables."""
+        """Return the names that ``ingest`` noted, or those that AnnData stores."""
         names = self._notes.get("feature_names")
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -138,7 +126,7 @@ def _group_at(store: Any, path: str) -> Any:
 
 
 def names_in_anndata(group: Any) -> list[str] | None:
-    """The names of variables in a group (of Zarr or HDF5) that AnnData has written, else None."""
+    """Return the names of variables in a group that AnnData has written, else None."""
     variables = group.get("var")
     if not hasattr(variables, "attrs"):
         return None

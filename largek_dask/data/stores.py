@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import gzip
+import importlib
 import itertools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fsspec
 import numpy as np
 import zarr
+from dask.utils import format_bytes
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.core import split_protocol
@@ -22,7 +25,12 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.storage_errors import trouble
-from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError
+from largek_dask.errors import (
+    DataError,
+    IncompleteStoreError,
+    MissingDependencyError,
+    OutputError,
+)
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__, check_format
@@ -31,6 +39,8 @@ __all__ = [
     "ATTRIBUTE",
     "check_complete",
     "check_no_secret",
+    "check_space",
+    "disk_usage",
     "filesystem",
     "fill_value",
     "is_local",
@@ -45,11 +55,13 @@ __all__ = [
     "open_node",
     "read_stored",
     "remote_store",
+    "require",
     "stored_keys",
 ]
 
 ATTRIBUTE = "largek"
 """Name of the attribute in which this package keeps its own notes on a store."""
+MOST_NAMED = 20
 FORMAT = 1
 """Format of these notes and of the statistics among them."""
 
@@ -67,7 +79,7 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Refuse an address with a secret in it: addresses are written into models, logs and events."""
+    """Raise ValueError for an address with a secret: models, logs and events contain addresses."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
@@ -82,12 +94,9 @@ def check_no_secret(url: str) -> None:
 
 
 def normalize(url: str | os.PathLike[str]) -> str:
-    """An absolute path for anything local, the URL itself otherwise.
+    """Return the absolute path of anything local, and any other URL unchanged.
 
-    Raises
-    ------
-    DataError
-        It is empty, or see :func:`check_no_secret`.
+    Raises DataError if it is empty or contains a secret.
     """
     text = os.fspath(url)
     if not text.strip():
@@ -106,8 +115,35 @@ def normalize(url: str | os.PathLike[str]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return True if a location that :func:`normalize` made is a path of this machine."""
+    """Return whether a normalized location is a path of this machine."""
     return split_protocol(location)[0] is None
+
+
+def require(package: str, extra: str, what: str) -> Any:
+    """Import an optional package, or raise MissingDependencyError."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{what} need {package}, which is not installed: pip install 'largek_dask[{extra}]'"
+        ) from error
+
+
+def disk_usage(path: str) -> Any:
+    """Return ``shutil.disk_usage`` of a folder, which need not exist."""
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return shutil.disk_usage(path)
+
+
+def check_space(path: str, n_bytes: int, what: str, advice: str = "choose another folder") -> None:
+    """Raise OutputError if a local disk has not enough room for ``what``."""
+    if n_bytes > (free := disk_usage(path).free):
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        raise OutputError(
+            f"{what} take about {format_bytes(n_bytes)}, and {path} has {format_bytes(free)} free. "
+            f"Make room, or {advice}."
+        ) from full
 
 
 S3 = ("s3", "s3a")
@@ -157,14 +193,14 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
 
 
 def protocols_of(fs: Any) -> frozenset[str]:
-    """Protocols that a file system serves."""
+    """Return the protocols that a file system serves."""
     return frozenset((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
 def limited(fs: Any) -> Any:
-    """The same file system; one of S3 repeats no calls by itself, and waits for no upload for ever.
+    """Return the same file system; one of S3 repeats no calls, and has a timeout for uploads.
 
-    What it is made with can say neither: that has to be JSON (``zarr``), and there is no option.
+    Neither can be set when it is made: its options have to be JSON (``zarr``), or do not exist.
     """
     if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
@@ -175,9 +211,9 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Return True if a file system has something at a path; raise its other errors.
+    """Return whether a file system has something at a path; raise its other errors.
 
-    To ``exists`` of most of them any error is a no, also that nobody answers.
+    ``exists`` of most of them returns False for any error, also if there is no answer.
     """
     try:
         if getattr(fs, "asynchronous", False):
@@ -194,14 +230,10 @@ def is_there(fs: Any, path: str) -> bool:
 
 
 def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """The fsspec file system of a URL and the path inside it.
+    """Return the fsspec file system of a URL and the path inside it.
 
-    Raises
-    ------
-    MissingDependencyError
-        The package that serves the protocol is not installed; the message says which extra is.
-    DataError
-        No such protocol, or the options do not fit it.
+    Raises MissingDependencyError if its package is not installed, and DataError if the protocol is
+    unknown or the options do not fit it.
     """
     protocol = split_protocol(url)[0] or "file"
     try:
@@ -226,7 +258,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
 def remote_store(
     url: str, storage_options: Mapping[str, Any] | None = None, *, read_only: bool
 ) -> FsspecStore:
-    """The Zarr store at a URL."""
+    """Return the Zarr store at a URL."""
     options = options_for(url, storage_options)
     store = FsspecStore.from_url(url, storage_options=options, read_only=read_only)
     limited(store.fs)
@@ -238,15 +270,7 @@ def open_node(
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The ``zarr.Array`` or ``zarr.Group`` at a URL or path.
-
-    Raises
-    ------
-    DataError
-        Nothing there, or something that is not Zarr.
-    MissingDependencyError
-        See :func:`filesystem`.
-    """
+    """Open the ``zarr.Array`` or ``zarr.Group`` at a URL or path; raise DataError without one."""
     where = f"{url}/{component}" if component else url
     if is_local(url):
         if not os.path.exists(url):
@@ -291,41 +315,36 @@ def _those_in(store: Any) -> str:
         return ""
 
 
-def members_of(group: zarr.Group) -> str:
-    """Names of the arrays and groups in a group, for messages."""
-    return ", ".join(sorted(name for name, _ in group.members())) or "nothing"
+def members_of(group: Any) -> str:
+    """Name the arrays and groups in a group of Zarr or HDF5, for messages."""
+    names: list[str] = []
+    if isinstance(group, zarr.Group):
+        names += [name for name, _ in group.members()]
+    else:
+        group.visit(names.append)
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (", ".join(sorted(names)[:MOST_NAMED]) or "nothing") + more
 
 
 def fill_value(array: Any) -> Any:
-    """The value that Zarr reads where a chunk is not stored: 0 if the metadata say ``null``."""
+    """Return the value that Zarr reads for a missing chunk: 0 if the metadata say ``null``."""
     return 0 if array.fill_value is None else array.fill_value
 
 
 def metadata_key(array: Any) -> str:
-    """Key of what a store says of an array: there as long as the store is."""
+    """Return the key of an array's metadata, which exists as long as the store does."""
     return "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
 
 
 def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray[Any]:
-    """The rows ``start`` to ``stop`` of a Zarr array, none of them made up.
+    """Return the rows ``start`` to ``stop`` of an array, none of them made up.
 
-    To Zarr a chunk that is not there is one of fill values, also while the whole store is out
-    of reach. So it is asked whether chunks that read as fill values only are there, which costs
-    a request each; those with any other value are taken as present.
+    Zarr reads a missing chunk as fill values, also while the whole store is out of reach. So chunks
+    that read as fill values only are looked for, with one request each. With ``complete``, the
+    writer has noted that all chunks are stored. An HDF5 dataset has no missing chunks.
 
-    Parameters
-    ----------
-    array : zarr.Array or h5py.Dataset
-        In an HDF5 file nothing can be missing.
-    complete : bool
-        Whoever wrote the array has noted that all of its chunks are stored.
-
-    Raises
-    ------
-    FileNotFoundError
-        The store is gone.
-    ValueError
-        A chunk is damaged, or one of a complete array is missing; the message names it.
+    Raises FileNotFoundError if the store is gone, and ValueError, which names the chunk, if one is
+    damaged, or missing from a complete array.
     """
     if not isinstance(array, zarr.Array):
         return np.asarray(array[start:stop])
@@ -354,7 +373,7 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
 
 
 def name_chunk(array: Any, key: str) -> str:
-    """A stored chunk and where it lies, for messages."""
+    """Name a stored chunk and its location, for messages."""
     found = location_of(array)
     if found is None:
         return f"the stored chunk {key!r}"
@@ -373,7 +392,7 @@ def _first_damaged(array: Any, start: int, stop: int) -> str | None:
 
 
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
-    """Keys of stored chunks of which nothing but fill values was read."""
+    """Yield the keys of stored chunks that were read as fill values only."""
     fill = fill_value(array)
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         part = x[(slice(begin - start, end - start), *inner)]
@@ -383,7 +402,7 @@ def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]
 
 
 def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
-    """Keys of the stored chunks that hold some of these rows."""
+    """Return the keys of the stored chunks that hold some of these rows."""
     return (key for key, *_ in _stored_pieces(array, start, stop))
 
 
@@ -410,7 +429,7 @@ def _is_stored(array: Any, key: str) -> bool:
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
-    """URL, component and storage options of an open zarr node, None if only this process has it."""
+    """Return URL, component and options of an open Zarr node; None if only this process has it."""
     store = node.store
     component = node.path or None
     if isinstance(store, LocalStore):
@@ -425,13 +444,7 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
 def read_statistics(
     notes: Any, shape: tuple[int, int], dtype: np.dtype[Any], where: str
 ) -> Statistics:
-    """The statistics that a store keeps of rows of this shape and type.
-
-    Raises
-    ------
-    DataError
-        They are damaged, or a later version wrote them.
-    """
+    """Return a store's statistics of rows of this shape and type; raise DataError if unreadable."""
     try:
         found = Statistics.from_dict(notes)
         if (found.n_total, found.n_features) != shape:
@@ -454,12 +467,7 @@ def read_statistics(
 def check_complete(node: Any, where: str) -> dict[str, Any]:
     """Return the notes of this package on a store, ``{}`` if there are none.
 
-    Raises
-    ------
-    IncompleteStoreError
-        The writing of the store did not end.
-    DataError
-        A later version wrote it in a format of its own.
+    Raises IncompleteStoreError if writing did not end, and DataError if a later version wrote it.
     """
     notes = node.attrs.get(ATTRIBUTE)
     if not isinstance(notes, dict):
@@ -483,10 +491,10 @@ def _raise(error: OSError) -> None:
 
 
 def _found(fs: Any, root: str) -> dict[str, Any]:
-    """Everything below a folder; what cannot be listed raises.
+    """Return everything below a folder; what cannot be listed raises.
 
-    fsspec's own ``find`` leaves out folders that nobody answers for, and its option
-    ``on_error="raise"`` holds of the first one alone.
+    fsspec's own ``find`` omits folders that do not answer, and its option ``on_error="raise"``
+    applies to the first one only.
     """
     name, usual = "find", AbstractFileSystem
     if isinstance(fs, AsyncFileSystem):
@@ -510,7 +518,7 @@ def _found(fs: Any, root: str) -> dict[str, Any]:
 def list_stamps(
     location: str, component: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Size and modification time (or ETag) of everything stored under a node, by its key."""
+    """Return size and modification time (or ETag) of everything stored under a node, by key."""
     stamps = {}
     if is_local(location):
         root = os.path.join(location, component or "")

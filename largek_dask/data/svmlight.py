@@ -16,14 +16,13 @@ __all__ = ["SVMLIGHT", "SvmlightTable"]
 
 SVMLIGHT = (".svm", ".svmlight", ".libsvm")
 BLOCK_BYTES = 32 << 20
-"""Bytes of text that are parsed at a time."""
 
 
 class SvmlightTable:
-    """Sparse rows of a svmlight file, parsed by scikit-learn; labels are left out.
+    """Stream sparse rows of a svmlight file, parsed by scikit-learn; labels are left out.
 
-    Columns count from 1, as the format has it, or from 0 where the file names a column 0. How
-    many columns there are is known only at the end: the file is read twice.
+    Columns count from 1, as the format has it, or from 0 if the file has a column 0. The number of
+    columns is known only at the end, so the file is read twice.
     """
 
     is_sparse = True

@@ -1,8 +1,7 @@
-"""Seeded data of any size, made block by block: in memory, or straight to a store.
+"""Seeded data of any size, made block by block: in memory, or by ``ingest`` straight to a store.
 
 Every block of 4,096 rows is drawn from a generator of its own, derived from the seed and the number
-of the block, so the rows depend neither on how they are read or stored nor on the memory there
-is; 80 million rows of 32 features need a few megabytes to make.
+of the block, so the rows depend neither on how they are read or stored nor on memory.
 
 Kinds
 -----
@@ -13,9 +12,9 @@ low-rank
 duplicates
     ``n_components`` distinct rows, each many times.
 sorted
-    A mixture whose rows come sorted by component: the worst order for reading a part.
+    A mixture whose rows are sorted by component: the worst order for reading a part.
 offset
-    A mixture of extent 1 that lies 1e6 away from the origin: what cancellation ruins.
+    A mixture of extent 1 that lies 1e6 away from the origin, where rounding matters.
 A, B, C
     The sets of the benchmarks: 200,000 x 64 of 2,000 components on 16 dimensions, 1,000,000 x 18
     of 3,000 components, 60,000 x 784 upsampled, shifted and noised handwritten digits.
@@ -23,18 +22,16 @@ A, B, C
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.ingest import ingest
 from largek_dask.data.rows import Rows, regular_table
 from largek_dask.errors import ParameterError
 
-__all__ = ["KINDS", "SyntheticRows", "generate", "write"]
+__all__ = ["KINDS", "SyntheticRows", "generate"]
 
 BLOCK_ROWS = 4_096
 """Rows that one derived generator draws. Changing it changes all data."""
@@ -57,25 +54,18 @@ def generate(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> NDArray[Any]:
-    """The rows in memory: an (n_rows, n_features) array, the same rows that ``write`` stores.
+    """Return the rows of :class:`SyntheticRows` in memory.
 
     Parameters
     ----------
     kind : str
         See the module's list.
     n_rows, n_features : int, optional
-        Size; A, B and C have their own.
+        A, B and C have defaults.
     n_components : int, optional
-        Clusters; 100 unless the kind says otherwise.
+        Clusters; 100 unless the kind has another default.
     seed : int, optional
-        0 unless the kind says otherwise.
     dtype : numpy dtype
-        Type of the values.
-
-    Raises
-    ------
-    ParameterError
-        No such kind, or a size is missing or does not fit.
 
     Examples
     --------
@@ -90,37 +80,6 @@ def generate(
         start, stop = rows.chunk_rows(i)
         out[start:stop] = rows.read(i)
     return out
-
-
-def write(
-    kind: str,
-    out: str | os.PathLike[str],
-    n_rows: int | None = None,
-    n_features: int | None = None,
-    *,
-    n_components: int | None = None,
-    seed: int | None = None,
-    dtype: Any = np.float32,
-    chunk_rows: int | None = None,
-    progress: bool = False,
-    force: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Rows:
-    """Write the rows to a Zarr store in bounded memory, with all that ``ingest`` does; open it.
-
-    Parameters as in :func:`generate` and :func:`~largek_dask.data.ingest.ingest`.
-    """
-    rows = SyntheticRows(
-        kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
-    )
-    return ingest(
-        rows,
-        out,
-        chunk_rows=chunk_rows,
-        progress=progress,
-        force=force,
-        storage_options=storage_options,
-    )
 
 
 class SyntheticRows(Rows):
@@ -204,7 +163,7 @@ class _Mixture:
 
 
 class _LowRank:
-    """Clusters that are flat: a few directions each, and little noise across."""
+    """Flat clusters: a few directions each, and little noise across."""
 
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         n_components, n_features = size["n_components"], size["n_features"]

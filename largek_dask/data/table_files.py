@@ -43,17 +43,14 @@ class TableFiles:
     """Several files of the same columns."""
 
     where: str
-    """Name of the files in messages."""
     location: str | None
     """The folder that they are in, if that is what was asked for."""
     urls: tuple[str, ...]
-    """Their places, in the order in which they are read."""
     ends: tuple[str, ...]
-    """Ends of names of their format: ``TEXT`` or ``PARQUET``."""
 
 
 def check_readable(url: str) -> None:
-    """Refuse a local file of a kind that is not read, with those that are."""
+    """Raise DataError for a local file of an unknown kind."""
     if not (is_local(url) and os.path.isfile(url)):
         return
     told = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
@@ -66,7 +63,7 @@ def check_readable(url: str) -> None:
 
 
 def is_paths(source: Any) -> bool:
-    """Return True if something is a list of paths."""
+    """Return whether something is a list of paths."""
     return (
         isinstance(source, (list, tuple))
         and bool(source)
@@ -77,16 +74,11 @@ def is_paths(source: Any) -> bool:
 def find_table_files(
     source: Any, storage_options: Mapping[str, Any] | None = None
 ) -> TableFiles | None:
-    """The files that a list of paths, a pattern or a folder means; None for anything else.
+    """Return the files of a list of paths, a pattern or a folder; None for anything else.
 
-    Those of a pattern or a folder (with the folders in it) come in the order of their paths, those
-    of a list as they are listed. Of the former those are passed over that begin with a dot or an
-    underscore, and in a folder those that have no end of CSV or Parquet.
-
-    Raises
-    ------
-    DataError
-        A pattern that no file matches, files of both formats, or of neither.
+    Files of a pattern or a folder (with its subfolders) are in the order of their paths, those of
+    a list in its order. Of the former, names that begin with a dot or an underscore are skipped,
+    and in a folder those that are not CSV or Parquet. Raises DataError if there are none, or both.
     """
     if is_paths(source):
         urls = [normalize(path) for path in source]
@@ -131,7 +123,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Return True for names of notes that Spark and others keep beside data."""
+    """Return whether names are of files that Spark and others keep beside data."""
     return any(part.startswith((".", "_")) for part in parts)
 
 

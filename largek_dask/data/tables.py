@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +16,11 @@ from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
     WRITTEN,
     Selection,
+    all_differences,
     check_still_counts,
-    first_difference,
     is_index_name,
     leave_out_counter,
     left_out_as_index,
-    listed,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
@@ -32,7 +30,7 @@ from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
-from largek_dask.data.stores import filesystem, is_local, normalize
+from largek_dask.data.stores import filesystem, is_local, normalize, require
 from largek_dask.data.svmlight import SvmlightTable
 from largek_dask.data.table_files import (
     HDF5,
@@ -47,7 +45,6 @@ from largek_dask.errors import (
     DataError,
     DataWarning,
     LargekError,
-    MissingDependencyError,
     ParameterError,
     warn,
 )
@@ -62,7 +59,6 @@ class Table(Protocol):
     """Rows as a stream, read once from the first to the last."""
 
     where: str
-    """Name of the source in messages."""
     location: str | None
     """URL or path, None for something in this process."""
     n_features: int
@@ -76,7 +72,7 @@ class Table(Protocol):
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:
-        """Blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
+        """Yield blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
 
 
 def open_table(
@@ -89,19 +85,8 @@ def open_table(
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
 
-    Raises
-    ------
-    DataError
-        Not there, or not a table of numbers (the text columns are named).
-    ParameterError
-        It has no such columns.
-    MissingDependencyError
-        The package that reads the format is not installed.
-
-    Warns
-    -----
-    DataWarning
-        An index is left out.
+    Raises DataError if it is not a table of numbers, and ParameterError if it lacks a selected
+    column. Warns (DataWarning) if an index is left out.
     """
     several = find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
@@ -165,13 +150,6 @@ def _open_files(
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    """Several files; columns are those of the first one, by name.
-
-    Raises
-    ------
-    DataError
-        A file has other columns than the first one; it is named.
-    """
     for url in files.urls:
         if is_local(url) and not os.path.exists(url):
             raise DataError(f"{url} does not exist: check the address.")
@@ -190,25 +168,15 @@ def _open_files(
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    wanted = like.compared
-    missing = [name for name in wanted if name not in set(found)]
-    more = [name for name in found if name not in set(wanted)]
-    if not missing and not more:
-        return
-    told = "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not there", more))
-        if names
-    )
-    at = first_difference(wanted, found, "here", f"in {like.where}")
-    raise DataError(
-        f"{url} has other columns than {like.where}, the first file: {at}.{told} Give files of the "
-        "same columns, or name those that all of them have with --columns (columns=)."
-    )
+    if told := all_differences(like.compared, found, "here", f"in {like.where}"):
+        raise DataError(
+            f"{url} has other columns than {like.where}, the first file: {told} Give files of the "
+            "same columns, or name those that all of them have with --columns (columns=)."
+        )
 
 
 class RowsTable:
-    """A stream over :class:`Rows`, one block a chunk."""
+    """Stream :class:`Rows`, one block per chunk."""
 
     n_bytes = 0
 
@@ -237,12 +205,11 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 
 
 class CSVTable:
-    """A stream over a text file of numbers, read by pandas; numbers are float64.
+    """Stream a text file of numbers (float64), read by pandas; see ``data.text_files``.
 
-    :mod:`~largek_dask.data.text_files` says how it is written. Columns without a header, or with
-    one that counts them, are called by their numbers, from 0 on. An index that pandas or R has
-    written, and a last column that a separator at the end of each line makes, are left out with a
-    warning.
+    Columns without a header, or with one that counts them, are named by their numbers from 0 on.
+    An index that pandas or R has written, and an empty last column after a separator at the end
+    of each line, are left out with a warning.
     """
 
     is_sparse = False
@@ -255,7 +222,7 @@ class CSVTable:
         like: CSVTable | ParquetTable | None = None,
         header: bool | None = None,
     ) -> None:
-        self._pandas = _need("pandas", "parquet", "CSV files")
+        self._pandas = require("pandas", "parquet", "CSV files")
         self.where = url
         self.location: str | None = url
         self.dtype = np.dtype(np.float64)
@@ -320,7 +287,7 @@ class CSVTable:
             return self._pandas.read_csv(text, **(self._options | options))
 
     def _leave_out_names(self, head: Any) -> bool:
-        """Return True for rows with one field more than the header, whose first is their name."""
+        """Return whether rows have one field more than the header, whose first is their name."""
         skip = self._options["skiprows"] + 1
         if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
             return False
@@ -339,7 +306,7 @@ class CSVTable:
     def _without_nothing(
         self, places: list[int], selection: Selection | None, head: Any
     ) -> list[int]:
-        """The columns without a last one that has no name and holds nothing."""
+        """Return the columns without a last one that has no name and no values."""
         last = len(self.all_columns) - 1
         name = self.all_columns[last]
         if (
@@ -355,7 +322,7 @@ class CSVTable:
         return places[:-1]
 
     def _without_index(self, places: list[int], values: Any) -> list[int]:
-        """The columns without the first one, if that counts the rows."""
+        """Return the columns without the first one, if that counts the rows."""
         name = self.all_columns[0]
         if values.dtype.kind not in "iu":
             return places
@@ -382,7 +349,7 @@ class CSVTable:
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
 
     def _check_left_out(self, frame: Any, row: int) -> None:
-        """Refuse a file of which columns were left out that are other than they looked."""
+        """Raise DataError if columns that were left out differ from what their beginning showed."""
         if self._index is not None:
             check_still_counts(frame[self._index].to_numpy(), row, self._index, self.where)
         if self._nothing is None:
@@ -405,17 +372,16 @@ class CSVTable:
             at = int(np.argmax(text.to_numpy()))
             value = column.iloc[at]
             hint = ", with a separator of thousands or a decimal comma" if is_grouped(value) else ""
-            wrong[str(name)] = f"{value!r} in data row {row + at}{hint}"
+            wrong[str(name)] = f"({value!r} in data row {row + at}{hint})"
         if wrong:
             raise not_numbers(self.where, wrong)
 
 
 class ParquetTable:
-    """A stream over a Parquet file, one record batch at a time.
+    """Stream a Parquet file, one record batch at a time.
 
-    All columns side by side, or with ``component`` one column only; a column of fixed-size
-    lists (embeddings) gives one feature an element. What pandas has noted to be an index is left
-    out with a warning.
+    All columns, or with ``component`` one column only; a column of fixed-size lists (embeddings)
+    gives one feature per element. An index by pandas' metadata is left out with a warning.
     """
 
     is_sparse = False
@@ -429,7 +395,7 @@ class ParquetTable:
         selection: Selection | None = None,
         like: CSVTable | ParquetTable | None = None,
     ) -> None:
-        _need("pyarrow", "parquet", "Parquet files")
+        require("pyarrow", "parquet", "Parquet files")
         import pyarrow as pa
         import pyarrow.dataset as dataset
 
@@ -464,7 +430,7 @@ class ParquetTable:
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """The columns with missing values; only parts whose statistics leave it open are read."""
+        """Return the columns with missing values; reads only parts whose statistics do not tell."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}
@@ -490,7 +456,7 @@ class ParquetTable:
         self._values.dtype = dtype
 
     def _without_index(self, places: list[int], selection: Selection | None) -> list[int]:
-        """The columns without those that are an index, as pandas says or as they look."""
+        """Return the columns without those that are an index, by metadata or by their values."""
         import pyarrow as pa
 
         for name in self._noted:
@@ -530,14 +496,9 @@ class ParquetTable:
 
 
 class FilesTable:
-    """A stream over several files of the same columns, one after the other.
+    """Stream several opened files of the same columns, one after the other.
 
-    Parameters
-    ----------
-    location : str or None
-        The folder that they are in, if that is what was asked for.
-    tables : sequence of CSVTable or ParquetTable
-        Opened, with the columns of the first one.
+    ``location`` is the folder that they are in, if that was the source.
     """
 
     is_sparse = False
@@ -562,7 +523,7 @@ class FilesTable:
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
-    h5py = _need("h5py", "hdf5", "HDF5 files")
+    h5py = require("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):
             file = h5py.File(url, "r")
@@ -575,12 +536,3 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             "(netCDF-3), which is no HDF5, give xarray.open_dataset(path)[NAME]."
         ) from error
     return open_hdf5(file, component, location=url)
-
-
-def _need(package: str, extra: str, what: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} need {package}, which is not installed: pip install 'largek_dask[{extra}]'"
-        ) from error

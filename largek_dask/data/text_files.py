@@ -68,20 +68,10 @@ LONG = 8
 
 @contextmanager
 def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
-    """Open a text file, unpacked and decoded.
+    """Open a text file, decompressed and decoded by its first bytes, not by its name.
 
-    How it is packed and encoded is told by its first bytes, not by its name. Bytes that are no
-    UTF-8 are replaced: numbers are the same in all encodings that begin as ASCII does.
-
-    Parameters
-    ----------
-    path : str
-        Path in ``fs``.
-
-    Raises
-    ------
-    DataError
-        Not a text, or an archive of several files.
+    Bytes that are not UTF-8 are replaced: numbers are the same in all encodings that extend ASCII.
+    Raises DataError if it is not a text, or an archive of several files.
     """
     with ExitStack() as stack:
         packed = io.BufferedReader(stack.enter_context(fs.open(path, "rb")), BUFFER_BYTES)
@@ -142,19 +132,10 @@ class TextLayout:
 
 
 def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
-    """The layout of a text, by its first lines.
+    """Find the layout of a text by its first lines.
 
-    Parameters
-    ----------
-    text : file
-        As :func:`open_text` opens it.
-    header : bool or None
-        Whether the first line names the columns; None: as it looks.
-
-    Raises
-    ------
-    DataError
-        No rows, a header that is not UTF-8, or a first line that may be names or numbers.
+    ``header`` says whether the first line names the columns; None: as it looks. Raises DataError if
+    there are no rows, the header is not UTF-8, or the first line may be names or numbers.
     """
     lines: list[str] = []
     n_characters = 0
@@ -207,7 +188,7 @@ def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
 
 
 def _fitness(rows: list[list[str]]) -> tuple[float, int]:
-    """A number by which separators are compared: rows of one length, full of numbers."""
+    """Score a separator: rows of one length, full of numbers."""
     data = rows[1:] or rows
     widths = [len(row) for row in data]
     width = max(set(widths), key=widths.count)
@@ -223,7 +204,7 @@ def _is_number(field: str) -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> str:
-    """The decimal sign; a point where nobody can tell."""
+    """Return the decimal sign; a point if it is unclear."""
     fields = [field for row in rows for field in row]
     commas = [field for field in fields if WITH_COMMA.fullmatch(field)]
     points = any("." in field and NUMBER.fullmatch(field) for field in fields)
@@ -231,14 +212,14 @@ def _decimal(rows: list[list[str]]) -> str:
 
 
 def is_grouped(value: Any) -> bool:
-    """Return True for a number with thousands separators or another decimal sign."""
+    """Return whether a text is a number with thousands separators or another decimal sign."""
     return isinstance(value, str) and THOUSANDS.fullmatch(value) is not None
 
 
 def _names_in_comment(
     comments: Sequence[str], separator: str, width: int
 ) -> tuple[str, ...] | None:
-    """The names of columns in the last comment before the rows, as ``savetxt`` writes them."""
+    """Return the names in the last comment before the rows, as ``savetxt`` writes them."""
     last = next((line for line in reversed(comments) if line.strip()), "")
     if not last.startswith(("#", "%")):
         return None
@@ -255,7 +236,7 @@ def _is_quoted(lines: Sequence[str]) -> bool:
 
 
 def _is_header(rows: list[list[str]], decimal: str, is_quoted: bool) -> bool | None:
-    """Return True if the first row names the columns of the others; None if it may or may not."""
+    """Return whether the first row names the columns of the others; None if it is unclear."""
     first, data = rows[0], rows[1:]
     is_longer = bool(data) and all(len(row) == len(first) + 1 for row in data)
     texts = [j for j, field in enumerate(first) if field and not _is_number(field)]
@@ -278,7 +259,6 @@ def _is_header(rows: list[list[str]], decimal: str, is_quoted: bool) -> bool | N
 def _is_header_of_texts(
     first: list[str], data: list[list[str]], decimal: str, texts: list[int]
 ) -> bool | None:
-    """The same of a first row with texts in these places."""
     others = [j for j, field in enumerate(first) if j not in texts and field.lower() not in BLANK]
     below = [row[j] for row in data for j in texts]
     if not others or not data or any(_is_number(f) and f.lower() not in BLANK for f in below):
@@ -293,7 +273,7 @@ def _is_header_of_texts(
 def _is_row_of_names(
     names: list[str], data: list[list[str]], decimal: str, is_beside_text: bool
 ) -> bool | None:
-    """Return True if numbers are names: of another kind than those below, or in own order."""
+    """Return whether numbers are names: of another kind or order than those below."""
     values = _values(names, decimal)
     if not (values >= 0).all() or len(set(values.tolist())) < len(values):
         return False
@@ -312,7 +292,7 @@ def _is_row_of_names(
 
 
 def _step(values: NDArray[np.float64]) -> float | None:
-    """The step by which three or more numbers rise, where that is always the same."""
+    """Return the step by which three or more numbers rise, if it is always the same."""
     steps = np.diff(values)
     is_regular = len(steps) > 1 and (steps > 0).all() and np.allclose(steps, steps[0])
     return round(float(steps[0]), 9) if is_regular else None

@@ -1,9 +1,8 @@
 """Uploads to S3 that end when the server takes nothing any more.
 
-A driver's limit on silence (``read_timeout``) begins when the whole request has been written. It
-never begins for an upload that the server lets wait: before the body, since botocore asks for a
-``100 Continue`` first, or in the middle of it. Here it counts from the last piece that was taken,
-so that what makes progress may take as long as it needs.
+A driver's ``read_timeout`` begins when the whole request has been written: never, if the server
+lets an upload wait before the body (botocore asks for a ``100 Continue`` first) or in the middle
+of it. Here it counts from the last piece that was taken, so a slow upload may take its time.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ PIECE = 1 << 16
 
 
 class UploadSession(AIOHTTPSession):  # type: ignore[misc]
-    """Sends requests of botocore; ``http_session_cls`` of a client's configuration.
+    """Send requests of botocore; ``http_session_cls`` of a client's configuration.
 
-    An upload raises ``ReadTimeoutError`` when no piece of it was taken, and no answer came, for as
+    An upload raises ``ReadTimeoutError`` if no piece of it was taken, and no answer came, for as
     long as connecting and answering may take together.
     """
 
@@ -38,7 +37,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
         self._silence = None if None in limits else float(sum(limits))
 
     async def send(self, request: Any) -> Any:
-        """The answer to a request."""
+        """Return the answer to a request."""
         # Only bodies that can be read are long, and only with these the server is asked first.
         if self._silence is None or not hasattr(request.body, "read"):
             return await super().send(request)
@@ -53,15 +52,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
 
 
 class _Pieces:
-    """A body in small pieces.
-
-    Parameters
-    ----------
-    body : object
-        Its ``read`` may be a coroutine.
-    taken : callable
-        Called when a piece is asked for: those before it have been taken.
-    """
+    """Body in small pieces; ``taken`` is called when the next piece is asked for."""
 
     def __init__(self, body: Any, taken: Callable[[], None]) -> None:
         self._body = body

@@ -14,58 +14,31 @@ from largek_dask.errors import DataError
 
 __all__ = ["variable_of", "xarray_rows"]
 
-FEATURES = ("band", "bands", "channel", "variable", "feature", "wavelength", "time")
-"""Usual names of a dimension along which features lie."""
-
 
 def variable_of(dataset: Any, component: str | None) -> Any:
-    """The array of this name in an xarray.Dataset.
-
-    Raises
-    ------
-    DataError
-        There is no such array, or no name was given; the message says what makes a table.
-    """
+    """Return the array of this name in an xarray.Dataset, or raise DataError."""
     if component in dataset.variables:
         return dataset[component]
+    names = listed(map(str, dataset.data_vars))
     if component is not None:
         raise DataError(
-            f"the xarray.Dataset has no array {component!r}; pass component= one of "
-            f"{listed(map(str, dataset.data_vars))}."
+            f"the xarray.Dataset has no array {component!r}; pass component= one of {names}."
         )
-    tables = [str(name) for name, array in dataset.data_vars.items() if array.ndim == 2]
-    ways = [f"component= one of {', '.join(tables)}"] if tables else []
-    dims = {array.dims for array in dataset.data_vars.values()}
-    if len(dims) == 1 and (all_dims := dims.pop()):
-        feature = _unused("feature", all_dims)
-        ways.append(
-            f"dataset.to_dataarray({feature!r})" + _one_row_each(all_dims, feature, all_dims)
-        )
-    shown = " or ".join(ways) or "component= the name of one, and make a table of it"
-    raise DataError(f"an xarray.Dataset holds several arrays; pass {shown}.")
+    raise DataError(
+        f"an xarray.Dataset holds several arrays ({names}); pass component= the name of one, or "
+        "dataset.to_dataarray('feature') with all other dimensions stacked to rows."
+    )
 
 
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
-    """Rows of an xarray.DataArray.
-
-    Raises
-    ------
-    DataError
-        It has not two dimensions; the message says how to stack those that it has.
-    """
+    """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions."""
     dims = tuple(array.dims)
-    if len(dims) > 2:
-        feature = next((dim for dim in dims if dim in FEATURES), dims[0])
-        others = tuple(dim for dim in dims if dim != feature)
+    if len(dims) != 2:
+        example = dims[1:] or ("DIMENSION",)
         raise DataError(
             f"the xarray.DataArray has {len(dims)} dimensions {dims}, but rows are a (rows, "
-            f"columns) table; use array{_one_row_each(others, feature, dims)}, or "
-            f"array.stack({_unused('feature', dims)}={dims[1:]!r}) for a row of each {dims[0]!r}."
-        )
-    if len(dims) == 1:
-        raise DataError(
-            f"the xarray.DataArray has one dimension {dims}, but rows are a (rows, columns) table; "
-            "use array.to_numpy().reshape(-1, 1) for one column."
+            f"columns) table; stack those of a row, as by array.stack(row={example!r}), and put "
+            "them first with transpose('row', ...); array.to_numpy().reshape(-1, 1) is one column."
         )
     if array.chunks is None:
         return XarrayRows(array, weight=weight)
@@ -73,20 +46,6 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
     if decoding is not None:
         data = data.map_blocks(decoding, dtype=decoding.dtype)
     return dask_array_rows(data, weight=weight).with_names(names_in_xarray(array))
-
-
-def _one_row_each(dims: tuple[Any, ...], feature: Any, all_dims: tuple[Any, ...]) -> str:
-    """Methods that make a row of each place along some dimensions, in words."""
-    if len(dims) == 1:
-        return f".transpose({dims[0]!r}, {feature!r}) for a row of each {dims[0]!r}"
-    row = _unused("row", all_dims)
-    return f".stack({row}={dims!r}).transpose({row!r}, {feature!r}) for a row of each {dims!r}"
-
-
-def _unused(name: str, dims: Sequence[Any]) -> str:
-    while name in dims:
-        name += "s"
-    return name
 
 
 class XarrayRows(SlicedRows):
@@ -101,7 +60,7 @@ class XarrayRows(SlicedRows):
 
 
 def names_in_xarray(array: Any) -> Sequence[str] | None:
-    """The labels of the second dimension of an xarray.DataArray, where they are text."""
+    """Return the labels of the second dimension of an xarray.DataArray, if they are text."""
     dimension = array.dims[1] if len(array.dims) == 2 else None
     if dimension not in array.coords or array.coords[dimension].dtype.kind not in "UOT":
         return None

@@ -24,10 +24,10 @@ DAMAGED = "the chunk is damaged or its storage is out of reach: write it again, 
 
 
 def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
-    """Rows of one reading chunk: as many whole stored chunks as are worth one read.
+    """Return the rows of one reading chunk: as many whole stored chunks as are worth one read.
 
-    Up to ``largek.data.read-chunk-bytes`` and 65,536 rows, and one stored chunk where that is
-    larger. Inside a shard, the groups cut the shard evenly, so that no read straddles two.
+    Up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or one stored chunk if that is larger.
+    Groups divide a shard evenly, so that no read straddles two.
     """
     budget = int(config.get("data.read-chunk-bytes"))
     group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
@@ -43,19 +43,10 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
 class ZarrRows(StoredRows):
     """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
 
-    Small stored chunks are grouped on reading (:func:`group_chunks`). A chunk that a store
-    lacks is fill values, as Zarr defines it (``open_rows`` counts them), unless ``ingest`` wrote
-    the store: then every chunk was there, and a missing one is an error. What it wrote with
-    ``shuffle`` is :attr:`shuffled`.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        Open array.
-    chunk_rows : int, optional
-        Rows of a reading chunk; None chooses.
-    address
-        See :class:`~largek_dask.data.stored_rows.Address`.
+    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk is fill
+    values, as Zarr defines it (``open_rows`` counts them), but an error in a store that ``ingest``
+    wrote. A store written with ``shuffle`` is :attr:`shuffled`. ``address`` is an
+    :class:`~largek_dask.data.stored_rows.Address`.
     """
 
     kind = "the Zarr array"
@@ -89,7 +80,7 @@ class ZarrRows(StoredRows):
         return read_stored(self._array, start, stop, complete=self._is_complete)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """Whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
+        """Return whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
         start, stop = self.chunk_rows(i)
         size = max(1, self._array.chunks[0])
         first = (start + begin) // size * size
@@ -97,7 +88,7 @@ class ZarrRows(StoredRows):
         return max(first, start) - start, min(last, stop) - start
 
     def read_part(self, i: int, begin: int, end: int) -> Any:
-        """``read(i)[begin:end]``; reads the stored chunks that hold these rows."""
+        """Return ``read(i)[begin:end]``, reading the stored chunks that hold these rows."""
         start, _ = self.chunk_rows(i)
         if begin == end:
             return self._checked(i, np.empty((0, self.n_features), self.dtype), 0)
@@ -123,7 +114,7 @@ class ZarrRows(StoredRows):
         return out
 
     def stored_statistics(self) -> dict[str, Any] | None:
-        """The statistics that ``ingest`` left as an attribute, or None."""
+        """Return the statistics that ``ingest`` stored as an attribute, or None."""
         if self.weight is not None or self._decoding is not None:
             # They were taken of other numbers, or with unit weights.
             return None
@@ -168,7 +159,7 @@ class ZarrColumn:
             check_stored(self._array, f"sample_weight {self._where}", missing)
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """The values of the rows ``start`` to ``stop`` as float64."""
+        """Return the values of the rows ``start`` to ``stop``."""
         with reading(f"sample_weight {self._where}, rows {start} to {stop - 1},"):
             values = retry_io(
                 lambda: read_stored(self._array, start, stop, complete=self._is_complete)
@@ -178,13 +169,7 @@ class ZarrColumn:
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
-    """Return the weights that the notes of a group name; None if they name none.
-
-    Raises
-    ------
-    DataError
-        They are not there.
-    """
+    """Return the weights that the notes of a group name; None if they name none."""
     # Without such a note an array called "weights" may mean something else.
     name = check_complete(group, where).get("weights")
     if name is None:

@@ -8,8 +8,7 @@ A job's folder::
     starts/01/checkpoints/...   the same for every further start of ``n_init``
 
 A checkpoint counts once its JSON file exists, which appears whole or not at all. Reading verifies
-every byte; a damaged checkpoint falls back to the one before. Storage that does not answer is
-waited for.
+every byte; a damaged checkpoint falls back to the one before.
 """
 
 from __future__ import annotations
@@ -75,12 +74,10 @@ class Progress(Generic[State]):
 
 
 class Checkpoints(Generic[State]):
-    """Checkpoints of one start of a fit.
+    """Checkpoints of one start of a fit, in ``checkpoints/`` of a folder.
 
     Parameters
     ----------
-    folder : Folder
-        Holds ``checkpoints/``.
     expected : type
         The algorithm's state class, or a union of several.
     objective : Objective
@@ -88,8 +85,7 @@ class Checkpoints(Generic[State]):
     keep : int, optional
         Number of checkpoints to keep; ``largek.checkpoints.keep`` by default.
     seconds : float, optional
-        Minimum time between two; ``largek.checkpoints.seconds`` by default. No result depends on
-        it.
+        Minimum time between two; ``largek.checkpoints.seconds`` by default.
     """
 
     def __init__(
@@ -113,19 +109,9 @@ class Checkpoints(Generic[State]):
         """The last write failed; set by the caller."""
 
     def latest(self) -> Progress[State] | None:
-        """Return the newest intact checkpoint; None without one.
+        """Return the newest intact checkpoint, or None; warn if a newer one is damaged.
 
-        Raises
-        ------
-        OSError
-            Storage does not answer, or is gone.
-        CheckpointError
-            It is of a newer version.
-
-        Warns
-        -----
-        RecoveryWarning
-            A newer one is damaged.
+        Raises OSError if storage does not answer, and CheckpointError if it is of a newer version.
         """
         broken = []
         for n in sorted(self._published(), reverse=True):
@@ -179,12 +165,7 @@ class Checkpoints(Generic[State]):
     def save(self, progress: Progress[State]) -> bool:
         """Write a checkpoint unless the newest is of this step; return whether it was written.
 
-        A failed write also waits until the next one is due.
-
-        Raises
-        ------
-        OSError
-            It cannot be written.
+        A failed write, which raises OSError, also waits until the next one is due.
         """
         if self._newest == progress.n_iter:
             return False
@@ -230,23 +211,10 @@ class Checkpoints(Generic[State]):
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
-    """Refuse a folder that holds anything but a fit of this package.
+    """Raise OutputError if a folder holds anything but a fit to resume.
 
-    :class:`FitFolder` checks whether it is the *same* job.
-
-    Parameters
-    ----------
-    folder : Folder
-        Need not exist.
-    advice : str
-        What to do instead; end of the message.
-    may_be_begun : bool
-        Whether it may hold a job to resume.
-
-    Raises
-    ------
-    OutputError
-        Nothing has been written.
+    With ``may_be_begun=False`` it may not hold a fit either. ``advice`` ends the message. Whether
+    it is the *same* job is checked by :class:`FitFolder`.
     """
     names = folder.names()
     # A fit that was killed before it had read its rows leaves only events.
@@ -261,10 +229,7 @@ def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> No
 def description_in(folder: Folder) -> dict[str, Any] | None:
     """Read ``job.json``; None if no fit has begun in the folder.
 
-    Raises
-    ------
-    CheckpointError
-        It is unreadable, or missing although there are checkpoints.
+    Raises CheckpointError if it is unreadable, or missing although there are checkpoints.
     """
     try:
         record = json.loads(folder.read("job.json"))
@@ -317,27 +282,17 @@ def _difference(what: str, theirs: Any, mine: Any) -> str:
 class FitFolder:
     """Folder of one fit, which only the same job can open again.
 
+    Raises CheckpointError for another job, and DataChangedError for other data. Warns
+    (RecoveryWarning) if the job was started with other versions, so that bits may differ.
+
     Parameters
     ----------
-    folder : Folder
     identity : mapping
         JSON that must be equal on a resume: algorithm, parameters, seed.
     data : mapping
         ``Rows.fingerprint()``, and the names of columns.
     versions : mapping
         Name and version of every package that might change bits.
-
-    Raises
-    ------
-    CheckpointError
-        The folder holds another job, or is unreadable.
-    DataChangedError
-        The data differ from those at the start.
-
-    Warns
-    -----
-    RecoveryWarning
-        The job was started with other versions, so bits may differ.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
 """Report kernels that are compiled during a fit, and keep their time out of rates.
 
 A kernel is compiled once on a machine whose cache folder can be written, so the time it takes does
-not predict the rest of a fit. A time limit counts it all the same.
-
-Once per process, one line on standard error reports it, whether the process fits or predicts, and
-whatever ``verbose`` is: a call that is silent for a minute looks like one that hangs.
+not predict the rest of a fit; a time limit counts it all the same. Once per process, one line on
+standard error reports it, whatever ``verbose`` is, as a silent call looks like one that hangs.
 """
 
 from __future__ import annotations
@@ -36,12 +34,7 @@ EVERY_SECONDS = 1.0
 class _Expected:
     """Estimate the seconds of compiling that are left in a process that began without a cache.
 
-    Parameters
-    ----------
-    functions : int, optional
-        Number that will be compiled; None: unknown.
-    is_helped : bool
-        A second process compiles as well, into the same folder.
+    Of this number of functions (None: unknown). ``is_helped``: a second process compiles as well.
     """
 
     def __init__(self, functions: int | None, *, is_helped: bool = False) -> None:
@@ -84,16 +77,9 @@ call_after_each(_notice)
 
 
 class CompileWatch:
-    """Follow what this process compiles during a fit.
+    """Follow what this process compiles during a fit of ``n_clusters``, and send events.
 
-    Parameters
-    ----------
-    events : Events
-        Receives ``compiling`` events.
-    n_clusters : int, optional
-        Determines about how many functions the fit needs.
-    is_helped : bool
-        A second process compiles as well, into the same folder.
+    ``is_helped``: a second process compiles as well, into the same folder.
     """
 
     def __init__(

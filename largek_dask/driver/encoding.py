@@ -27,19 +27,8 @@ KINDS = "biuf"
 def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
     """Return ``value`` as JSON that refers to arrays by name; they are added to ``arrays``.
 
-    Parameters
-    ----------
-    value : object
-        None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
-        dataclasses of these.
-    arrays : dict
-    where : str
-        Name of the value in error messages.
-
-    Raises
-    ------
-    TypeError
-        Anything else is in it.
+    It is made of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
+    dataclasses. Anything else raises TypeError, in which ``where`` names it.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -74,18 +63,8 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
     """Return the value that :func:`encode` was given; equal arrays and dataclasses are one object.
 
-    Parameters
-    ----------
-    tree : JSON
-    arrays : mapping
-    expected : type
-        The class of the value, or a union: only these and the dataclasses in their type hints are
-        made.
-
-    Raises
-    ------
-    DamagedError
-        ``tree`` is not something that ``encode`` returns for ``expected``.
+    Only the class (or union) ``expected`` and the dataclasses in its type hints are made. Raises
+    DamagedError if ``tree`` does not encode such a value.
     """
     known = dataclasses_of(expected)
     made: dict[str, Any] = {}

@@ -6,14 +6,13 @@ A job's folder::
     events/000002.jsonl     the next; every run begins a new one
 
 Parts bound what is read as a whole, and what is rewritten on a store that cannot append. Earlier
-versions wrote one file ``events.jsonl``, which is still read.
-
-A local part is synced to disk after a checkpoint, when steps end, and when it is closed: a power
-failure may lose the events since.
+versions wrote one file ``events.jsonl``, which is still read. A local part is synced after a
+checkpoint, when steps end, and when it is closed: a power failure may lose the events since.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -52,6 +51,7 @@ class JsonLines:
 
     Local parts are appended to. Object stores cannot append: there the open part is rewritten at
     most every ``every`` seconds and on closing. JSON escapes line ends, so no text forges an event.
+    Raises OutputError if it cannot be written.
 
     Parameters
     ----------
@@ -61,13 +61,6 @@ class JsonLines:
         Name of the folder of parts.
     every : float
         Seconds between two writes to an object store, and before a retry.
-    clock : callable
-        Returns seconds.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
     """
 
     def __init__(
@@ -160,7 +153,6 @@ class JsonLines:
                     self._close_file()
 
     def _close_file(self) -> None:
-        """Close and sync the local part."""
         assert self._file is not None
         number, self._file = self._file, None
         try:
@@ -176,12 +168,8 @@ class JsonLines:
     @staticmethod
     def read(folder: Folder) -> Iterator[dict[str, Any]]:
         """Yield the events in a folder, oldest first, without torn lines."""
-        for line in folder.lines(f"{NAME}.jsonl"):
-            yield from _events_in(line, folder)
-        parts = folder.sub(NAME)
-        for number in sorted(_parts(parts)):
-            for line in parts.read(_name(number)).splitlines():
-                yield from _events_in(line, folder)
+        with contextlib.suppress(FileNotFoundError):
+            yield from Tail(folder).new()
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
@@ -195,11 +183,9 @@ class JsonLines:
             found.extendleft(event for line in lines for event in _events_in(line, folder))
             if len(found) >= most or n_bytes >= most_bytes:
                 return list(found)[-most:]
-        older = folder.lines(f"{NAME}.jsonl")
-        early = deque(
-            (event for line in older for event in _events_in(line, folder)), most - len(found)
-        )
-        return [*early, *found]
+        older = folder.read_from(f"{NAME}.jsonl", 0) if folder.exists(f"{NAME}.jsonl") else b""
+        early = [event for line in older.splitlines() for event in _events_in(line, folder)]
+        return [*early, *found][-most:]
 
 
 class Tail:
@@ -214,12 +200,7 @@ class Tail:
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the events since the last call, of complete lines; all of them at first.
 
-        Raises
-        ------
-        FileNotFoundError
-            There are none, or none any more.
-        OSError
-            They cannot be read now.
+        Raises FileNotFoundError if there are none, or none any more.
         """
         parts = sorted(_parts(self._folder.sub(NAME)))
         is_old = self._number == 0 and self._folder.exists(f"{NAME}.jsonl")
@@ -259,12 +240,6 @@ def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
 
 
 def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
-    """Return sinks from callables and URLs of folders, and one for the job's folder.
-
-    Raises
-    ------
-    OutputError
-        Events cannot be written.
-    """
+    """Return sinks from callables and URLs of folders, and one for the job's folder."""
     opened = [JsonLines(*Folder(s).parent()) if isinstance(s, str) else s for s in sinks]
     return opened if folder is None else [*opened, JsonLines(folder)]

@@ -25,8 +25,7 @@ workers    work in the last ``seconds``, at intervals that grow with the number 
            bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
            0; seconds, bytes and counts), one value per worker in the order of ``names``. The
            first event has ``names``, and every 16th, and those after a change; with ``before``:
-           columns of the figures of all passes before. (Earlier versions had ``workers``: the
-           figures of all passes so far as a mapping by worker.)
+           columns of the figures of all passes before
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
@@ -82,15 +81,9 @@ Sink = Callable[[Event], None]
 
 
 class Events:
-    """Send every event to every sink.
+    """Send every event to every sink, each with the fields of ``context``.
 
-    Parameters
-    ----------
-    sinks : iterable of callable
-        Called with each event. One that fails is dropped with a warning; one whose storage has
-        trouble stays.
-    context : mapping, optional
-        Fields of every event (start, job).
+    A sink that fails is dropped with a warning; one whose storage has trouble stays.
     """
 
     def __init__(
@@ -198,21 +191,6 @@ def estimate_end(
     ``n_changed``, or what ``tol`` is compared with, falls fast enough to end the fit well before
     the other limits; it has no bound. An estimate other than ``max_time`` needs three steps over as
     many rows as the last one (eight of batches), and all rows not still ahead. For display only.
-
-    Parameters
-    ----------
-    history : sequence of StepRecord
-    stop : StopRules
-    elapsed : float
-        Seconds since the fit began.
-    n_rows : int
-    objective : Objective
-    starts_left : int
-
-    Returns
-    -------
-    limit : "max_time", "max_iter", "convergence" or None
-    seconds : float or None
     """
     recent = _alike(history[-TREND - 1 :])
     until = math.inf if stop.max_time is None else max(0.0, stop.seconds - elapsed)
@@ -265,13 +243,6 @@ class ProgressLine:
 
     A terminal's line is rewritten at most ten times per second. Elsewhere a line is written at most
     every ten seconds, and the last one always.
-
-    Parameters
-    ----------
-    stream : text stream, optional
-        Standard error by default.
-    clock : callable
-        Returns seconds.
     """
 
     def __init__(

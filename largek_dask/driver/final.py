@@ -77,18 +77,10 @@ def label_rows(
     out: LabelStore | None = None,
     report: Callable[[int], None] | None = None,
 ) -> Labelled:
-    """Label every row, in one pass.
+    """Label every row, in one pass; with ``labels=False`` compute only the sums.
 
-    Parameters
-    ----------
-    passes : LocalPasses or ClusterPasses
-    labelling : Labelling
-    labels : bool
-        False: only the sums.
-    out : LabelStore, optional
-        Where to write the labels, resuming what is there; otherwise they are returned.
-    report : callable, optional
-        Called with the number of rows done, after every group of chunks.
+    Labels are written to ``out``, resuming what is there; without it they are returned. ``report``
+    is called with the number of rows done, after every group of chunks.
     """
     table = passes.rows.chunk_table
     done, first = LabelTotal.of(labelling.sums), 0

@@ -124,15 +124,12 @@ def fit(
     cancelled: Callable[[], bool] | None = None,
     held: Callable[[], bool] | None = None,
 ) -> FitResult:
-    """Cluster rows.
+    """Cluster rows, on a Dask client's cluster or on threads of this process.
+
+    After Ctrl-C and after a time limit the result is that of the last complete step.
 
     Parameters
     ----------
-    rows : Rows
-    options : FitOptions
-    client : distributed.Client, optional
-        None: threads of this process.
-    n_threads : int, optional
     checkpoint : str or Folder, optional
         Folder to write to, and to resume from if it holds this job.
     labels : bool, str or Folder
@@ -149,12 +146,6 @@ def fit(
         Called often before the last pass; true stops the fit.
     held : callable, optional
         Called often, also in the last pass; true leaves all as it is in the checkpoint.
-
-    Returns
-    -------
-    FitResult
-        After Ctrl-C (``stop_reason == "interrupted"``) and after a time limit that of the last
-        complete step.
 
     Raises
     ------
@@ -220,7 +211,6 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
-    """The algorithm, with its problem."""
     identity: dict[str, Any]
     fingerprint: dict[str, Any]
     job: FitFolder | None
@@ -409,10 +399,7 @@ def checked(
 ) -> tuple[Rows, Choice]:
     """Return the rows of a fit, and its algorithm with the problem set; nothing is read.
 
-    Raises
-    ------
-    ParameterError, NotEnoughMemoryError
-        It cannot be done with these rows.
+    Raises ParameterError or NotEnoughMemoryError if these rows cannot be fitted.
     """
     rows = without_equal_names(rows)
     if options.dither is not None:

@@ -18,7 +18,6 @@ __all__ = ["MOST_STEPS", "gaps", "sample_of", "thinned", "up_to"]
 Record = TypeVar("Record", bound=Mapping[str, Any])
 
 MOST_STEPS = 10_000
-"""Maximum number of records."""
 EXTRA = 3
 """The first, the last and the best record."""
 
@@ -26,12 +25,7 @@ EXTRA = 3
 def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
     """Return at most ``MOST_STEPS`` records of a history, which may have been thinned before.
 
-    Parameters
-    ----------
-    history : sequence of mappings
-        Each with ``step``, ascending, and ``cost``.
-    objective : Objective
-        Defines the best cost.
+    Each record has ``step``, ascending, and ``cost``; the objective defines the best cost.
     """
     if not history or history[-1]["step"] <= MOST_STEPS:
         return list(history)

@@ -23,10 +23,8 @@ from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
-"""Figures that are added up over steps."""
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "limited_by", "share", "state_bytes", "cache_bytes")  # fmt: skip
-"""Figures of the last step."""
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
@@ -40,7 +38,6 @@ EXTRA = frozenset(
 QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
              "fastest": 1.0}  # fmt: skip
 WORKER = "worker "
-"""Prefix of the name of a worker's series."""
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
@@ -54,7 +51,6 @@ MOST_MARKS = 60
 MARK_BYTES = 160
 """Approximate bytes of a mark without its text."""
 MOST_TEXT = 240
-"""Characters of a mark's text."""
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
@@ -94,41 +90,26 @@ class Mark:
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
-    """Description, safe to print."""
 
 
 class JobView:
     """A job or a fit, as its status and its events describe it.
 
     Memory is bounded: series are thinned (see ``driver.series``) and all lists have a maximum.
-
-    Parameters
-    ----------
-    status : mapping, optional
-        Of ``Job.status``, or what is known of a fit before it begins.
+    ``status`` is that of ``Job.status``, or what is known of a fit before it begins.
 
     Attributes
     ----------
-    started, chosen : mapping
-        The last event of this kind; empty before there is one.
-    compiling : mapping or None
-        The event "compiling", until a step has been made.
+    started, chosen, compiling : mapping
+        The last event of this kind; "compiling" until a step has been made.
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
-    warnings : tuple of str
-        The last few.
     final_n_iter : int or None
         Steps of the model that it ended with; None before its end, or if unknown.
-    workers : WorkerFigures
-        Figures of each worker.
     costs : dict
         Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
     series : dict
         Other series by name, against seconds used.
-    by_partition : dict
-        The objective by number of clusters, of a fit of all partitions.
-    sums, seconds : dict
-        Sums over all steps: figures, and seconds by kind.
 
     Examples
     --------
@@ -551,7 +532,6 @@ class JobView:
         yield from self.series.values()
 
     def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
-        """Add a value at the last step, unless it is None."""
         if value is None:
             return
         if name not in self.series:

@@ -40,7 +40,6 @@ FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Rows per group: what a killed run may lose, and what the driver may hold at once."""
 LABEL_BYTES = 4
-"""Bytes of one label."""
 PIECE_ROWS = 1 << 20
 """Rows of a stored piece if the chunk table is not regular."""
 
@@ -134,21 +133,8 @@ def _write_rows(store: Any, start: int, labels: NDArray[Any]) -> None:
 class LabelStore:
     """Zarr array of one number per row, such as its label.
 
-    Parameters
-    ----------
-    place : str or Folder
-        Path of the array.
-    chunk_table : ndarray of int64
-        Of the rows.
-    owner : mapping
-        JSON that identifies model and data: unfinished labels of the same owner are resumed.
-    storage_options : mapping, optional
-    values : RowValues
-
-    Raises
-    ------
-    OutputError
-        Something other than unfinished labels of the same owner is there, or it cannot be written.
+    ``owner`` is JSON that identifies model and data: unfinished labels of the same owner are
+    resumed. Raises OutputError if anything else is there, or it cannot be written.
     """
 
     def __init__(
@@ -187,7 +173,6 @@ class LabelStore:
 
     @property
     def _row_bytes(self) -> int:
-        """Maximum bytes of a row on disk."""
         return np.dtype(self._values.dtype).itemsize
 
     def _unfinished(self) -> dict[str, Any] | None:
@@ -213,15 +198,7 @@ class LabelStore:
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
         """Return the number of chunks done and the sums over them; create the array if none are.
 
-        Parameters
-        ----------
-        model : str
-            Hash of the model; only labels of the same model are resumed.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
+        ``model`` is its hash; only labels of the same model are resumed.
         """
         record = self._unfinished()
         self._model = model

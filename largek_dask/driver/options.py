@@ -83,7 +83,6 @@ class Option:
     default: Any
     """``dataclasses.MISSING`` if there is none."""
     least: int | None = None
-    """Minimum of a number."""
     choices: tuple[str | None, ...] = ()
 
     @property
@@ -110,10 +109,7 @@ def _option(
 class FitOptions:
     """Validated options of a fit: ``max_time`` in seconds, ``memory_limit`` in bytes.
 
-    Raises
-    ------
-    ParameterError
-        A value is invalid for any data; ``driver.plan.check_problem`` checks the others.
+    Raises ParameterError if a value is invalid for any data; ``driver.plan`` checks the others.
 
     Examples
     --------
@@ -293,7 +289,6 @@ class FitOptions:
 OPTIONS: MappingProxyType[str, Option] = MappingProxyType(
     {of.name: of.metadata["option"] for of in fields(FitOptions)}
 )
-"""All options by name, in the order in which they are shown."""
 
 
 def _checked(name: str, value: Any, option: Option) -> Any:
@@ -342,12 +337,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
 
 
 def parse_memory(value: Any, name: str = "memory_limit") -> int:
-    """Return the bytes of a number, or of a text such as "2GiB".
-
-    Raises
-    ------
-    ParameterError
-        It is neither, or less than one byte.
+    """Return the bytes of a number, or of a text such as "2GiB"; at least one.
 
     Examples
     --------

@@ -3,10 +3,8 @@
 Numba compiles one function at a time in a process. So where a fit has to compile and more than one
 core is free, a second process compiles what the fit needs in reverse order
 (:mod:`largek_dask.kernels.parallel_compile`), and the fit loads that from the cache: 10.5 instead
-of 19 s for ``KMeans(8)`` on two cores. Either process may compile a kernel; the result is the same.
-
-The second process ends with its list, with the fit, or with the process that fits, whichever is
-first. A fit does not need it: it compiles whatever the cache does not have.
+of 19 s for ``KMeans(8)`` on two cores. The result is the same, and the fit does not need it: it
+compiles whatever the cache lacks. The second process ends with its list or with the fit.
 """
 
 from __future__ import annotations
@@ -46,25 +44,12 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 
     The load of the machine does not matter: it is a mean over a minute, and two processes get a
     larger share than one.
-
-    Parameters
-    ----------
-    rows : Rows
-    algorithm : Algorithm
-    n_threads : int, optional
-        Threads that the fit may use; None: one per core.
     """
     return isinstance(algorithm, Truncated) and not rows.is_sparse and is_possible(n_threads)
 
 
 def is_possible(n_threads: int | None = None) -> bool:
-    """Return whether a second process may compile, on a second core, what this one then loads.
-
-    Parameters
-    ----------
-    n_threads : int, optional
-        Threads that this process may use; None: one per core.
-    """
+    """Return whether a second process may compile, on a second core, what this one then loads."""
     if not saves_code() or not sys.executable:
         return False
     if min(available_cpus(), n_threads or available_cpus()) < 2:
@@ -79,15 +64,9 @@ def is_possible(n_threads: int | None = None) -> bool:
 
 @contextmanager
 def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
-    """Run a second process that compiles kernels, until the block ends.
+    """Run a second process that compiles kernels for a compute dtype, until the block ends.
 
     It starts at once if the cache is empty, otherwise after `FIRST` functions were compiled here.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The type in which kernels compute with the rows.
-    n_features, k : int
     """
     process = _Process([dtype.name, str(n_features), str(k)])
     before = compiled()
@@ -133,7 +112,6 @@ class _Process:
                 log.debug("cannot start a process that compiles: %r", error)
 
     def end(self) -> None:
-        """Kill the process."""
         with self._lock:
             self._may_start = False
         if self._process is not None:

@@ -47,15 +47,7 @@ __all__ = [
 def check_problem(
     rows: Rows, problem: Problem, *, n_threads: int | None, client: Client | None
 ) -> None:
-    """Refuse a problem that cannot be solved with these rows.
-
-    Raises
-    ------
-    ParameterError
-        There are fewer rows than clusters, or the problem refuses the rows.
-    NotEnoughMemoryError
-        The centres and their sums do not fit in memory.
-    """
+    """Raise ParameterError or NotEnoughMemoryError if these rows cannot be fitted."""
     k = problem.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
@@ -158,7 +150,6 @@ class ProcessMemory:
     """Cached chunks; all jobs of a process share one cache."""
     row_state: int
     available: int
-    """Bytes that the process may use."""
 
     @property
     def needed(self) -> int:
@@ -177,23 +168,16 @@ class FitMemory:
     chunk: int
     """Largest chunk; each thread has one, and two are read ahead."""
     data: int
-    """All rows, as read."""
     row_state: int
     """Row state of all rows, if it fits."""
 
     def per_process(
         self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
     ) -> ProcessMemory:
-        """Return the memory of one process.
+        """Return the memory of one of the processes, which may use ``available`` bytes.
 
-        Parameters
-        ----------
-        n_processes, n_threads : int
-            Number of processes, and threads of each.
-        available : int
-            Bytes that each may use.
-        memory_limit : int or None
-            Bytes of row state that the fit may keep in each; None: the default.
+        ``memory_limit`` are the bytes of row state that the fit may keep in each; None: the
+        default.
         """
         return ProcessMemory(
             model=self.model + n_threads * self.sums,
@@ -212,10 +196,7 @@ def footprint_of(
 
 
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
-    """Compute the memory of a fit.
-
-    A pass keeps the row state of the one before for a retry.
-    """
+    """Compute the memory of a fit; a pass keeps the row state of the one before for a retry."""
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
     # Weights may need wide sums, which is known only after a scan.
     wide = rows.weight is not None
@@ -273,7 +254,6 @@ def check_output_fits(
 
 
 def _available() -> int:
-    """Return the bytes that this process may still take."""
     return int(min(process_memory(), psutil.virtual_memory().available))
 
 

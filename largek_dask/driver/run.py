@@ -50,7 +50,6 @@ class Snapshot:
     history: Sequence[StepRecord]
     """Grows with later steps, and may be thinned (see ``driver.history``)."""
     model: Callable[[], ModelArrays]
-    """Makes the current model."""
     objective: Objective
 
     def steps(self) -> list[StepRecord]:
@@ -115,17 +114,12 @@ def run(
     ----------
     algorithm : Algorithm
         With its problem.
-    passes : LocalPasses or ClusterPasses
-    rng : Rng
-        Seed and start.
     stop : StopRules
         May differ from those of the run that wrote the checkpoint.
     checkpoints : Checkpoints, optional
         The last step is always written.
-    events : Events, optional
     cancelled : callable, optional
         Called between steps and inside them.
-    callbacks : sequence of Callback
     seconds_used : float
         Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
@@ -134,16 +128,10 @@ def run(
     watch : CompileWatch, optional
         Of the whole fit.
 
-    Returns
-    -------
-    RunResult
-
     Raises
     ------
-    NoModelError
-        The time limit or a cancel came before there was any state.
-    KeyboardInterrupt
-        Ctrl-C came before there was any state, or a second time.
+    NoModelError, KeyboardInterrupt
+        The time limit, a cancel or Ctrl-C came before there was any state, or a second Ctrl-C.
     """
     events = Events() if events is None else events
     before = passes.retry(checkpoints.latest) if checkpoints else None
@@ -179,8 +167,6 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class _Loop(Generic[State]):
-    """Run in progress."""
-
     algorithm: Algorithm[State]
     passes: BasePasses
     rng: Rng
@@ -245,7 +231,6 @@ class _Loop(Generic[State]):
             self.clock.kept_back = self.reserve.kept_back
 
     def go_on(self) -> StopReason:
-        """Step until there is a reason to stop."""
         reason = self._reason()
         while reason is None:
             self.save_if_due()
@@ -313,7 +298,6 @@ class _Loop(Generic[State]):
             self.events.emit("checkpoint", n_iter=n_iter, url=url, seconds=seconds)
 
     def _report_step(self) -> None:
-        """Send the event of the last step."""
         if not self.events:
             return
         seconds, counts = self.meter.since_last()
@@ -351,7 +335,6 @@ class _Loop(Generic[State]):
             self.events.emit("sizes", **sizes)
 
     def end(self, reason: StopReason) -> RunResult[State]:
-        """Send the last event and return the result."""
         now = self._now
         history = tuple(now.records(self.algorithm.objective))
         self.events.emit(
@@ -414,7 +397,6 @@ class Clock:
 
 
 COUNTS = ("copied", "retries", "rebuilt", "evictions")
-"""Counts of passes that events have."""
 
 
 class _Meter:

@@ -30,7 +30,6 @@ class Saved:
     """Last checkpoint of a start."""
 
     stream: int
-    """Number of the start."""
     arrays: ModelArrays
     n_iter: int
     history: tuple[StepRecord, ...]
@@ -62,15 +61,7 @@ def best_saved(folder: Folder) -> Saved | None:
 def keep_last_checkpoints(folder: Folder) -> None:
     """Remove all checkpoints but the last intact one of each start, from which to resume.
 
-    Raises
-    ------
-    LostJobError
-        Another scheduler has the job.
-
-    Warns
-    -----
-    RecoveryWarning
-        They cannot be read or removed, which does no harm.
+    Raises LostJobError if another scheduler has the job. Other failures do no harm, and warn.
     """
     try:
         for _, place in _starts_in(folder):

@@ -32,16 +32,10 @@ first point after its last gap, or 0.
 
 
 class Series:
-    """A figure against time, in at most :data:`BUCKETS` buckets.
+    """A figure against time, in at most ``buckets`` (even) buckets.
 
-    Its state depends on what was added in which order, not on when it was read.
-
-    Parameters
-    ----------
-    beside : int
-        Number of further coordinates of a point.
-    buckets : int
-        Maximum, an even number.
+    Its state depends on what was added in which order, not on when it was read. A point has
+    ``beside`` further coordinates.
 
     Examples
     --------
@@ -82,15 +76,7 @@ class Series:
         return 8 * (len(self._done) + self._width * len(self._open))
 
     def add(self, key: float, x: float, y: float, *beside: float) -> None:
-        """Add a point after all others.
-
-        Parameters
-        ----------
-        key, x, y : float
-            Finite. :meth:`cut` compares keys.
-        *beside : float
-            As many as the series has.
-        """
+        """Add a point after all others; all numbers are finite, and :meth:`cut` compares keys."""
         point: Point = (float(self._n), float(key), float(x), float(y), *map(float, beside))
         self._n += 1
         y = point[Y]
@@ -141,18 +127,7 @@ class Series:
             self._close()
 
     def points(self, most: int = BUCKETS) -> Points:
-        """Return the points in the order in which they were added.
-
-        Parameters
-        ----------
-        most : int
-            Maximum number of buckets, each of up to four points.
-
-        Returns
-        -------
-        ndarray of float, shape (n, width)
-            A row of NaN marks each gap.
-        """
+        """Return the points of at most ``most`` buckets in order; a row of NaN marks each gap."""
         table = self._coarse(most)
         points = table[:, HEAD:].reshape(-1, 4, self._width)
         order = np.argsort(points[:, :, N], axis=1, kind="stable")
@@ -187,33 +162,17 @@ class Series:
 
     def extremes(self) -> tuple[Point, Point] | None:
         """Return the first lowest and the first highest point."""
-        held = np.array(self._done, np.float64).reshape(-1, self._size)
-        found: list[Point] = []
-        for place, best in ((LOW, np.argmin), (HIGH, np.argmax)):
-            begin = 1 if self._is_single else HEAD + place * self._width
-            points = held[:, begin : begin + self._width]
-            known = [tuple(points[int(best(points[:, Y]))].tolist())] if len(points) else []
-            if self._open:
-                known.append(self._open[place])
-            if not known:
-                return None
-            # The first of equal ones, which is in a full bucket.
-            found.append(known[int(best([point[Y] for point in known]))])
-        return found[0], found[1]
+        points = self.points()
+        if not len(points):
+            return None
+        low, high = np.nanargmin(points[:, Y]), np.nanargmax(points[:, Y])
+        return tuple(points[low].tolist()), tuple(points[high].tolist())
 
     def before(self, x: float) -> Point | None:
         """Return the last known point at or before ``x``."""
-        points = self._points().reshape(-1, self._width)
-        points = points[np.argsort(points[:, N], kind="stable")]
-        beyond = np.flatnonzero(points[:, X] > x)
-        number = int(beyond[0]) if len(beyond) else len(points)
-        return tuple(points[number - 1].tolist()) if number else None
-
-    def _points(self) -> NDArray[np.float64]:
-        """Return the points of all buckets, as (n, 4, width)."""
-        flat = [number for point in self._open for number in point]
-        table = np.concatenate([self._table()[:, HEAD:].ravel(), np.array(flat)])
-        return table.reshape(-1, 4, self._width)
+        points = self.points()
+        known = points[points[:, X] <= x]
+        return tuple(known[-1].tolist()) if len(known) else None
 
     # --- buckets ----------------------------------------------------------------------------------
 

@@ -33,12 +33,7 @@ class Sizes:
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the fields of an event; empty if no cluster has rows.
-
-    Parameters
-    ----------
-    counts : (k,)
-        Number of rows of every cluster, or their weight.
+    """Return the fields of an event for the rows (or weights) of every cluster; {} if none has any.
 
     Examples
     --------

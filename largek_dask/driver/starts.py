@@ -15,10 +15,10 @@ import numpy as np
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
-from largek_dask.driver.fallback_model import rows_at_hand
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
@@ -31,7 +31,7 @@ from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.local import LocalPasses
 
-__all__ = ["StartResult", "Starts", "counted_value"]
+__all__ = ["StartResult", "Starts", "counted_value", "rows_at_hand"]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -53,6 +53,8 @@ LONG = 60.0
 """Minimum seconds of a last pass for which its lateness is reported."""
 ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
+FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
+"""Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
 HAS_TIME = ("converged", "tol", "max_iter", "callback")
 """Reasons to stop after which the algorithm's report is computed."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
@@ -64,10 +66,8 @@ class StartResult:
     """Result of a start that has ended."""
 
     stream: int
-    """Number of the start."""
     run: RunResult[Any]
     reason: StopReason
-    """Why the fit ended."""
     value: float | None
     """Exact objective over all rows; None after a cancel."""
     final: Final | None
@@ -97,13 +97,7 @@ class Starts:
     watch: CompileWatch
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run every start, after ``seconds`` of other work, and return the best.
-
-        Raises
-        ------
-        NoModelError, KeyboardInterrupt
-            A stop came before the first start had a model.
-        """
+        """Run every start, after ``seconds`` of other work, and return the best."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
         objective = self.algorithm.objective
@@ -178,7 +172,6 @@ class Starts:
             return math.inf
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
-        """Run one start, or resume it."""
         alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
@@ -256,29 +249,24 @@ class Starts:
 
     def _warn_late(self, full: float, left: float) -> None:
         """Warn that the last pass alone exceeds the time limit."""
-        asked, steps = self.stop.seconds, (1 - MOST_KEPT) * left
-        late = full - MOST_KEPT * left
+        limit = self.stop.seconds
         warn(
-            f"max_time={human_seconds(asked)} cannot be kept: {human_seconds(left)} of it are left "
-            f"and the last pass over all rows alone takes about {human_seconds(full)}. Steps are "
-            f"taken for {human_seconds(steps)}, and it ends about {human_seconds(late)} late: stop "
-            f"it and allow more than {human_seconds(asked - left + full)}, or take fewer clusters.",
+            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
+            f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
+            f"allow more than {human_seconds(limit - left + full)}, or take fewer clusters.",
             ParameterWarning,
         )
 
     def _warn_no_step(self, result: RunResult[Any]) -> None:
         """Warn that a long last pass follows although no step was completed."""
         full = result.reserve.last_pass
-        if result.stop_reason != "max_time" or result.n_iter or not LONG <= full < math.inf:
-            return
-        left = self.stop.seconds - result.reserve.kept_back
-        warn(
-            f"no step has come to its end within max_time={human_seconds(self.stop.seconds)}, of "
-            f"which {human_seconds(left)} were left for the start and for steps. The last pass "
-            f"over all rows takes about {human_seconds(full)} and labels them by the start: stop "
-            "it, and allow more time.",
-            ParameterWarning,
-        )
+        if result.stop_reason == "max_time" and not result.n_iter and LONG <= full < math.inf:
+            warn(
+                f"no step was completed within max_time={human_seconds(self.stop.seconds)}. The "
+                f"last pass over all rows takes about {human_seconds(full)} and labels them by the "
+                "start: stop the fit, and allow more time.",
+                ParameterWarning,
+            )
 
     def _share_without(self) -> float | None:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""
@@ -308,7 +296,6 @@ class Starts:
         return self.problem.finish_plainly(self.passes, result.arrays)
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
-        """Run the last pass."""
         if out is None and (final := self._plainly(result)) is not None:
             return final
         n_rows = self.passes.n_rows
@@ -320,6 +307,28 @@ class Starts:
             report=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
         return self.problem.finish(self.passes, result.arrays, label)
+
+
+def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
+    """Draw at least ``k`` rows of positive weight, if there are as many.
+
+    They come evenly from all rows in memory, or from a few chunks of a store.
+    """
+    wanted = min(passes.n_rows, max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k))
+    table, n_chunks = passes.chunk_table, passes.n_chunks
+    n_read = n_chunks if passes.rows.in_memory() is not None else min(n_chunks, FALLBACK_CHUNKS)
+    while True:
+        chunks = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(np.int64))
+        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in chunks])
+        if len(there) >= wanted:
+            there = np.sort(draws.choice(there, wanted, replace=False))
+        taken = passes.take(there)
+        if taken.weight is not None:
+            some = np.flatnonzero(taken.weight > 0)
+            taken = TakenRows(taken.x[some], taken.weight[some], taken.rows[some])
+        if len(taken.x) >= k or n_read == n_chunks:
+            return taken
+        wanted, n_read = 2 * wanted, min(n_chunks, 2 * n_read)
 
 
 def _refuse() -> None:

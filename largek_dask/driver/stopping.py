@@ -1,8 +1,7 @@
 """Rules that end a fit, and records of its steps.
 
 Every rule is a function of the last step's record, the number of steps and the seconds used, so a
-resumed fit decides as an uninterrupted one, and may be given other rules. Only ``max_time`` depends
-on a clock.
+resumed fit decides as an uninterrupted one, and may be given other rules.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
 
 End = Literal["finished", "failed", "cancelled"]
-"""Final state of a run."""
 ENDS: tuple[str, ...] = get_args(End)
 
 StopReason = Literal[
@@ -68,7 +66,6 @@ class StepRecord(TypedDict):
     cost: float | None
     """Objective in this step (of k-means: the inertia); None if it is not finite."""
     rows: int
-    """Number of rows assigned."""
     seconds: float
     """From the start of the fit to the end of this step, earlier runs included."""
     n_changed: int | None
@@ -100,7 +97,7 @@ def _finite(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """Limits of a fit.
+    """Limits of a fit; raises ParameterError if one is invalid.
 
     Parameters
     ----------
@@ -114,11 +111,6 @@ class StopRules:
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"6h"`` or ``"1h30m"``. Includes the time before a
         resume, and the estimated time of the last pass. An interrupted step is discarded.
-
-    Raises
-    ------
-    ParameterError
-        A limit is invalid.
     """
 
     max_iter: int = 300
@@ -165,11 +157,6 @@ _TEXT = re.compile(rf"(?:{_PART.pattern})+")
 
 def parse_duration(value: object, name: str = "duration") -> float:
     """Return the seconds of ``90``, ``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"1.5 h"``.
-
-    Raises
-    ------
-    ParameterError
-        Anything else, and negative, NaN or infinite values.
 
     Examples
     --------

@@ -15,7 +15,6 @@ import math
 import os
 import posixpath
 import re
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +29,8 @@ from zarr.storage import FsspecStore, LocalStore
 from largek_dask.data.durable import make_folders, sync_folder, sync_tree
 from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import (
+    check_space,
+    disk_usage,
     filesystem,
     is_local,
     is_there,
@@ -37,7 +38,6 @@ from largek_dask.data.stores import (
     protocols_of,
     remote_store,
 )
-from largek_dask.driver.formatting import human_bytes
 from largek_dask.errors import LargekError, OutputError
 
 __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
@@ -55,9 +55,7 @@ LARGEST_ARRAY = 64 << 30
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
-"""Errors of file systems without hard links."""
 PROBE = ".writable-"
-"""Prefix of files that test whether a folder is writable."""
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
 """Names of files that a killed write leaves."""
 
@@ -90,21 +88,10 @@ def sha256_of(array: NDArray[Any]) -> str:
 
 
 class Folder:
-    """Folder of a file system that fsspec supports.
+    """Folder of a file system that fsspec supports, which need not exist yet.
 
-    Parameters
-    ----------
-    url : str
-        URL or path; it need not exist yet.
-    storage_options : mapping, optional
-        Passed to the file system (keys, end points).
-
-    Raises
-    ------
-    MissingDependencyError
-        The URL's driver is not installed.
-    DataError
-        The URL's protocol is unknown.
+    ``storage_options`` are passed to the file system. Raises MissingDependencyError if its driver
+    is not installed, and DataError if the protocol is unknown.
     """
 
     def __init__(
@@ -164,8 +151,8 @@ class Folder:
     def names(self) -> list[str]:
         """List this folder; empty if it does not exist.
 
-        Leftovers of killed writes are skipped, and the empty object ``model/`` by which object
-        stores keep an empty folder ``model``.
+        Skips leftovers of killed writes, and the empty object ``model/`` by which object stores
+        keep an empty folder ``model``.
         """
         try:
             found = [str(path) for path in retry_io(self._listed)]
@@ -221,14 +208,9 @@ class Folder:
             return 0
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder if it is there.
+        """Remove a file or folder if it is there; raise OSError if that is impossible now.
 
-        Raises
-        ------
-        OutputError
-            The disk does not sync the removal.
-        OSError
-            It cannot be removed now.
+        Raises OutputError if the disk does not sync the removal.
         """
         self._may_write()
         if retry_io(lambda: self._removed(name)) and self.is_local:
@@ -243,21 +225,12 @@ class Folder:
 
     def disk_usage(self) -> Any:
         """Return ``shutil.disk_usage`` of this folder, which need not exist; None if remote."""
-        if not self.is_local:
-            return None
-        path = self.root
-        while not os.path.isdir(path) and path != os.path.dirname(path):
-            path = os.path.dirname(path)
-        return shutil.disk_usage(path)
+        return disk_usage(self.root) if self.is_local else None
 
     def check_space(self, n_bytes: int, what: str) -> None:
         """Raise OutputError if a local disk has not enough room for ``what``."""
-        if (disk := self.disk_usage()) is not None and n_bytes > disk.free:
-            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.url)
-            raise OutputError(
-                f"{what} take about {human_bytes(n_bytes)}, and {self.url} has "
-                f"{human_bytes(disk.free)} free. Make room, or choose another folder."
-            ) from full
+        if self.is_local:
+            check_space(self.root, n_bytes, what)
 
     def _removed(self, name: str) -> bool:
         """Remove what is there; return False if that is nothing."""
@@ -320,59 +293,42 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(name)
 
-    def publish(self, name: str, data: bytes, *, is_durable: bool = True) -> None:
-        """Write a small file that appears whole or not at all, or raise OutputError.
+    def publish(
+        self, name: str, data: bytes | Callable[[BinaryIO], object], *, is_durable: bool = True
+    ) -> None:
+        """Write a file that appears whole or not at all, or replaces another.
 
-        One PUT on object stores; on a local disk a temporary file that is renamed. Unless
-        ``is_durable``, a power failure may leave it empty or torn.
-        """
-        self._may_write()
-        target = self.path(name)
-        with writing(f"{self.url}/{name}"):
-            retry_io(lambda: self._published(target, data, is_durable))
-
-    def _published(self, target: str, data: bytes, is_durable: bool) -> None:
-        self._make_parent(target)
-        if not self.is_local:
-            self.fs.pipe_file(target, data)
-            return
-        with self._unfinished(
-            target, lambda file: file.write(data), is_durable=is_durable
-        ) as unfinished:
-            os.replace(unfinished, target)
-
-    def publish_file(self, name: str, write: Callable[[BinaryIO], None]) -> None:
-        """Write a file of any length that appears whole or not at all, or replaces another.
-
-        It is written to a local disk first: beside its target, or for remote targets to the folder
-        of temporary files.
-
-        Parameters
-        ----------
-        name : str
-        write : callable
-            Writes to an open file.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written; the partial file has been removed.
+        On a local disk a temporary file is renamed; an object store takes one PUT. A long file is
+        written by a function ``data(file)``, to a local disk first, and again on a retry. Unless
+        ``is_durable``, a power failure may leave it empty or torn. Raises OutputError.
         """
         self._may_write()
         target = self.path(name)
         with writing(f"{self.url}/{name}"):
             if self.is_local:
-                self._make_parent(target)
-                with self._unfinished(target, write) as unfinished:
-                    os.replace(unfinished, target)
-                return
-            number, unfinished = tempfile.mkstemp(prefix="largek-")
-            try:
-                with open(number, "wb") as file:
-                    write(file)
-                retry_io(lambda: self._sent(unfinished, target))
-            finally:
-                os.remove(unfinished)
+                retry_io(lambda: self._replaced(target, _writer_of(data), is_durable))
+            elif callable(data):
+                self._upload(target, data)
+            else:
+                retry_io(lambda: self._put(target, data))
+
+    def _replaced(self, target: str, write: Callable[[BinaryIO], object], is_durable: bool) -> None:
+        self._make_parent(target)
+        with self._unfinished(target, write, is_durable=is_durable) as unfinished:
+            os.replace(unfinished, target)
+
+    def _put(self, target: str, data: bytes) -> None:
+        self._make_parent(target)
+        self.fs.pipe_file(target, data)
+
+    def _upload(self, target: str, write: Callable[[BinaryIO], object]) -> None:
+        number, unfinished = tempfile.mkstemp(prefix="largek-")
+        try:
+            with open(number, "wb") as file:
+                write(file)
+            retry_io(lambda: self._sent(unfinished, target))
+        finally:
+            os.remove(unfinished)
 
     def _sent(self, source: str, target: str) -> None:
         """Upload a file: in one request to an object store; elsewhere under another name first."""
@@ -389,17 +345,8 @@ class Folder:
 
         By a hard link on a local disk, or without links by an exclusive file that is then replaced
         (a kill between both leaves it empty); by a conditional PUT on S3. Some other file systems
-        only check before they write.
-
-        Returns
-        -------
-        bool
-            False if it exists; after a retry it may be of this writer, so check its content.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
+        only check before they write. Returns False if it exists; after a retry it may be of this
+        writer, so check its content.
         """
         self._may_write()
         target = self.path(name)
@@ -412,7 +359,7 @@ class Folder:
             if not self.is_local:
                 self.fs.pipe_file(target, data, mode="create")
                 return True
-            with self._unfinished(target, lambda file: file.write(data)) as unfinished:
+            with self._unfinished(target, _writer_of(data)) as unfinished:
                 _become(unfinished, target)
         except OSError as error:
             if not _exists_already(error):
@@ -424,14 +371,7 @@ class Folder:
         return True
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
-        """Return the content of a small file.
-
-        Raises
-        ------
-        FileNotFoundError
-        DamagedError
-            It is larger than ``limit`` bytes.
-        """
+        """Return the content of a small file; raise DamagedError if it is longer."""
         data = retry_io(lambda: self._content(name, limit + 1))
         if len(data) > limit:
             raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
@@ -459,12 +399,6 @@ class Folder:
 
         return retry_io(ask)
 
-    def lines(self, name: str) -> Iterator[bytes]:
-        """Yield the lines of a file; none if it is missing."""
-        if self.exists(name):
-            with self.fs.open(self.path(name), "rb") as file:
-                yield from file
-
     def check_writable(self) -> None:
         """Write and remove a small file, or raise OutputError."""
         name = f"{PROBE}{uuid.uuid4().hex}"
@@ -480,17 +414,9 @@ class Folder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Write arrays as one Zarr group, which replaces what was there.
+        """Write arrays as one Zarr group, which replaces what was there, or raise OutputError.
 
-        Returns
-        -------
-        dict
-            Record of every array for :meth:`read_arrays`: dtype, shape, sha256.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
+        Returns the record of every array (dtype, shape, sha256) for :meth:`read_arrays`.
         """
         self._may_write()
         with writing(f"{self.url}/{name}"):
@@ -542,14 +468,8 @@ class Folder:
         """Read the arrays of a group, each verified by its record; they are read-only.
 
         The chunks of all arrays are checked before any is read, so a small store that claims
-        gigabytes takes neither memory nor time.
-
-        Raises
-        ------
-        DamagedError
-            An array differs from its record, or lacks chunks.
-        OSError
-            They cannot be read now.
+        gigabytes takes neither memory nor time. Raises DamagedError if an array differs from its
+        record or lacks chunks, and OSError if they cannot be read now.
         """
         where = f"{self.url}/{name}"
         opened = {
@@ -596,13 +516,16 @@ class Folder:
         return stored
 
     def _bytes_of(self, name: str) -> int | None:
-        """Return the size of a file; None if it is missing."""
         try:
             held = self.fs.size(self.path(name))
             # Some servers return no size.
             return len(self.fs.cat_file(self.path(name))) if held is None else int(held)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+def _writer_of(data: bytes | Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
+    return data if callable(data) else lambda file: file.write(data)
 
 
 def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -6,7 +6,6 @@ killed run resumes. The file is made from it piece by piece, and appears whole o
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import read_stored
+from largek_dask.data.stores import read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import MissingDependencyError, ParameterError
+from largek_dask.errors import ParameterError
 
 __all__ = [
     "PROBABILITIES",
@@ -41,7 +40,6 @@ ZARR = (None, ".zarr")
 STAGE = ".partial.zarr"
 """Suffix of the store in which values are gathered."""
 PIECE_ROWS = 1 << 20
-"""Rows per write."""
 DENSE_VALUES = 1 << 22
 """Probabilities per write of a dense table."""
 PROBABILITIES = "probabilities"
@@ -50,10 +48,7 @@ PROBABILITIES = "probabilities"
 def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
     """Return the suffix that determines an output's format; None: a Zarr store.
 
-    Raises
-    ------
-    ParameterError
-        The suffix is not allowed.
+    Raises ParameterError if it is not allowed.
     """
     found = SUFFIX.search(url)
     suffix = None if found is None else f".{found[1].lower()}"
@@ -73,7 +68,6 @@ class Table:
     """Values of all rows, read piece by piece."""
 
     name: str
-    """In the plural."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Callable[[], Iterator[NDArray[Any]]]
@@ -129,19 +123,7 @@ def open_label_output(
 ) -> LabelStore:
     """Open the output for one number per row: a Zarr array, or the file that the suffix determines.
 
-    Parameters
-    ----------
-    place, chunk_table, owner, storage_options, values
-        As of :class:`~largek_dask.driver.labels.LabelStore`.
-
-    Raises
-    ------
-    ParameterError
-        The suffix is not supported.
-    OutputError
-        As of :class:`~largek_dask.driver.labels.LabelStore`.
-    MissingDependencyError
-        The package that writes it is not installed.
+    Arguments and errors are those of :class:`~largek_dask.driver.labels.LabelStore`.
     """
     folder = Folder.of(place, storage_options)
     suffix = suffix_of(folder.url, tuple(WRITERS))
@@ -159,22 +141,7 @@ def stage_of(place: Folder) -> Folder:
 
 
 class LabelFile(LabelStore):
-    """Label store that becomes a file once all values are there.
-
-    Parameters
-    ----------
-    place : Folder
-        The file.
-    suffix : str
-        Its format.
-    chunk_table, owner, values
-        As of :class:`~largek_dask.driver.labels.LabelStore`, whose errors are raised.
-
-    Raises
-    ------
-    MissingDependencyError
-        The package that writes the format is not installed.
-    """
+    """Label store that becomes a file of a suffix's format once all values are there."""
 
     def __init__(
         self,
@@ -185,7 +152,7 @@ class LabelFile(LabelStore):
         values: RowValues,
     ) -> None:
         if suffix == ".parquet":
-            _need_pyarrow()
+            require("pyarrow.parquet", "parquet", ".parquet files")
         self._suffix = suffix
         self._file = place.parent()[1]
         refuse_taken(place)
@@ -201,25 +168,15 @@ class LabelFile(LabelStore):
         """Write the file and remove the store; a file has no place for notes."""
         array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r"))
         table = _stored(self._values.name, array)
-        self._parent.publish_file(self._file, lambda file: WRITERS[self._suffix](file, table))
+        self._parent.publish(self._file, lambda file: WRITERS[self._suffix](file, table))
         self._parent.remove(self._name)
         self._parent.remove(self._progress)
 
 
 class ProbabilityFile:
-    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group.
+    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group (no suffix, or ``.zarr``).
 
-    Parameters
-    ----------
-    place : Folder
-        The file, or the group, which has no suffix or ``.zarr``.
-
-    Raises
-    ------
-    ParameterError
-        The suffix is not supported.
-    OutputError
-        The output exists, or cannot be written.
+    Raises OutputError if the output exists, or cannot be written.
     """
 
     def __init__(self, place: Folder) -> None:
@@ -236,7 +193,7 @@ class ProbabilityFile:
             return
         name = self.stage.parent()[1]
         group = retry_io(lambda: zarr.open_group(self._parent.store(name), mode="r"))
-        self._parent.publish_file(self._name, lambda file: _write_dense(file, group))
+        self._parent.publish(self._name, lambda file: _write_dense(file, group))
         remove_store(self.stage.url, self.stage.storage_options)
 
 
@@ -288,9 +245,7 @@ def holds_values(place: Folder, kind: str) -> bool:
                 case ".csv":
                     return bool(file.read(64).startswith(f"{column}\n".encode()))
                 case ".parquet":
-                    _need_pyarrow()
-                    import pyarrow.parquet as pq
-
+                    pq = require("pyarrow.parquet", "parquet", ".parquet files")
                     return bool(pq.read_schema(file).names == [column])
         except (ValueError, EOFError):
             pass
@@ -303,13 +258,3 @@ def _npy_holds(file: Any, kind: str) -> bool:
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     wanted = "<i4" if kind == LABELS.name else "<f8"
     return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))
-
-
-def _need_pyarrow() -> None:
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "a .parquet file needs pyarrow, which is not installed: "
-            "pip install 'largek_dask[parquet]'"
-        ) from error

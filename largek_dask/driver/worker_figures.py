@@ -9,25 +9,22 @@ Events may come from files: fields that are missing or of another type are ignor
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask.driver.events import Event, is_number
 from largek_dask.passes.telemetry import PassReport
 
 __all__ = ["WORKER_FIGURES", "WorkerColumns", "WorkerFigures", "pause_between", "seconds_of"]
 
-if TYPE_CHECKING:
-    Column = array[int] | array[float]
-    """A figure of each worker."""
-
 WORKER_FIGURES = ("rows", "chunks", "compute", "read", "wait", "compiled", "bytes_read",
                   "rebuilt", "evictions", "retries", "state_bytes",
                   "cache_bytes")  # fmt: skip
-"""Figures of :class:`PassReport` that events have."""
+ROWS = WORKER_FIGURES.index("rows")
 LEAST_PAUSE, ROOT_PAUSE = 5.0, 3.75
 """Minimum seconds between two events: of one worker, and per square root of their number."""
 NAMES_EVERY = 16
@@ -36,8 +33,8 @@ MOST = 1e18
 """Upper bound of a figure, so that sums stay numbers that JSON and floats hold."""
 SECONDS = frozenset({"compute", "read", "wait", "compiled"})
 """Figures that are seconds; the others are counts and bytes."""
-COLUMN_BYTES, NAME_BYTES = 150, 70
-"""Bytes of a column without its numbers, and of a name without its characters."""
+NAME_BYTES = 70
+"""Bytes of a name without its characters."""
 LEAST_SECONDS = 1e-3
 """Minimum seconds for which a speed is computed."""
 
@@ -56,8 +53,6 @@ class WorkerColumns:
         Figures of all passes so far by worker; may change between calls.
     left : collection of str
         Workers that have left; may change. They are dropped once all of their work is reported.
-    clock : callable
-        Returns seconds.
     """
 
     def __init__(
@@ -110,35 +105,30 @@ def _nonzero(figures: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 class WorkerFigures:
-    """Add up the figures of events ``workers``, of this form or that of earlier versions.
+    """Add up the figures of events ``workers``.
 
-    A scheduler has one per job. Columns of numbers take a tenth of what mappings take.
-
-    Attributes
-    ----------
-    seconds : float
-        Between the last two events; 0: not known.
+    ``seconds`` is the time between the last two events; 0: unknown.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._updated_at = 0.0
         self._names: list[str] = []
-        self._name_bytes = 0
-        self._sums: dict[str, Column] = {}
-        self._rows: Column = array("q")
-        """Rows that were added with the last event."""
-        self._is_new_run = False
+        self._sums = self._added = _table(None, 0)
         self._is_named = False
         """Whether names were given in this run, without which columns cannot be told apart."""
 
     @property
     def figures(self) -> dict[str, dict[str, float]]:
-        """Sums by worker and figure, of the workers in the last event."""
-        rows = zip(*self._sums.values(), strict=True) if self._sums else ((),) * len(self._names)
+        """Sums by worker and figure, of the workers in the last event; zeros may be missing."""
+        kept = [i for i, sums in enumerate(self._sums) if i == ROWS or sums.any()]
+        keys = [WORKER_FIGURES[i] for i in kept]
+        columns = [
+            [round(value, 2) if key in SECONDS else int(value) for value in self._sums[i].tolist()]
+            for i, key in zip(kept, keys, strict=True)
+        ]
         return {
-            name: dict(zip(self._sums, row, strict=True))
-            for name, row in zip(self._names, rows, strict=True)
+            name: dict(zip(keys, row, strict=True))
+            for name, *row in zip(self._names, *columns, strict=True)
         }
 
     @property
@@ -146,73 +136,47 @@ class WorkerFigures:
         """Rows per second of each worker, between the last two events."""
         if not self.seconds:
             return {}
-        return {
-            name: max(0.0, rows / self.seconds)
-            for name, rows in zip(self._names, self._rows, strict=True)
-        }
+        speeds = np.maximum(0, self._added[ROWS] / self.seconds)
+        return dict(zip(self._names, speeds.tolist(), strict=True))
 
     @property
     def nbytes(self) -> int:
         """Approximate bytes in memory."""
-        columns = (*self._sums.values(), self._rows)
-        return self._name_bytes + sum(COLUMN_BYTES + len(of) * of.itemsize for of in columns)
+        names = sum(NAME_BYTES + len(name) for name in self._names)
+        return names + self._sums.nbytes + self._added.nbytes
 
     def update(self, event: Event) -> None:
         """Add an event; kinds other than ``started`` and ``workers`` change nothing."""
         kind = event.get("event")
         if kind == "started":
             # A resumed run reports its workers from 0 again.
-            self._updated_at, self._is_named, self._is_new_run = seconds_of(event), False, True
+            self._is_named = False
         elif kind == "workers":
-            workers = event.get("workers")
-            if isinstance(workers, Mapping):
-                self._add_mapping(workers, seconds_of(event))
-            else:
-                self._add_columns(event)
+            self._add(event)
 
-    def _name(self, names: Iterable[str]) -> None:
-        self._names = list(dict.fromkeys(names))
-        self._name_bytes = sum(NAME_BYTES + len(name) for name in self._names)
-
-    def _add_columns(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         names = event.get("names")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            self._name(names)
-            self._updated_at, self._is_new_run = 0.0, False
+            self._names = list(dict.fromkeys(names))
             self._is_named = bool(names)
-            self._sums = _columns(event.get("before"), len(self._names))
+            self._sums = _table(event.get("before"), len(self._names))
         if not self._is_named:
             return
-        added, n = _columns(event, len(self._names)), len(self._names)
-        self._rows = added.get("rows", _zeros("rows", n))
-        for key, column in added.items():
-            before = self._sums.get(key, _zeros(key, n))
-            self._sums[key] = _column(key, map(sum, zip(before, column, strict=True)))
-        seconds = event.get("seconds")
-        self._set_seconds(seconds if is_number(seconds) else 0.0)
+        self._added = _table(event, len(self._names))
+        self._sums = np.clip(self._sums + self._added, -MOST, MOST)
+        seconds, self.seconds = event.get("seconds"), 0.0
+        if is_number(seconds) and LEAST_SECONDS <= seconds <= MOST:
+            self.seconds = seconds
 
-    def _add_mapping(self, workers: Mapping[Any, Any], now: float) -> None:
-        """Replace the sums: earlier versions reported them, by worker."""
-        known = dict(zip(self._names, self._sums.get("rows", ()), strict=False))
-        before = {} if self._is_new_run else known
-        self._is_new_run = self._is_named = False
-        about = {str(name): of for name, of in workers.items() if isinstance(of, Mapping)}
-        self._name(about)
-        self._sums = {}
-        for key in WORKER_FIGURES:
-            values = [of.get(key) for of in about.values()]
-            if any(map(_is_figure, values)):
-                self._sums[key] = _column(key, (x if _is_figure(x) else 0 for x in values))
-        rows = self._sums.get("rows", _zeros("rows", len(about)))
-        self._rows = _column(
-            "rows", (n - before.get(name, 0) for name, n in zip(about, rows, strict=True))
-        )
-        seconds = now - self._updated_at if self._updated_at and now else 0.0
-        self._updated_at = now
-        self._set_seconds(seconds)
 
-    def _set_seconds(self, seconds: float) -> None:
-        self.seconds = seconds if LEAST_SECONDS <= seconds <= MOST else 0.0
+def _table(fields: object, n: int) -> NDArray[np.float64]:
+    """Return a row per figure: its values if they are a list of ``n``, else zeros."""
+    table = np.zeros((len(WORKER_FIGURES), n))
+    for row, key in zip(table, WORKER_FIGURES, strict=True):
+        values = fields.get(key) if isinstance(fields, Mapping) else None
+        if isinstance(values, list) and len(values) == n:
+            row[:] = [x if is_number(x) and abs(x) <= MOST else 0 for x in values]
+    return table
 
 
 def seconds_of(event: Event) -> float:
@@ -221,31 +185,3 @@ def seconds_of(event: Event) -> float:
         return datetime.fromisoformat(str(event.get("time"))).timestamp()
     except (ValueError, OverflowError, OSError):
         return 0.0
-
-
-def _is_figure(value: object) -> TypeGuard[float]:
-    return is_number(value) and abs(value) <= MOST
-
-
-def _columns(fields: object, n: int) -> dict[str, Column]:
-    """Return the columns that are lists of ``n``; values that are not figures become 0."""
-    if not isinstance(fields, Mapping):
-        return {}
-    found = {key: fields.get(key) for key in WORKER_FIGURES}
-    return {
-        key: _column(key, (value if _is_figure(value) else 0 for value in values))
-        for key, values in found.items()
-        if isinstance(values, list) and len(values) == n
-    }
-
-
-def _column(key: str, values: Iterable[float]) -> Column:
-    """Return packed numbers: seconds to a hundredth, and all others whole."""
-    bounded = (min(max(value, -MOST), MOST) for value in values)
-    if key in SECONDS:
-        return array("d", (round(value, 2) for value in bounded))
-    return array("q", map(int, bounded))
-
-
-def _zeros(key: str, n: int) -> Column:
-    return _column(key, repeat(0, n))

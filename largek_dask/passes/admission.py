@@ -65,18 +65,16 @@ class _Unfit(Exception):
 
 
 class Workers:
-    """The workers that know a job.
+    """The workers that know a job over these rows.
 
     Parameters
     ----------
-    rows : Rows
-        What they have to be able to open.
     memory_limit : int or None
         Budget of row state in bytes, per worker.
     say : callable
-        ``say(kind, message)``, for what a user should know meanwhile.
+        ``say(kind, message)`` reports progress to the user.
     pick : WorkerSelection, optional
-        Which of them the job may use, at least and at most.
+        Which workers the job may use, at least and at most.
     """
 
     def __init__(
@@ -135,11 +133,13 @@ class Workers:
     async def ready(
         self, wait_for: Collection[str] | None = (), begin: bool = False
     ) -> dict[str, int]:
-        """Threads by address of the workers that may compute; waits while there are none.
+        """Return the threads by address of the workers that may compute; wait while there are none.
 
         Workers that are paused or silent, have other versions or cannot open the data are left out,
-        and named. Those that have just come answer when they have loaded their code: the others do
-        not wait for that, but for a moment.
+        and named. New workers, which load their code first, are not waited for, except briefly.
+
+        Raises VersionMismatchError if all have other versions, or some have and the others cannot
+        open the data; and DataError if none can open the data.
 
         Parameters
         ----------
@@ -147,14 +147,6 @@ class Workers:
             Workers whose answers are waited for nevertheless; None: all.
         begin : bool
             There has to be a worker that can take part, or may be able to.
-
-        Raises
-        ------
-        VersionMismatchError
-            All have other versions of this package, of Python or of numba, or some have and the
-            others cannot open the data.
-        DataError
-            All cannot open the data, or find something else there.
         """
         while True:
             found = await self._found()

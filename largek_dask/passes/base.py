@@ -64,20 +64,20 @@ class BasePasses(ABC):
     Parameters
     ----------
     normalize : "l2" or None
-        "l2": rows of unit length, wherever they go.
+        "l2": rows are given unit length.
     on_bad_rows : "raise" or "skip"
-        What becomes of rows with NaN or infinity. Skipped rows weigh 0.
+        Treatment of rows with NaN or infinity. Skipped rows weigh 0.
     statistics : Statistics, optional
-        Where they are known already; else the store's attributes or a first scan gives them.
+        If they are known; else the store's attributes or a first scan gives them.
     cancelled : callable, optional
-        Asked between chunks; True ends the pass with ``CancelledFit``.
+        Called between chunks; True ends the pass with ``CancelledFit``.
     deadline : float, optional
         Time (``time.monotonic``) after which passes end with ``CancelledFit``.
     log : callable, optional
         See :meth:`log`.
     tell : callable, optional
-        ``tell(kind, **values)`` sends an event: "progress" of a pass that takes long, "worker" of
-        workers that come and go (see ``driver.events``).
+        ``tell(kind, **values)`` sends an event: "progress" of a long pass, "worker" of workers that
+        come and go (see ``driver.events``).
     """
 
     n_threads: int | None = None
@@ -154,15 +154,14 @@ class BasePasses(ABC):
         chunks: Sequence[int] | None = None,
         joined: bool = False,
     ) -> Any:
-        """One map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
+        """Run one map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
         Chunks of which a ``RowSlice`` takes no row are not visited, unless the pass keeps row
-        state. A total that is retained must not be aliased by ``combine``: what it adds into
-        ``a`` has to be copied out of ``b``.
+        state. A retained total must not be aliased by ``combine``: what it adds into ``a`` is
+        copied from ``b``.
 
-        A name of a row state belongs to one run at a time: a pass without a replay, or with
-        a generation that does not follow the last one, begins another run, which sees nothing
-        of the earlier one's state.
+        A name of a row state belongs to one run at a time: a pass without a replay, or with a
+        generation that does not follow the last one, begins another run, without the earlier state.
         """
         spec = PassSpec(
             chunk_fn=chunk_fn,
@@ -304,10 +303,10 @@ class BasePasses(ABC):
         return self.normalize is None and not self.statistics.n_bad
 
     def begin_run(self) -> None:
-        """Another start of an algorithm begins: nothing that an earlier one kept belongs to it.
+        """Begin another start of an algorithm: drop everything that an earlier one kept.
 
-        What is taken up from a checkpoint begins with any generation, also with the one that
-        would follow the last of an earlier start.
+        A start resumed from a checkpoint begins with any generation, also with the one that would
+        follow the last of an earlier start.
         """
         self._runs.clear()
         if self._subsets is not None:
@@ -330,13 +329,7 @@ class BasePasses(ABC):
         return Threads(self.threads_here, self.raise_if_stopped)
 
     def raise_if_stopped(self) -> None:
-        """For work that is done outside of passes: end it where passes would end.
-
-        Raises
-        ------
-        CancelledFit
-            The driver asked for a stop, or the time limit has passed.
-        """
+        """Raise CancelledFit if the driver asked for a stop, or the time limit has passed."""
         if (error := self._stop()) is not None:
             raise error
 
@@ -348,19 +341,11 @@ class BasePasses(ABC):
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows; scanned for at first use.
+        """Mean, extent, weight and grid of the rows, scanned at first use unless stored.
 
-        Raises
-        ------
-        BadRowsError
-            A row holds NaN or infinity, and ``on_bad_rows`` is "raise".
-        DataError
-            No row has any weight, or a weight is negative, NaN or infinite.
+        Raises BadRowsError for NaN or infinity if ``on_bad_rows`` is "raise", and DataError if no
+        row has any weight, or a weight is invalid.
         """
-        return self.scan()
-
-    def scan(self) -> Statistics:
-        """Find the statistics, by reading all rows unless the store has them."""
         if self._statistics is None:
             stored = self.rows.stored_statistics()
             if stored is not None and self.normalize is None and self.rows.weight is None:
@@ -404,22 +389,9 @@ class BasePasses(ABC):
             raise DataError(_too_light(found, least))
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """The rows with these global indices, in this order; None: all rows.
+        """Return the rows with these global indices, in this order; None: all rows.
 
-        Parameters
-        ----------
-        rows : ndarray of int64, optional
-            Global row indices, repeats allowed.
-
-        Returns
-        -------
-        TakenRows
-            In the compute dtype, normalised where the job normalises.
-
-        Raises
-        ------
-        ParameterError
-            An index outside the rows.
+        Indices may be repeated. Rows are in the compute dtype, normalised if the job normalises.
         """
         rows = np.arange(self.n_rows) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):

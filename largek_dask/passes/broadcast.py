@@ -55,15 +55,7 @@ class Broadcaster:
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
         """Copy a value to workers; those that leave meanwhile are not waited for.
 
-        Parameters
-        ----------
-        turn : int, optional
-            Rotates the worker that is the first, as it has most to send.
-
-        Raises
-        ------
-        Lost
-            All of them have left.
+        ``turn`` rotates the first worker, as it has most to send. Raises Lost if all have left.
         """
         left = deque(addresses)
         left.rotate(-turn)

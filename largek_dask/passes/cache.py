@@ -77,12 +77,9 @@ class _Entry:
 
 
 class ChunkCache:
-    """Chunks as they were read and shares of chunks, as many as fit.
+    """Keep chunks as they were read and shares of chunks, as many as fit.
 
-    Parameters
-    ----------
-    limit : callable
-        The budget in bytes, asked anew each time, for several jobs may share a process.
+    ``limit`` returns the budget in bytes, which changes as several jobs may share a process.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:

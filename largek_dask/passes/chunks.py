@@ -168,12 +168,9 @@ class Preparer:
         self._clean: set[int] = set()
 
     def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:
-        """The chunk that a pass sees; ``sliced`` if it asks for a share of every chunk.
+        """Return the chunk that a pass sees; ``sliced`` if it asks for a share of every chunk.
 
-        Raises
-        ------
-        BadRowsError
-            A row holds NaN or infinity and ``on_bad_rows`` is "raise".
+        Raises BadRowsError for a row with NaN or infinity if ``on_bad_rows`` is "raise".
         """
         if index == JOINED:
             known = self._rows.numbers(None)
@@ -234,13 +231,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """Return the columns without a finite number in some rows, for messages; "" if none.
-
-    Parameters
-    ----------
-    x : (n, d) or sparse
-        Some of these rows.
-    """
+    """Name the columns without a finite number in some rows, for messages; "" if none."""
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
         found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)

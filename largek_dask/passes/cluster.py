@@ -121,7 +121,9 @@ class _Pass:
 class ClusterPasses(BasePasses):
     """Passes over rows on the workers of a Dask cluster.
 
-    Use it as a context manager, or call :meth:`close`, so that workers forget the job.
+    Use it as a context manager, or call :meth:`close`, so that workers forget the job. Raises
+    ClusterError if the client is closed, VersionMismatchError and DataError as
+    :meth:`Workers.ready`, and OutputError if rows of this process cannot be written for workers.
 
     Parameters
     ----------
@@ -132,21 +134,6 @@ class ClusterPasses(BasePasses):
         Budget of row state in bytes, per worker.
     options
         See :class:`BasePasses`.
-
-    Raises
-    ------
-    CancelledFit
-        A cancel or the deadline came while workers were waited for.
-    ClusterError
-        The client is closed.
-    DataError
-        A worker cannot open the rows.
-    OutputError
-        The rows live in this process, and there is no space to write them.
-    ParameterError
-        The rows are at a relative path.
-    VersionMismatchError
-        A worker has another version of this package, of Python or of numba, or no such package.
     """
 
     def __init__(
@@ -334,14 +321,10 @@ class ClusterPasses(BasePasses):
     def _tell_changes(
         self, present: Collection[str], able: Collection[str], had: Counter[str]
     ) -> None:
-        """Tell which workers take part now and did not before, and the other way round.
+        """Send events for workers that take part now and did not before, or the reverse.
 
-        Parameters
-        ----------
-        present, able : collection of str
-            Workers that can compute, and those among them that get chunks.
-        had : Counter
-            Chunks of each when they were placed before.
+        ``present`` can compute, ``able`` of them get chunks; ``had`` counts the chunks of each
+        before.
         """
         now = frozenset(present)
         gone, new = self._present - now, now - self._present
@@ -432,7 +415,7 @@ class ClusterPasses(BasePasses):
             arguments = [share, current.broadcast] + ([] if replay is None else [replay])
             future = None
             try:
-                future = await self._network.submitted(work, *arguments, worker=target)
+                future = await self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
                 answer = asyncio.ensure_future(waiting.result(future))
                 current.at[share.id] = _Slice(target, future, answer, time.monotonic(), chunks)
@@ -491,18 +474,18 @@ class ClusterPasses(BasePasses):
             together = Sealed(total_of(current.payload.spec, inline))
             layer.append(await self._broadcaster.send(together, workers, self._number))
         parked = [outcome for outcome, _ in current.outcomes if outcome.parked]
-        submitted, payload = self._network.submitted, current.broadcast
+        submit, payload = self._network.submit, current.broadcast
         layer += await asyncio.gather(
-            *(submitted(collect_total, one.share, payload, worker=one.worker) for one in parked)
+            *(submit(collect_total, one.share, payload, worker=one.worker) for one in parked)
         )
         largest = max((one.size for one in parked), default=0)
         fan_in = FAN_IN if largest <= LARGE_TOTAL else LARGE_FAN_IN
         while len(layer) > fan_in:
             groups = [layer[i : i + fan_in] for i in range(0, len(layer), fan_in)]
             layer = await asyncio.gather(
-                *(submitted(combine_totals, payload, *group) for group in groups)
+                *(submit(combine_totals, payload, *group) for group in groups)
             )
-        combined = await submitted(combine_totals, payload, *layer)
+        combined = await submit(combine_totals, payload, *layer)
         with at("reduce"):
             result = await attended(waiting.result(combined), workers, self._workers)
         current.report.reduce += time.perf_counter() - began

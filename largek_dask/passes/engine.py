@@ -92,14 +92,10 @@ def _may_go_on(ticket: Ticket, stop: Stop) -> None:
 
 
 class Engine:
-    """Computes passes over the rows of one job in this process.
+    """Compute passes over the rows of one job in this process.
 
-    Parameters
-    ----------
-    n_threads : int
-        Computing threads.
-    state_limit, cache_limit : callable
-        Budgets of row state and of cached chunks in bytes, asked anew each time.
+    ``state_limit`` and ``cache_limit`` return the budgets of row state and of cached chunks in
+    bytes.
     """
 
     def __init__(
@@ -138,13 +134,9 @@ class Engine:
     ) -> Ticket:
         """Begin a share of a pass.
 
-        Parameters
-        ----------
-        replay : tuple of tuples, optional
-            Broadcasts that rebuild a missing row state. None: not at hand; the chunks that need
-            them wait (``ticket.waiting``) until :meth:`supply`.
-        retain : bool
-            False: leave this process's retained totals alone, whatever the pass says.
+        ``replay`` are broadcasts that rebuild a missing row state; if it is None, the chunks that
+        need them wait (``ticket.waiting``) until :meth:`supply`. With ``retain=False`` this
+        process's retained totals are left alone.
         """
         members = frozenset(chunks)
         # Only who has all of them: elsewhere chunks are computed one by one.
@@ -227,25 +219,12 @@ class Engine:
         ticket.read_seen = 0.0
 
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
-        """Compute chunks of a ticket on all threads.
+        """Compute chunks of a ticket on all threads; return whether only waiting ones are left.
 
-        Parameters
-        ----------
-        stop : callable
-            Asked between chunks; an error that it returns ends the pass.
-        until : float, optional
-            Start no further chunk after this time (``time.monotonic``).
-
-        Returns
-        -------
-        bool
-            Nothing is left to do, apart from chunks that wait for a replay.
-
-        Raises
-        ------
-        BaseException
-            What a chunk function or a read raised (of the lowest chunk that failed), what
-            ``stop`` returned, or KeyboardInterrupt. No thread is at work any more then.
+        ``stop`` is called between chunks; an error that it returns ends the pass. No further chunk
+        is started after the time ``until`` (``time.monotonic``). Raises what a chunk function or a
+        read raised (of the lowest chunk that failed), or what ``stop`` returned, once no thread is
+        at work.
         """
         before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:

@@ -117,16 +117,9 @@ class CollectedRows:
         weight: NDArray[np.float64] | None,
         places: NDArray[np.int64] | None = None,
     ) -> None:
-        """Add rows, of a dense chunk copies.
+        """Add rows with these global indices, of a dense chunk copies.
 
-        Parameters
-        ----------
-        rows : (m,) int64
-            Their global indices.
-        x, weight
-            Of the chunk.
-        places : (m,) int64, optional
-            Which rows of the chunk they are; None: all.
+        ``x`` and ``weight`` are of the chunk, and ``places`` the rows' positions in it; None: all.
         """
         if weight is not None and places is not None:
             weight = weight[places]

@@ -39,14 +39,10 @@ def driver_cpus() -> int:
 
 
 def state_budget(memory_limit: int | None, memory: int) -> int:
-    """Bytes of row state a process may keep.
+    """Return the bytes of row state that a process may keep, which may use ``memory`` bytes.
 
-    Parameters
-    ----------
-    memory_limit : int or None
-        What the user asked for; None: the configuration, or a quarter of ``memory``.
-    memory : int
-        Bytes that the process may use.
+    ``memory_limit`` is what the user asked for; None: the configuration, or a quarter of
+    ``memory``.
     """
     if memory_limit is None:
         memory_limit = config.get("passes.row-state-bytes")
@@ -56,16 +52,8 @@ def state_budget(memory_limit: int | None, memory: int) -> int:
 class LocalPasses(BasePasses):
     """Passes over rows on threads of this process.
 
-    Use it as a context manager, or call :meth:`close`.
-
-    Parameters
-    ----------
-    n_threads : int, optional
-        Computing threads; None: one a core this process may run on.
-    memory_limit : int, optional
-        Budget of row state in bytes.
-    options
-        See :class:`BasePasses`.
+    Use it as a context manager, or call :meth:`close`. ``n_threads`` is by default one per core
+    that this process may use, ``memory_limit`` the budget of row state in bytes.
     """
 
     lends: ClassVar[bool] = False

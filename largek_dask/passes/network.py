@@ -80,12 +80,7 @@ def unreachable(error: OSError) -> ClusterError:
 def workers_known_to(client: Client) -> dict[str, Any]:
     """Return the scheduler's description of each worker, by address; not for the event loop.
 
-    Inside of ``use_selection``, of those selected.
-
-    Raises
-    ------
-    ClusterError
-        The client is closed, or its scheduler cannot be reached.
+    Inside of ``use_selection``, of those selected. Raises ClusterError without a connection.
     """
     require_open(client)
     try:
@@ -99,14 +94,9 @@ def workers_known_to(client: Client) -> dict[str, Any]:
 
 
 class Network:
-    """A Dask client, from a thread that is not its event loop.
+    """A Dask client, used from a thread that is not its event loop.
 
-    Parameters
-    ----------
-    job : str
-        Part of every task's name.
-    pick : WorkerSelection, optional
-        Tasks run on no other workers than these.
+    ``job`` is part of every task's name; tasks run only on the workers of ``pick``.
     """
 
     def __init__(self, client: Client, job: str, pick: WorkerSelection | None = None) -> None:
@@ -127,15 +117,8 @@ class Network:
     ) -> T:
         """Run a coroutine on the client's event loop and wait for it.
 
-        Parameters
-        ----------
-        check : callable, optional
-            Called in this thread every now and then; what it raises cancels ``work``.
-
-        Raises
-        ------
-        ParameterError
-            Called on the event loop itself, which would wait for itself.
+        ``check`` is called in this thread every now and then; what it raises cancels ``work``.
+        Raises ParameterError if called on the event loop itself, which would wait for itself.
         """
         if self._on_loop():
             work.close()
@@ -198,13 +181,7 @@ class Network:
                 await self.client._run_on_scheduler(change)
 
     async def workers(self) -> dict[str, WorkerInfo]:
-        """The workers there are now, by address.
-
-        Raises
-        ------
-        ClusterError
-            The scheduler cannot be reached.
-        """
+        """Return the present workers by address, or raise ClusterError without a scheduler."""
         require_open(self.client)
         try:
             found = await self.client.scheduler.identity(n_workers=-1)
@@ -273,31 +250,17 @@ class Network:
         found = await self.client.scheduler.who_has(keys=[sent.key])
         return set(found.get(sent.key, ()))
 
-    def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """One task, if possible on ``worker``; where workers are picked, there or nowhere.
-
-        Of picked workers that have all left nobody runs it: whoever waits for it finds that out.
-        """
-        with at("submit"):
-            return self.client.submit(
-                function,
-                *args,
-                workers=self._where(worker),
-                allow_other_workers=self.pick is None and worker is not None,
-                pure=False,
-                key=self._key(),
-            )
-
     def _where(self, worker: str | None) -> list[str] | None:
         """The workers that a task may run on; None: any."""
         if worker is None and self.pick is not None:
             return list(self.pick.chosen) or [NOBODY]
         return None if worker is None else [worker]
 
-    async def submitted(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """As :meth:`submit`, and the scheduler is told of it with all that are at the same time.
+    async def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
+        """Submit a task, if possible to ``worker``; of selected workers, to these or none.
 
-        To be told of a graph takes it milliseconds, of one task more a tenth of that.
+        Tasks of the same moment go in one graph: a graph takes the scheduler milliseconds, and one
+        task more a tenth of that. If all selected workers have left, the caller finds out.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Future] = loop.create_future()
@@ -311,11 +274,7 @@ class Network:
         unsent = [one for one in self._unsent if not one.answer.done()]
         self._unsent = []
         try:
-            if len(unsent) == 1:
-                [one] = unsent
-                futures = [self.submit(one.function, *one.args, worker=one.worker)]
-            else:
-                futures = self._submit_all(unsent)
+            futures = self._submit_all(unsent)
         except Exception as error:
             for one in unsent:
                 one.answer.set_exception(error)

@@ -27,14 +27,8 @@ def place(
     """Return an owner for every chunk: a function of the arguments, whatever their order.
 
     Every worker gets between the floor and the ceiling of its share (chunks in proportion to
-    threads). Chunks stay where they are as far as these bounds allow.
-
-    Parameters
-    ----------
-    owner : mapping of int to str
-        Owners so far; may name chunks not asked for and workers that are gone.
-    workers : mapping of str to int
-        Threads by address; at least one worker.
+    threads). Chunks stay where they are as far as these bounds allow. ``owner`` may name other
+    chunks and workers that are gone; ``workers`` has threads by address.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -99,15 +93,9 @@ def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
     """Return how many bytes one of the jobs of a process may keep.
 
-    All of its limit but what the others keep; where that is too much for all of them, everybody
-    has as much as any other, or as it wants if that is less.
-
-    Parameters
-    ----------
-    limits : mapping of str to int
-        Bytes that each job might keep if it were alone.
-    wanted : mapping of str to int
-        Bytes that each job has use for.
+    All of its limit but what the others keep; if that is too much for all of them, equal parts, or
+    what a job wants if that is less. ``limits`` are the bytes that each job might keep alone,
+    ``wanted`` those that it has use for.
     """
     left = max(limits.values())
     least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)

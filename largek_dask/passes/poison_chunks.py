@@ -16,19 +16,11 @@ ALONE_SECONDS = 5.0
 
 
 async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Counter[int]) -> bool:
-    """Return True if the workers of a chunk's last task all had tasks of others when they died.
+    """Return whether the workers of a chunk's last task all had tasks of other jobs when they died.
 
-    What these do nobody knows here. They have been lost as well, and jobs among them ask
-    themselves the same: each then waits for those whose names come before its own.
-
-    Parameters
-    ----------
-    network : Network
-        The job's.
-    task : str
-        That had the chunk, and nothing else; empty if what was lost was no task.
-    forgiven : Counter
-        How often this has been found of each chunk; counted here.
+    The other jobs ask themselves the same: each then waits for those whose names come before its
+    own. ``task`` had the chunk, and nothing else; it is empty if what was lost was not a task.
+    ``forgiven`` counts how often this was found of each chunk.
     """
     if not task or forgiven[chunk] >= FORGIVEN:
         return False

@@ -46,7 +46,7 @@ class ChunkSource:
     stored, present : iterable of int
         Chunks to read, and chunks in memory.
     depth : int
-        How many chunks may wait, read but not yet asked for.
+        Maximum number of chunks that are read and wait.
     """
 
     def __init__(

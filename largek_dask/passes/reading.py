@@ -42,13 +42,7 @@ SORTED_SHARE = 32
 
 
 class ChunkReader:
-    """Gives passes their rows.
-
-    Parameters
-    ----------
-    store : RowStateStore
-        Keeps the permutations of shares that are not kept, within its budget.
-    """
+    """Give passes their rows; ``store`` keeps the permutations of shares that are not kept."""
 
     def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
         self._rows = rows
@@ -110,21 +104,10 @@ class ChunkReader:
         return ChunkSource(read, recall, stored, present, n_ahead)
 
     def take(self, block: Block, span: Span, again: bool, report: PassReport) -> Part:
-        """Exactly these rows of a chunk, out of what was read for a pass.
+        """Return exactly the rows of a span, out of what was read for a pass.
 
-        Parameters
-        ----------
-        span : Span
-            Those that the pass asks for, or others (a replay's).
-        again : bool
-            Further passes will ask for the same rows: keep them where they had to be copied.
-        report : PassReport
-            Told what it cost.
-
-        Raises
-        ------
-        Exception
-            What reading the chunk raised.
+        ``again``: further passes will ask for the same rows, which are kept if they were copied.
+        ``report`` counts the cost. Raises what reading the chunk raised.
         """
         index, part = block.index, block.part
         if part is not None and part.span == span:

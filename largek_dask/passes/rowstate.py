@@ -46,16 +46,10 @@ def owned(array: NDArray[Any]) -> NDArray[Any]:
 class RowStateStore:
     """Row state of one job's chunks: arrays by name, chunk and generation.
 
-    The totals that passes retain beside it count against the same budget (:meth:`reserve`).
-
-    The arrays of generation ``g - 1`` stay while a pass writes generation ``g``, as far as the
-    budget allows, so that a pass that failed half-way is run again without a replay. They are
-    the first to go when space is short.
-
-    Parameters
-    ----------
-    limit : callable
-        The budget in bytes; asked anew each time, for several jobs may share a process.
+    The totals that passes retain count against the same budget (:meth:`reserve`), which ``limit``
+    returns in bytes. The arrays of generation ``g - 1`` stay while a pass writes generation ``g``,
+    as far as the budget allows, so that a failed pass is run again without a replay. They are the
+    first to go when space is short.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -75,13 +69,7 @@ class RowStateStore:
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
-        """Drop what a pass that writes ``generation`` can no longer use.
-
-        Parameters
-        ----------
-        epoch : int
-            Number of the run that uses the name; the states of other runs are dropped.
-        """
+        """Drop other epochs, and what a pass that writes ``generation`` can no longer use."""
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from typing import Any
@@ -18,7 +17,7 @@ from largek_dask import config
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.store_writer import CSRWriter
-from largek_dask.data.stores import is_local, normalize, open_node
+from largek_dask.data.stores import check_space, is_local, normalize, open_node
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import OutputError
 
@@ -86,24 +85,16 @@ def spill_folder() -> str:
 def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
     """Write rows chunk by chunk to ``folder`` and open them there, in the same chunks.
 
-    Parameters
-    ----------
-    rows : Rows
-        Read once, one chunk at a time.
-    folder : str
-        Path or URL that every worker reaches; see :func:`remove_spilled`.
-
-    Raises
-    ------
-    OutputError
-        Too little space in a local folder, or the folder cannot be written.
+    Every worker reaches the folder; see :func:`remove_spilled`. Raises OutputError if there is too
+    little space, or it cannot be written.
     """
     location = f"{folder}/rows.zarr"
     largest = int(np.diff(rows.chunk_table).max())
     try:
         if is_local(folder):
             os.makedirs(folder, exist_ok=True)
-            _check_space(rows, folder)
+            advice = "set largek.passes.spill-folder to a larger one, or ingest the data"
+            check_space(folder, rows.nbytes, "the rows, which workers read there,", advice)
         _write(rows, location, largest)
     except BaseException as error:
         with suppress(OSError):
@@ -122,16 +113,6 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
         )
     )
     return found
-
-
-def _check_space(rows: Rows, folder: str) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < rows.nbytes:
-        raise OutputError(
-            f"{folder} has {free / 1e9:.1f} GB free, but the rows need "
-            f"{rows.nbytes / 1e9:.1f} GB there so that workers can read them; set "
-            "largek.passes.spill-folder to a larger one, or ingest the data to a store."
-        )
 
 
 def _write(rows: Rows, location: str, largest: int) -> None:

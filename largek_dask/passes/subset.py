@@ -51,16 +51,10 @@ Asked = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]
 
 
 class Subset(LocalPasses):
-    """Passes over held rows.
+    """Passes over held rows of the table that ``of`` passes over, which end with it.
 
-    Parameters
-    ----------
-    of : BasePasses
-        Over the table that the rows are of. Passes over a subset end where its own would.
-    own_weights : bool
-        Weights and the grid of sums are not those of the table.
-    own_features : bool
-        Nor is anything else: the statistics are those of these rows.
+    With ``own_weights``, weights and the grid of sums are not those of the table; with
+    ``own_features``, no statistics are.
     """
 
     # There may be many small passes, and copies would cost as much as these.
@@ -119,13 +113,7 @@ class Subset(LocalPasses):
     def reduce(
         self, chunk_fn: ChunkFunction, *broadcast: Any, rows: RowSlice | None = None, **how: Any
     ) -> Any:
-        """One map-reduce; see ``algorithms.base.Passes.reduce``. There are no shares of a subset.
-
-        Raises
-        ------
-        ValueError
-            ``rows`` are asked for.
-        """
+        """Run one map-reduce; see ``algorithms.base.Passes.reduce``. A subset has no shares."""
         if rows is not None:
             raise ValueError("a subset has no shares: ask its table for a smaller one")
         return super().reduce(chunk_fn, *broadcast, **how)

@@ -39,16 +39,10 @@ def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 class HeldRows(Rows):
-    """Picked rows; each piece is a chunk, and more may come behind them.
+    """Picked rows; each piece is a chunk, and more may follow. There may be none.
 
-    Unlike a table that is brought by a user it may have no rows.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        What is computed with; pieces may hold a smaller type.
-    whole : TakenRows, optional
-        All rows that there will ever be, in one piece: it is cut into chunks.
+    ``dtype`` is that of computing; pieces may hold a smaller type. ``whole`` are all rows that
+    there will ever be, in one piece, which is cut into chunks.
     """
 
     def __init__(

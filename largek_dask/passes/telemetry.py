@@ -63,30 +63,19 @@ class PassReport:
 
     def add(self, other: PassReport) -> None:
         """Add another's figures; ``workers`` and what is held take its value."""
-        # Field by field: it is done several times a pass, and small ones are soon over.
-        self.passes += other.passes
-        self.rows += other.rows
-        self.chunks += other.chunks
-        self.seconds += other.seconds
-        self.compute += other.compute
-        self.read += other.read
-        self.wait += other.wait
-        self.reduce += other.reduce
-        self.compiled += other.compiled
-        self.bytes_read += other.bytes_read
-        self.copied += other.copied
-        self.bytes_moved += other.bytes_moved
-        self.cached += other.cached
-        self.rebuilt += other.rebuilt
-        self.evictions += other.evictions
-        self.retries += other.retries
+        for name in ADDED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.workers = other.workers
         self.state_bytes = other.state_bytes
         self.cache_bytes = other.cache_bytes
 
-    def as_dict(self) -> dict[str, Any]:
-        """The figures by name, for events."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+ADDED = tuple(
+    each.name
+    for each in fields(PassReport)
+    if each.name not in ("workers", "state_bytes", "cache_bytes")
+)
+"""Figures that are sums."""
 
 
 def nbytes(value: Any) -> int:
@@ -117,12 +106,9 @@ class Tell(Protocol):
 
 
 class ProgressTeller:
-    """Sends ``progress`` events of a long pass.
+    """Send ``progress`` events of a long pass.
 
-    Parameters
-    ----------
-    ask : callable
-        Returns the number of chunks that are done, and of all; called often, by any thread.
+    ``ask`` returns the number of chunks that are done, and of all; called often, by any thread.
     """
 
     def __init__(self, ask: Callable[[], tuple[int, int]], tell: Tell) -> None:

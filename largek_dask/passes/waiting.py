@@ -71,12 +71,11 @@ async def told(asked: Awaitable[T]) -> T:
 
 
 async def result(future: Future) -> Any:
-    """The value of a task; failures that say something of workers become ``Lost``.
+    """Return the value of a task; failures about workers become ``Lost``.
 
-    It can be cancelled at any moment. Dask answers those who ask for values at the same time
-    together: whoever is cancelled on the way takes the answers of the others along, and, before
-    the question has been sent, of everybody who asks that client for anything later. So a value
-    on its way is let come; of a task that is not done yet nobody else waits for the same.
+    It can be cancelled at any moment. Dask answers simultaneous requests for values together: a
+    cancelled one takes the answers of the others along, and, before the request has been sent, of
+    all later ones of that client. So a value on its way is awaited.
     """
     asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
     _ASKED.add(asked)

@@ -23,14 +23,8 @@ __all__ = [
 class WorkerSelection:
     """The workers of one run of a job, which keeps each of them for as long as it can compute.
 
-    Parameters
-    ----------
-    least : int
-        Minimum number of workers; with fewer the job waits.
-    most : int or None
-        Maximum number; None: no limit.
-    tags : collection of str
-        Tags that each of its workers has.
+    At least ``least`` (with fewer the job waits), at most ``most`` (None: no limit), with all of
+    these ``tags``.
     """
 
     def __init__(self, least: int = 1, most: int | None = None, tags: Collection[str] = ()) -> None:
@@ -53,14 +47,9 @@ class WorkerSelection:
         return n_allowed if self.most is None else min(n_allowed, self.most)
 
     def choose(self, ready: Mapping[str, int], able: Collection[str]) -> dict[str, int]:
-        """Return the workers to use, out of those that are ready.
+        """Return the workers to use, out of those that are ready (threads by address).
 
-        Parameters
-        ----------
-        ready : mapping of str to int
-            Threads by address of allowed workers that know the job.
-        able : collection of str
-            Allowed workers that could compute; those that do not answer just now are kept.
+        ``able`` are allowed workers that could compute; those that do not answer just now are kept.
         """
         kept = [address for address in self.chosen if address in able]
         others = [other for other in tuple(_SELECTIONS) if other is not self]
@@ -90,14 +79,9 @@ def current_selection() -> WorkerSelection | None:
 
 @contextmanager
 def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iterator[None]:
-    """Have passes opened inside this block use these workers.
+    """Have passes opened inside this block use these workers (None: all).
 
-    Parameters
-    ----------
-    selection : WorkerSelection or None
-        None: all workers.
-    row_state : int
-        Bytes of row state that each of them reserves, even if other jobs want them.
+    Each of them reserves ``row_state`` bytes for the passes, even if other jobs want them.
     """
     token, before = _selection.set(selection), _row_state.set(row_state)
     if selection is not None:
@@ -114,15 +98,7 @@ def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iter
 def explain_shortage(
     selection: WorkerSelection, n_able: int, tags: Iterable[Collection[str]]
 ) -> str:
-    """Return a sentence on what a cluster with too few workers lacks.
-
-    Parameters
-    ----------
-    n_able : int
-        Number of workers that the job may use.
-    tags : iterable of collection of str
-        Tags of each worker in the cluster.
-    """
+    """Describe what a cluster lacks, whose workers have these tags; ``n_able`` are usable."""
     there = [frozenset(of) for of in tags]
     wanted = "1 worker" if selection.least == 1 else f"{selection.least:,} workers"
     wanted += f" with {', '.join(sorted(selection.tags))}" if selection.tags else ""

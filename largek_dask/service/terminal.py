@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -12,7 +12,6 @@ from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event, is_number
 from largek_dask.driver.formatting import (
     count_of,
-    human_bytes,
     human_count,
     human_seconds,
     printable,
@@ -181,14 +180,6 @@ def _step_line(event: Event, objective: Objective) -> str:
 
 
 def _workers_line(event: Event) -> str:
-    workers = event.get("workers")
-    if isinstance(workers, Mapping):
-        return "; ".join(
-            f"{name}: {figure(about.get('rows'))} rows, "
-            f"{figure(about.get('state_bytes'), human_bytes)} of row state"
-            for name, about in workers.items()
-            if isinstance(about, Mapping)
-        )
     rows = event.get("rows")
     if not isinstance(rows, list):
         return NONE

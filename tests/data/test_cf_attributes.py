@@ -195,20 +195,16 @@ def test_statistics_of_other_numbers_do_not_count(tmp_path):
     assert rows.fingerprint()["content"] != before
 
 
-def test_single_columns_in_files(tmp_path):
-    raw, attributes = raw_of("i2", -9999)[:, 1], CASES["packed"][1]
-    expected = expected_of(raw[:, None], attributes)[:, 0]
+def test_weights_are_decoded_and_labels_have_to_be_plain(tmp_path):
+    raw, attributes = raw_of("i2", -9999)[:, 1], {"_FillValue": -9999, "scale_factor": 0.01}
+    zarr.create_array(tmp_path / "x.zarr", data=raw, attributes=attributes)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["v"] = raw
         file["v"].attrs.update(attributes)
-        plain = {"_FillValue": -9999, "scale_factor": 0.01}
-        array = zarr.create_array(tmp_path / "x.zarr", data=raw, attributes=plain)
-        rows = open_rows({"a": file["v"], "b": array, "c": raw})
-    np.testing.assert_array_equal(read_all(rows), np.stack([expected, expected, raw], axis=1))
-    # Weights are numbers as well; labels have to be plain.
-    rows = open_rows(RAW, sample_weight=tmp_path / "x.zarr")
-    with pytest.raises(DataError, match="sample_weight of row 0 is nan"):
-        rows.read_weight(0)
+        for weight in (tmp_path / "x.zarr", file["v"]):
+            rows = open_rows(RAW, sample_weight=weight)
+            with pytest.raises(DataError, match="sample_weight of row 0 is nan"):
+                rows.read_weight(0)
     with pytest.raises(DataError, match=r"labels .*stand for missing .*_FillValue"):
         read_integers(tmp_path / "x.zarr", 300, what="labels")
 

@@ -246,9 +246,6 @@ def test_types_that_are_added_to_numpy_are_read_as_float32(kind, tmp_path):
     import ml_dtypes as added
 
     x = np.array([[0, 1], [1, 0], [1, 1], [0, 0]] * 300).astype(getattr(added, kind))
-    columns = open_rows({"a": x[:, 0], "b": x[:, 1]})
-    assert columns.dtype == np.float32
-    np.testing.assert_array_equal(read_all(columns), x.astype(np.float32))
     for source in (x, da.from_array(x, chunks=(400, 2)), x[:, ::-1]):
         rows = open_rows(source, sample_weight=x[:, 0])
         assert rows.dtype == np.float32

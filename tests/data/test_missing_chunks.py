@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -148,9 +147,9 @@ def test_stores_of_this_process(x: np.ndarray, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "places", "told"),
     [
-        ("data", (2, 9), r"X/data/c/2' \(rows (\d+) to (\d+)\)"),
-        ("indices", (2,), r"X/indices/c/2' \(rows (\d+) to (\d+)\)"),
-        ("indptr", (2,), r"X/indptr/c/2' \(rows (127) to (191)\)"),
+        ("data", (2, 9), "X/data/c/2'"),
+        ("indices", (2,), "X/indices/c/2'"),
+        ("indptr", (2,), "X/indptr/c/2'"),
     ],
 )
 def test_sparse_groups(name: str, places: tuple[int, ...], told: str, tmp_path: Path) -> None:
@@ -161,16 +160,8 @@ def test_sparse_groups(name: str, places: tuple[int, ...], told: str, tmp_path: 
     for place in places:
         (tmp_path / "cells.zarr" / "X" / name / "c" / str(place)).unlink()
     match = rf"lacks {len(places)} of its {stored} stored chunks, the first of them '{told}"
-    with pytest.raises(DataError, match=match) as caught:
+    with pytest.raises(DataError, match=match):
         open_rows(tmp_path / "cells.zarr", missing="raise")
-    found = re.search(told, str(caught.value))
-    assert found is not None
-    first, last = int(found[1]), int(found[2])
-    if name != "indptr":
-        # Exactly the rows that have one of the numbers 128 to 191.
-        ends = matrix.indptr
-        assert ends[first] <= 128 < ends[first + 1]
-        assert ends[last] <= 191 < ends[last + 1]
 
 
 def test_where_nobody_can_tell(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from largek_dask.data import synthetic
-from largek_dask.data.synthetic import KINDS, SyntheticRows, generate, write
+from largek_dask.data.ingest import ingest
+from largek_dask.data.synthetic import KINDS, SyntheticRows, generate
 from largek_dask.errors import ParameterError
 from tests.data.helpers import read_all
 
@@ -20,12 +21,11 @@ def test_generate__written_rows_are_the_generated_ones(kind, tmp_path):
     assert x.shape == shape
     assert x.dtype == np.float32
     assert np.isfinite(x).all()
-    rows = write(
-        kind, tmp_path / "x.zarr", *shape, n_components=20, seed=3, chunk_rows=shape[0] // 2
-    )
+    made = SyntheticRows(kind, *shape, n_components=20, seed=3)
+    rows = ingest(made, tmp_path / "x.zarr", chunk_rows=shape[0] // 2, progress=False)
     np.testing.assert_array_equal(read_all(rows), x)
     assert rows.stored_statistics()["n_rows"] == len(x)
-    lazy = pickle.loads(pickle.dumps(SyntheticRows(kind, *shape, n_components=20, seed=3)))
+    lazy = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(lazy.read(lazy.n_chunks - 1), x[lazy.chunk_table[-2] :])
     other = generate(kind, *shape, n_components=20, seed=4)
     assert not np.array_equal(other, x)

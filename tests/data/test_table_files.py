@@ -139,7 +139,6 @@ def test_an_index_after_the_columns_is_no_feature(frame, tmp_path):
         (named, "id"),
         (table.replace_schema_metadata(None), "__index_level_0__"),
         (pl.read_parquet(tmp_path / "x.parquet"), "__index_level_0__"),
-        (table.to_pydict(), "__index_level_0__"),
     ]:
         with pytest.raises(DataError, match=rf"'{name}' .* pandas wrote it as the index .*--drop"):
             open_rows(found)

@@ -120,7 +120,7 @@ WRITES: dict[str, Callable[[Path], object]] = {
     ],
     "a/b/private": lambda place: Folder(str(place.parent)).private().publish(place.name, b"text"),
     "a/b/created": lambda place: Folder(str(place.parent)).create(place.name, b"text"),
-    "a/b/large": lambda place: Folder(str(place.parent)).publish_file(
+    "a/b/large": lambda place: Folder(str(place.parent)).publish(
         place.name, lambda file: file.write(b"x" * 100_000)
     ),
     "a/arrays.zarr": lambda place: Folder(str(place.parent)).write_arrays(

@@ -18,8 +18,8 @@ import scipy.sparse
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.driver import starts
-from largek_dask.driver.fallback_model import rows_at_hand
 from largek_dask.driver.run import run
+from largek_dask.driver.starts import rows_at_hand
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import CancelledFit, DegenerateDataWarning, NoModelError
 from largek_dask.kernels.jit import njit

@@ -1,4 +1,4 @@
-"""What events tell of workers: the same figures from either form, whatever is in them."""
+"""Events about workers add up to their figures, whatever is in them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,9 @@ class Workers:
         # As a file has it.
         return json.loads(json.dumps({"event": "workers", **self.told.due()}))
 
-    def old_event(self) -> dict[str, Any]:
-        stamp = f"2026-11-21T22:{int(self.now) // 60:02d}:{int(self.now) % 60:02d}+00:00"
-        told = {name: report.as_dict() for name, report in self.reports.items()}
-        return {"event": "workers", "time": stamp, "workers": told}
-
 
 def test_columns__add_up_to_what_each_worker_has_done() -> None:
-    workers, seen, old = Workers("a", "b"), WorkerFigures(), WorkerFigures()
+    workers, seen = Workers("a", "b"), WorkerFigures()
     workers.work(a=7, b=10)
     for n in range(3 * NAMES_EVERY):
         workers.work(a=n, b=10 + n % 3, **({"c": 5} if n > 20 else {}))
@@ -56,14 +51,12 @@ def test_columns__add_up_to_what_each_worker_has_done() -> None:
         assert ("names" in event) == (n in (0, 16, 21, 37))
         assert {"retries", "cache_bytes", "evictions"}.isdisjoint(event), "nobody had any"
         seen.update(event)
-        old.update(workers.old_event())
         for name, report in workers.reports.items():
             figures = seen.figures[name]
             assert figures["rows"] == report.rows
             assert figures["compute"] == pytest.approx(report.compute, abs=0.006)
             assert figures.get("state_bytes", 0) == report.state_bytes, "it may shrink"
-            assert old.figures[name]["rows"] == report.rows
-    assert seen.speeds == old.speeds == {"a": n / 10, "b": 1.2, "c": 0.5}
+    assert seen.speeds == {"a": n / 10, "b": 1.2, "c": 0.5}
 
 
 def test_columns__of_a_run_leave_out_what_was_before_it_and_say_so() -> None:
@@ -129,7 +122,7 @@ ANYTHING = st.recursive(
 )
 NAMES = st.just(["a", "b"]) | ANYTHING
 EVENT = st.dictionaries(
-    st.sampled_from(["workers", "before", "seconds", "time", *WORKER_FIGURES[:4]]), ANYTHING
+    st.sampled_from(["before", "seconds", "time", *WORKER_FIGURES[:4]]), ANYTHING
 )
 
 

@@ -46,8 +46,9 @@ def step(n, cost=None, hours=0, **more):
 
 def workers(n, rows, seconds=0):
     at = f"2026-11-25T06:{seconds // 60 % 60:02d}:{seconds % 60:02d}+00:00"
-    told = {f"tcp://10.0.0.{i}:1": {"rows": rows * (i + 1)} for i in range(n)}
-    return {"event": "workers", "time": at, "workers": told}
+    names = [f"tcp://10.0.0.{i}:1" for i in range(n)]
+    return {"event": "workers", "time": at, "seconds": seconds, "names": names,
+            "rows": [rows * (i + 1) for i in range(n)]}  # fmt: skip
 
 
 def view_of(*events):
@@ -195,7 +196,7 @@ def test_memory_of_workers_is_shown_against_their_limits():
 
 @pytest.mark.parametrize(("n", "lines"), [(3, 3), (32, 32), (40, 5)])
 def test_workers_have_lines_each_or_quantiles(n, lines):
-    view = view_of(started(), step(1), workers(n, 0, 10), step(2), workers(n, 500, 20))
+    view = view_of(started(), step(1), workers(n, 0), step(2), workers(n, 500, 10))
     panel = panels_of(view)["workers"]
     assert len(panel["series"]) == lines
     assert dict(panel["figures"])["slowest"] == "10.0.0.0:1: 50"
@@ -381,7 +382,7 @@ def test_memory_is_bounded_and_an_update_is_small():
         view.update(step(n, extra=extra, retries=n % 2))
         if n % 20 == 0:
             told = workers(32, n, n)
-            told["workers"] = {f"{name}{n // 1000}": at for name, at in told["workers"].items()}
+            told["names"] = [f"{name}{n // 1000}" for name in told["names"]]
             view.update(told)
             view.update({"event": "warning", "message": f"{n}" * 99})
     assert 2e5 < view.nbytes <= 2e6

@@ -258,14 +258,14 @@ def test_large_totals_are_added_up_few_at_a_time(large, most, rows, worker_clien
     """Their worker holds all of them at once."""
     monkeypatch.setattr(cluster_module, "LARGE_TOTAL", large)
     monkeypatch.setattr(cluster_module, "LARGE_FAN_IN", 2)
-    submitted, added = Network.submitted, []
+    submit, added = Network.submit, []
 
     async def noted(self, function, *args, worker=None):
         if function is combine_totals:
             added.append(len(args) - 1)
-        return await submitted(self, function, *args, worker=worker)
+        return await submit(self, function, *args, worker=worker)
 
-    monkeypatch.setattr(Network, "submitted", noted)
+    monkeypatch.setattr(Network, "submit", noted)
     with (
         dask.config.set({"largek.passes.tree-bytes": 0}),
         ClusterPasses(rows, worker_clients(5)) as passes,
@@ -279,14 +279,14 @@ def test_large_totals_are_added_up_few_at_a_time(large, most, rows, worker_clien
 def test_slices_are_longer_with_many_workers(sliced, slices, rows, worker_clients, monkeypatch):
     """Each is a task that the scheduler hands out."""
     monkeypatch.setattr(cluster_module, "SLICED", sliced)
-    submitted, found = Network.submitted, []
+    submit, found = Network.submit, []
 
     async def noted(self, function, *args, worker=None):
         if function is work:
             found.append(args[0].slice_seconds)
-        return await submitted(self, function, *args, worker=worker)
+        return await submit(self, function, *args, worker=worker)
 
-    monkeypatch.setattr(Network, "submitted", noted)
+    monkeypatch.setattr(Network, "submit", noted)
     with ClusterPasses(rows, worker_clients(3)) as passes:
         assert counted(passes)[0] == N
     assert found == [slices] * 3
@@ -1100,10 +1100,7 @@ def test_the_tasks_of_a_worker_that_has_died_are_known(fresh_cluster, tmp_path):
             fifo.write(str(os.getpid()))
         threading.Event().wait()
 
-    async def submit():
-        return network.submit(running), network.submit(os.getpid)
-
-    first, second = network.run(submit())
+    first, second = (network.run(network.submit(task)) for task in (running, os.getpid))
     with open(tmp_path / "pid") as fifo:
         pid = int(fifo.read())
     # The other one waits behind it for the only thread, once the scheduler has come to it.

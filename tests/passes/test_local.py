@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import asdict
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -387,7 +388,7 @@ def test_bad_rows_are_named(bad, scan):
     x[33, 1] = bad
     with LocalPasses(rows_of(x, [10] * 4), n_threads=2) as passes:
         with pytest.raises(BadRowsError, match=r"row 33 .*chunk 3 .*on_bad_rows='skip'"):
-            passes.scan() if scan else counted(passes)
+            assert passes.statistics if scan else counted(passes)
         assert counted(passes, chunks=[0, 1])[0] == 20, "the pool is still usable"
 
 
@@ -426,12 +427,12 @@ def test_nothing_left():
         LocalPasses(rows_of(x, [5]), n_threads=1, on_bad_rows="skip") as passes,
         pytest.raises(DataError, match="none is left"),
     ):
-        passes.scan()
+        assert passes.statistics
     with (
         LocalPasses(rows_of(integers(5), [5], np.zeros(5)), n_threads=1) as passes,
         pytest.raises(DataError, match="all sample weights are zero"),
     ):
-        passes.scan()
+        assert passes.statistics
 
 
 def test_wrong_weights_are_named():
@@ -442,7 +443,7 @@ def test_wrong_weights_are_named():
             LocalPasses(rows_of(integers(20), [10, 10], weight), n_threads=2) as passes,
             pytest.raises(DataError, match=r"sample_weight of row 13 .*chunk 1"),
         ):
-            passes.scan()
+            assert passes.statistics
 
 
 def unit_chunk(chunk, total):
@@ -701,7 +702,7 @@ def test_report_adds_up():
     with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:
         for g in (1, 2):
             path_pass(passes, g)
-        last = passes.last.as_dict()
+        last = asdict(passes.last)
         assert last["rows"] == 100
         assert last["chunks"] == 10
         assert last["state_bytes"] == 2 * 800

@@ -101,11 +101,7 @@ class Told:
     """A client that notes what it tells its scheduler."""
 
     def __init__(self):
-        self.graphs, self.alone, self.fails = [], [], False
-
-    def submit(self, function, *args, workers, allow_other_workers, pure, key):
-        self.alone.append((function, args, workers, allow_other_workers))
-        return key
+        self.graphs, self.fails = [], False
 
     def get(self, graph, keys, sync):
         assert sync is False
@@ -130,9 +126,9 @@ def told_by(work, pick=None):
 
 def test_tasks_of_the_same_moment_are_told_together_each_with_its_worker():
     def work(network):
-        yield network.submitted(abs, -1, worker="a")
-        yield network.submitted(max, 1, 2, worker="b")
-        yield network.submitted(min, 3)
+        yield network.submit(abs, -1, worker="a")
+        yield network.submit(max, 1, 2, worker="b")
+        yield network.submit(min, 3)
 
     client, keys = told_by(work)
     [graph] = client.graphs
@@ -142,33 +138,32 @@ def test_tasks_of_the_same_moment_are_told_together_each_with_its_worker():
         ((max, 1, 2), {"workers": ["b"], "allow_other_workers": True}),
         ((min, 3), {}),
     ]
-    assert client.alone == []
 
 
 def test_of_picked_workers_none_is_another_one():
     pick = SimpleNamespace(chosen=["a", "b"])
-    client, keys = told_by(lambda n: [n.submitted(abs, -1, worker="a"), n.submitted(abs, -2)], pick)
+    client, keys = told_by(lambda n: [n.submit(abs, -1, worker="a"), n.submit(abs, -2)], pick)
     [graph] = client.graphs
     assert [graph[key][1] for key in keys] == [{"workers": ["a"]}, {"workers": ["a", "b"]}]
 
 
-def test_a_task_alone_is_told_alone_and_one_that_nobody_waits_for_is_not_told():
+def test_a_task_that_nobody_waits_for_is_not_told():
     async def given_up(network):
-        task = asyncio.ensure_future(network.submitted(abs, -1, worker="a"))
-        other = asyncio.ensure_future(network.submitted(abs, -2, worker="b"))
+        task = asyncio.ensure_future(network.submit(abs, -1, worker="a"))
+        other = asyncio.ensure_future(network.submit(abs, -2, worker="b"))
         await asyncio.sleep(0)
         task.cancel()
         return await other
 
-    client, _ = told_by(lambda network: [given_up(network)])
-    assert client.graphs == []
-    assert client.alone == [(abs, (-2,), ["b"], True)]
+    client, [key] = told_by(lambda network: [given_up(network)])
+    about = {"workers": ["b"], "allow_other_workers": True}
+    assert client.graphs == [{key: ((abs, -2), about)}]
 
 
 def test_all_hear_of_it_when_the_scheduler_cannot_be_told():
     def work(network):
         network.client.fails = True
-        return [network.submitted(abs, -1, worker="a"), network.submitted(abs, -2, worker="a")]
+        return [network.submit(abs, -1, worker="a"), network.submit(abs, -2, worker="a")]
 
     _, errors = told_by(work)
     assert [str(error) for error in errors] == ["gone", "gone"]

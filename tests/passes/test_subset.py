@@ -182,7 +182,7 @@ def test_a_batch_that_grows_keeps_what_it_knows(passes, x, resumed):
     """Rows that enter have no state; those that were there have theirs, and are counted."""
     table, value = passes.chunk_table, x[:, 0].astype(np.int64)
     last, earlier = 0, np.zeros(4, np.int64)
-    passes.scan()
+    assert passes.statistics.n_total == len(x)
     for generation, end in enumerate((100, 100, 300, 900), start=1):
         if resumed:
             passes.begin_run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 
 import numpy as np
@@ -66,8 +66,8 @@ def test_reports_add_up_but_for_what_is_held_last():
         PassReport(**{field.name: scale * at for at, field in enumerate(fields(PassReport), 1)})
         for scale in (1, 100)
     )
-    before = one.as_dict()
+    before = asdict(one)
     one.add(two)
-    for name, value in two.as_dict().items():
+    for name, value in asdict(two).items():
         held = name in ("workers", "state_bytes", "cache_bytes")
-        assert one.as_dict()[name] == (value if held else before[name] + value), name
+        assert asdict(one)[name] == (value if held else before[name] + value), name

@@ -153,14 +153,21 @@ def test_ready__nobody_with_the_tags(network, workers):
 
 
 def test_tasks_go_to_no_other_workers():
-    asked = []
-    client = SimpleNamespace(submit=lambda *args, **options: asked.append(options))
+    found = []
+
+    def get(graph, keys, sync):
+        [layer], [key] = graph.layers.values(), keys
+        about = layer.annotations or {}
+        workers, others = about.get("workers"), about.get("allow_other_workers", False)
+        found.append((None if workers is None else workers(key), others))
+        return [None]
+
     pick = WorkerSelection()
     pick.choose({A: 1, B: 1}, [A, B])
+    client = SimpleNamespace(get=get)
     for network in (Network(client, "m_1", pick), Network(client, "m_1")):
-        network.submit(abs, 1, worker=B)
-        network.submit(abs, 1)
-    found = [(options["workers"], options["allow_other_workers"]) for options in asked]
+        asyncio.run(network.submit(abs, 1, worker=B))
+        asyncio.run(network.submit(abs, 1))
     assert found == [([B], False), ([A, B], False), ([B], True), (None, False)]
 
 
@@ -170,11 +177,11 @@ def test_tasks_go_to_nobody_where_all_picked_workers_have_left(worker_clients):
     [there] = client.scheduler_info(n_workers=-1)["workers"]
     pick = WorkerSelection()
     network = Network(client, "m_1", pick)
-    task = network.submit(abs, -1)
+    task = network.run(network.submit(abs, -1))
     states = client.cluster.scheduler.tasks
     eventually(lambda: task.key in states and states[task.key].state == "no-worker", "a refusal")
     pick.choose({there: 1}, [there])
-    other = network.submit(abs, -2)
+    other = network.run(network.submit(abs, -2))
     assert other.result(60) == 2, "there is one that could"
     assert not task.done()
     for one in (task, other):

@@ -88,13 +88,12 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
         again.predict(OTHER)
 
 
-@pytest.mark.parametrize("kind", ["rows", "frame", "polars", "dict"])
+@pytest.mark.parametrize("kind", ["rows", "frame", "polars"])
 def test_names_are_kept_whatever_was_fitted(kind: str) -> None:
     source = {
         "rows": lk.open_rows(FRAME),
         "frame": FRAME,
         "polars": pl.DataFrame(FRAME),
-        "dict": dict(FRAME.items()),
     }[kind]
     km = lk.KMeans(K, random_state=0).fit(source, sample_weight=2.0)
     assert km.feature_names_in_.tolist() == list(NAMES)
@@ -174,7 +173,7 @@ def test_an_estimator_wants_the_order_of_the_fit(fitted: tuple[str, Any], folder
     kind, estimator = fitted
     uses = [use for use in USES[kind] if hasattr(estimator, use)]
     for use in uses:
-        for source in (OTHER, pl.DataFrame(OTHER), folder / "other.zarr", dict(OTHER.items())):
+        for source in (OTHER, pl.DataFrame(OTHER), folder / "other.zarr"):
             with pytest.raises(ParameterError) as caught:
                 getattr(estimator, use)(source)
             message = str(caught.value)
