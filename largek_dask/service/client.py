@@ -9,16 +9,14 @@ import json
 import logging
 import math
 import os
-import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 from distributed import Client
-from distributed.client import ClosedClientError
 
 from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.algorithms.names import (
@@ -49,7 +47,7 @@ from largek_dask.retry import retry
 from largek_dask.service.job import Job
 from largek_dask.service.job_state import ACTIVE
 from largek_dask.service.job_table import moment_of
-from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
+from largek_dask.service.plugin import HANDLER, JobsPlugin
 from largek_dask.service.scheduler_file import Finder, connect_to, new_client
 from largek_dask.service.serialization import error_of
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, check_secrets, hide
@@ -146,7 +144,6 @@ class Service:
         self._finder = finder
         """None if the client belongs to the caller."""
         self._away_seconds = away
-        self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
         require_open(client)
@@ -370,41 +367,6 @@ class Service:
             self.client.close()
             self.client = new_client(address, RECONNECT_SECONDS, security)
             self._where = self.client.scheduler.address
-            for topic in self._followers:
-                self.client.subscribe_topic(topic, self._forward(topic))
-
-    # --- events as they come ----------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def following(self, job_id: str) -> Iterator[queue.SimpleQueue[dict[str, Any]]]:
-        """Yield a queue that receives a job's events from now on."""
-        topic = f"{TOPIC}/{job_id}"
-        news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._check_open()
-        with self._lock:
-            queues = self._followers.setdefault(topic, [])
-            if not queues:
-                # A client that is away subscribes to all topics when it reconnects.
-                with contextlib.suppress(ClosedClientError):
-                    self.client.subscribe_topic(topic, self._forward(topic))
-            queues.append(news)
-        try:
-            yield news
-        finally:
-            with self._lock:
-                queues.remove(news)
-                if not queues:
-                    del self._followers[topic]
-                    # A scheduler that is away has forgotten its subscribers.
-                    with contextlib.suppress(ValueError, ClosedClientError):
-                        self.client.unsubscribe_topic(topic)
-
-    def _forward(self, topic: str) -> Any:
-        def forward(event: tuple[float, dict[str, Any]]) -> None:
-            for news in list(self._followers.get(topic, ())):
-                news.put(event[1])
-
-        return forward
 
     # --- jobs -------------------------------------------------------------------------------------
 

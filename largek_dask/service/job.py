@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import queue
 import time
 from collections.abc import Iterator, Mapping
 from threading import Thread
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Job"]
 
-POLL_SECONDS = 2.0
-"""Seconds between questions for events: pushed ones may be lost with a connection."""
+LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
+"""Seconds between questions about a job: of which nothing is new, longer each time."""
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
-LAST = ("finished", "failed", "cancelled", "deleted")
+LAST = ("finished", "failed", "cancelled")
 """Events after which nothing follows."""
 BEGINS = ("queued", "running")
 """Events after which there is another end."""
@@ -112,60 +110,44 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            accepted, cancelling, finished, failed, cancelled, deleted.
+            accepted, cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
-        """All events, and None each time that there was none for a while."""
-        epoch, n, once = None, 0, _Once()
-        # A job has ended a moment before it tells how, which is waited for once.
+        """Yield all events, and None after each pause in which there was none."""
+        epoch, n, once, pause = None, 0, _Once(), LEAST_PAUSE
+        # A job ends shortly before the event of its end, which is waited for once.
         knows_end = is_waited_for = False
-        with self._service.following(self.id) as news:
-            while True:
-                found = self._service.ask_again("events", id=self.id, n=n)
-                if found["epoch"] != epoch:
-                    # Another scheduler numbers them anew; what was seen before is passed over.
-                    if epoch is not None and n > 0:
-                        epoch, n = found["epoch"], 0
-                        once.begins_again = True
-                        continue
-                    epoch = found["epoch"]
-                last = None
-                for event in found["events"]:
-                    n, last = event["n"] + 1, event["event"]
-                    knows_end = last in LAST or (knows_end and last not in BEGINS)
-                    if once.is_new(event):
-                        yield event
-                if found["events"]:
-                    if last in LAST and self._is_over(n):
-                        return
+        while True:
+            found = self._service.ask_again("events", id=self.id, n=n)
+            if found["epoch"] != epoch:
+                # Another scheduler numbers events from the start; earlier ones are skipped.
+                if epoch is not None and n > 0:
+                    epoch, n = found["epoch"], 0
+                    once.begins_again = True
                     continue
-                if not follow:
+                epoch = found["epoch"]
+            last = None
+            for event in found["events"]:
+                n, last = event["n"] + 1, event["event"]
+                knows_end = last in LAST or (knows_end and last not in BEGINS)
+                if once.is_new(event):
+                    yield event
+            if found["events"]:
+                if last in LAST and self._is_over(n):
                     return
-                if self._is_over(n):
-                    if knows_end or is_waited_for:
-                        return
-                    is_waited_for = True
-                try:
-                    event = news.get(timeout=POLL_SECONDS)
-                except queue.Empty:
-                    yield None
-                    continue
-                # What is pushed in its order need not be asked for.
-                while event["n"] <= n:
-                    if event["n"] == n:
-                        n += 1
-                        last = event["event"]
-                        knows_end = last in LAST or (knows_end and last not in BEGINS)
-                        if once.is_new(event):
-                            yield event
-                        if last in LAST:
-                            break
-                    try:
-                        event = news.get(timeout=POLL_SECONDS)
-                    except queue.Empty:
-                        break
+                pause = LEAST_PAUSE
+                continue
+            if not follow:
+                return
+            if self._is_over(n):
+                if knows_end or is_waited_for:
+                    return
+                is_waited_for = True
+            time.sleep(pause)
+            pause = min(GROWTH * pause, MOST_PAUSE)
+            yield None
 
     def watch(self, stream: TextIO | None = None) -> str:
         """Show the job until it has ended: what it has told so far, then what comes.
@@ -197,7 +179,7 @@ class Job:
                 for event in self._news(follow=True):
                     if event is not None:
                         view.update(event)
-                    if event is None or time.monotonic() - asked_at >= STATUS_SECONDS:
+                    if time.monotonic() - asked_at >= STATUS_SECONDS:
                         view.set_status(self._status())
                         asked_at = time.monotonic()
                     show(event)
@@ -246,16 +228,13 @@ class Job:
             The scheduler has been away for longer than the service waits.
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
-        with self._service.following(self.id) as news:
-            while (state := self._state_by(until)) not in ENDS:
-                left = POLL_SECONDS
-                if until is not None:
-                    left = min(left, until - time.monotonic())
-                    if left <= 0:
-                        raise TimeoutError(f"job {self.id} is {state}; it goes on.")
-                with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in LAST:
-                        left = min(left, 0.1)
+        pause = LEAST_PAUSE
+        while (state := self._state_by(until)) not in ENDS:
+            left = pause if until is None else min(pause, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"job {self.id} is {state}; it goes on.")
+            time.sleep(left)
+            pause = min(GROWTH * pause, MOST_PAUSE)
         return state
 
     def _state_by(self, until: float | None) -> str:

@@ -85,8 +85,6 @@ class JobState:
         Where it reads and writes.
     secrets : mapping
         Values of storage options that are nowhere but in memory.
-    emit : callable
-        Called with every event.
     is_new : bool
         No other scheduler has ever had it.
     shelf : Shelf, optional
@@ -98,7 +96,6 @@ class JobState:
         record: Record,
         places: Places,
         secrets: Mapping[str, Any],
-        emit: Callable[[Event], None],
         is_new: bool,
         shelf: Shelf | None = None,
     ) -> None:
@@ -114,7 +111,7 @@ class JobState:
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
-        self.feed = Feed(record.id, emit, is_new, shelf)
+        self.feed = Feed(record.id, is_new, shelf)
         self.running = False
         self.began: float | None = None
         """When the run in progress began, in seconds since 1970; None after its first step."""
@@ -511,8 +508,6 @@ class Feed:
     Parameters
     ----------
     job_id : str
-    emit : callable
-        Called with every event that is kept, in their order.
     is_new : bool
         There are no earlier events, which :meth:`load` would bring.
     shelf : Shelf, optional
@@ -526,18 +521,11 @@ class Feed:
         What the events say; updated under a lock of the feed.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        emit: Callable[[Event], None],
-        is_new: bool,
-        shelf: Shelf | None = None,
-    ) -> None:
+    def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:
         self.is_loaded = is_new
         self._is_whole = is_new
         """Whether the view has the events of all runs."""
         self._job = job_id
-        self._emit = emit
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
         self._size = self._of_view = 0
@@ -571,13 +559,11 @@ class Feed:
                 self._left_out = None
             elif kind == "stopped" and self._left_out is not None:
                 left_out, self._left_out = self._left_out, None
-                self._emit(self._add({"time": stamp, **plain(left_out)}))
-            numbered = self._add({**plain(event), "time": stamp})
-            # Inside the lock, so that listeners receive events in order.
-            self._emit(numbered)
+                self._add({"time": stamp, **plain(left_out)})
+            self._add({**plain(event), "time": stamp})
         self._make_room()
 
-    def _add(self, event: Event) -> dict[str, Any]:
+    def _add(self, event: Event) -> None:
         """Keep an event under the next number."""
         numbered = {**event, "n": self._next, "job": self._job}
         text = json.dumps(numbered, separators=(",", ":")).encode()
@@ -588,7 +574,6 @@ class Feed:
         most = MOST_BYTES - self._of_view
         while len(self._texts) > MOST_EVENTS or (self._size > most and len(self._texts) > 1):
             self._drop()
-        return numbered
 
     def _drop(self) -> None:
         self._size -= len(self._texts.popleft()) + OVERHEAD

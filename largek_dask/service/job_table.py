@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask import config
-from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -64,8 +63,6 @@ class JobTable:
     Parameters
     ----------
     tenure : Tenure
-    emit : callable
-        Called with every event of every job.
     changed : Condition
         That of the tenure.
     ready : callable, optional
@@ -84,7 +81,6 @@ class JobTable:
     def __init__(
         self,
         tenure: Tenure,
-        emit: Callable[[Event], None],
         changed: threading.Condition,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,7 +89,6 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self._emit = emit
         self.shelf = Shelf()
         """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
@@ -171,9 +166,7 @@ class JobTable:
 
     def _earlier(self, record: Record) -> JobState:
         """A job that an earlier scheduler had."""
-        job = JobState(
-            record, Places.of(record.spec, links=False), {}, self._emit, False, self.shelf
-        )
+        job = JobState(record, Places.of(record.spec, links=False), {}, False, self.shelf)
 
         def find_place() -> None:
             job.places = Places.of(record.spec)
@@ -206,10 +199,6 @@ class JobTable:
         """Those of them that no thread has for itself, who may begin; never waits."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
-
-    def ids(self) -> frozenset[str]:
-        """Ids of all jobs that there are; never waits."""
-        return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
 
     def find(self, job_id: str) -> JobState:
         """The job of this id.
@@ -475,9 +464,7 @@ class Deletions:
         """
         job = self._table.find(job_id)
         with self._table.alone(job, "deleted", "cancel it first"):
-            size = self._delete(job, outputs)
-        job.feed({"event": "deleted", "run": job.record.run})
-        return size
+            return self._delete(job, outputs)
 
     def finish(self) -> None:
         """Finish interrupted deletions, if it is time to retry; called again and again."""

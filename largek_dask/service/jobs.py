@@ -68,8 +68,6 @@ class Jobs:
     records : Records
     connect : callable
         Returns the client whose cluster computes; None: threads of this process.
-    emit : callable
-        Called with every event of every job.
     owner : str
         Name and location of this scheduler, for claims of the store and jobs.
     made : callable, optional
@@ -95,7 +93,6 @@ class Jobs:
         self,
         records: Records,
         connect: Callable[[], Client | None],
-        emit: Callable[[Event], None],
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
@@ -104,8 +101,8 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, emit, self._changed, *tend)
-        self._submissions = Submissions(table, tenure, owner, connect, emit, workers)
+        self._table = table = JobTable(tenure, self._changed, *tend)
+        self._submissions = Submissions(table, tenure, owner, connect, workers)
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
@@ -160,10 +157,6 @@ class Jobs:
     def running(self) -> list[JobState]:
         """Return the running jobs, without blocking."""
         return [job for job in self._table.jobs() if job.running]
-
-    def ids(self) -> frozenset[str]:
-        """Return the ids of all jobs, without blocking."""
-        return self._table.ids()
 
     # --- what a client may ask --------------------------------------------------------------------
 
@@ -500,7 +493,7 @@ class Submissions:
     tenure : Tenure
     owner : str
         This scheduler's name, for the claims of outputs.
-    connect, emit, workers : callable
+    connect, workers : callable
         As of :class:`Jobs`.
     """
 
@@ -510,14 +503,12 @@ class Submissions:
         tenure: Tenure,
         owner: str,
         connect: Callable[[], Client | None],
-        emit: Callable[[Event], None],
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._table = table
         self._tenure = tenure
         self._owner = owner
         self._connect = connect
-        self._emit = emit
         self._workers = workers
         self._store = place_of(tenure.records.url)
         self._under_way: list[Places] = []
@@ -547,7 +538,7 @@ class Submissions:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, self._emit, True, self._table.shelf)
+            job = JobState(record, places, secrets, True, self._table.shelf)
             # Sent before it can begin, so that this is its first event.
             job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)

@@ -28,7 +28,7 @@ def test_worth__is_the_longest_step_over_the_seconds_wanted():
         (100, [step(0.0, 0.0)], 5.0, 1),
         (100, [step(0.25, 0.25)], 0.125, 4),
     ):
-        feed = Feed("a", lambda event: None, is_new=True)
+        feed = Feed("a", is_new=True)
         assert feed.worth(seconds) == 1, "before it has started"
         for event in [{"event": "started", "n_chunks": n_chunks}, *steps]:
             feed(event)
@@ -42,13 +42,13 @@ def numbered(n, **more):
 def test_steps__that_are_quick_are_not_all_told_but_all_counted(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    told = []
-    feed = Feed("a", told.append, is_new=True)
+    feed = Feed("a", is_new=True)
     monkeypatch.setattr(module, "STEP_SECONDS", 1.0)
     for n in range(1, 10):
         feed(numbered(n))
         feed({"event": "checkpoint", "n_iter": n})
         now[0] += 0.25
+    told = feed.since(0)
     assert [e["step"] for e in told if e["event"] == "step"] == [1, 5, 9]
     assert [e["n_iter"] for e in told if e["event"] == "checkpoint"] == list(range(1, 10))
     feed(numbered(10))
@@ -61,10 +61,11 @@ def test_steps__that_are_quick_are_not_all_told_but_all_counted(monkeypatch):
 def test_since__gives_what_is_kept_from_a_number_on(monkeypatch):
     monkeypatch.setattr(module, "MOST_EVENTS", 5)
     told = []
-    feed = Feed("a", told.append, is_new=True)
+    feed = Feed("a", is_new=True)
     assert feed.since(0) == []
     for n in range(8):
         feed({"event": "warning", "message": str(n)})
+        told += feed.since(n)
     assert [event["n"] for event in told] == list(range(8))
     assert {event["job"] for event in told} == {"a"}
     for n, most, found in ((0, 9, [3, 4, 5, 6, 7]), (3, 2, [3, 4]), (6, 9, [6, 7]), (8, 9, [])):
@@ -73,8 +74,7 @@ def test_since__gives_what_is_kept_from_a_number_on(monkeypatch):
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_load__puts_earlier_events_first_and_shows_their_last_step(is_late):
-    told = []
-    feed = Feed("a", told.append, is_new=False)
+    feed = Feed("a", is_new=False)
     earlier = [{"event": "started"}, {"event": "step", "step": 6}, {"event": "step", "step": 7}]
     if is_late:
         feed(numbered(8))
@@ -89,7 +89,6 @@ def test_load__puts_earlier_events_first_and_shows_their_last_step(is_late):
         (n, "a", kind) for n, kind in enumerate(kinds)
     ]
     assert feed.figures()["step"] == (8 if is_late else 7)
-    assert len(told) == 1, "what comes from a file is told to nobody"
     feed.unload()
     assert feed.since(0) == []
     assert not feed.is_loaded
@@ -105,7 +104,7 @@ def text_of(n, kind="text"):
 
 def test_a_feed_is_bounded_by_bytes_but_keeps_the_last_event(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 10_000)
-    feed = Feed("a", lambda event: None, is_new=True)
+    feed = Feed("a", is_new=True)
     for _ in range(50):
         feed(text_of(500))
         assert feed._size <= 10_000
@@ -121,7 +120,7 @@ def test_a_feed_is_bounded_by_bytes_but_keeps_the_last_event(monkeypatch):
 
 def test_feeds_together_are_bounded_and_the_largest_gives_way():
     shelf = Shelf(most=25_000)
-    feeds = [Feed(name, lambda event: None, True, shelf) for name in "abc"]
+    feeds = [Feed(name, True, shelf) for name in "abc"]
     for _ in range(30):
         feeds[0](text_of(500))
     feeds[1](text_of(1_000))
@@ -151,7 +150,7 @@ def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     shelf = Shelf(most=700_000)
-    feeds = [Feed(name, lambda event: None, True, shelf) for name in "abc"]
+    feeds = [Feed(name, True, shelf) for name in "abc"]
     for feed in feeds:
         # A copy, as of a file: nobody else holds its names.
         feed(json.loads(json.dumps(of_workers(1_024))))
@@ -170,7 +169,7 @@ def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
 
 def test_a_job_that_ended_long_ago_keeps_nothing_of_its_workers():
     shelf = Shelf()
-    feed = Feed("a", lambda event: None, True, shelf)
+    feed = Feed("a", True, shelf)
     feed(of_workers(1_024))
     feed(text_of(1))
     assert len(feed.figures()["workers"]) == 1_024
@@ -183,16 +182,15 @@ def test_a_job_that_ended_long_ago_keeps_nothing_of_its_workers():
 # --- what is told by its last word --------------------------------------------------------------
 
 
-def test_progress__is_kept_once_told_to_nobody_and_over_with_the_step():
-    told = []
-    feed = Feed("a", told.append, is_new=True)
+def test_progress__is_kept_once_in_no_event_and_over_with_the_step():
+    feed = Feed("a", is_new=True)
     assert feed.figures()["progress"] is None
     for done in (3, 7):
         at = f"2026-01-01T00:00:0{done}"
         feed({"event": "progress", "done": done, "n_chunks": 9, "time": at})
     figures = feed.figures()
     assert figures["progress"] == {"done": 7, "n_chunks": 9}
-    assert (figures["n_events"], told, feed.since(0)) == (0, [], [])
+    assert (figures["n_events"], feed.since(0)) == (0, [])
     assert figures["last_event"] == "2026-01-01T00:00:07"
     feed(numbered(1))
     assert feed.figures()["progress"] is None
@@ -201,7 +199,7 @@ def test_progress__is_kept_once_told_to_nobody_and_over_with_the_step():
 
 
 def test_ready__has_what_is_known_and_finite():
-    feed = Feed("a", lambda event: None, is_new=True)
+    feed = Feed("a", is_new=True)
     assert feed.ready.at == 0
     feed({"event": "started", "n_rows": 9, "n_chunks": 4, "n_workers": 3})
     for change in ("left", "slow", "joined", "joined"):

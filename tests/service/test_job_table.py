@@ -38,7 +38,7 @@ def tenure(records):
 
 @pytest.fixture
 def table(tenure):
-    return JobTable(tenure, lambda event: None, threading.Condition(threading.RLock()))
+    return JobTable(tenure, threading.Condition(threading.RLock()))
 
 
 @pytest.fixture

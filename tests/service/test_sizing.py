@@ -182,7 +182,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
 ):
     there = [Standing(frozenset(), True, 1, 1_000)]
     records = Records(Folder(str(tmp_path / "store")))
-    jobs = Jobs(records, lambda: None, lambda event: None, "me", None, lambda: there)
+    jobs = Jobs(records, lambda: None, "me", None, lambda: there)
     jobs.start()
     try:
         with pytest.raises(

@@ -26,7 +26,7 @@ class One:
 
     def __init__(self, is_new: bool, state: str = "running", **about) -> None:
         self._status = {"id": "x", "state": state, "run": 1, **about}
-        self.own = Feed("x", lambda event: None, is_new)
+        self.own = Feed("x", is_new)
         self.files = [started(), *map(step, range(1, 301))]
         self.n_read = 0
 
