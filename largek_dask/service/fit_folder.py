@@ -27,17 +27,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
 
 
 class FitFolder:
-    """A fit or a job, as the events in its folder describe it.
-
-    Parameters
-    ----------
-    folder : Folder
-
-    Attributes
-    ----------
-    view : JobView
-        Its state, progress and figures.
-    """
+    """A fit or a job, as described by the events in its folder; ``view`` has its state."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -53,15 +43,7 @@ class FitFolder:
         return self.view.has_ended
 
     def update(self) -> list[Event]:
-        """Return the events added since the last call.
-
-        Raises
-        ------
-        DataError
-            The folder holds no events.
-        OSError
-            They cannot be read now.
-        """
+        """Return the events added since the last call; raise DataError if the folder has none."""
         try:
             events: list[Event] = list(self._tail.new())
         except FileNotFoundError as error:

@@ -78,17 +78,9 @@ class Waiting(NamedTuple):
 class JobState:
     """A job as this scheduler knows it.
 
-    Parameters
-    ----------
-    record : Record
-    places : Places
-        Where it reads and writes.
-    secrets : mapping
-        Values of storage options that are nowhere but in memory.
-    is_new : bool
-        No other scheduler has ever had it.
-    shelf : Shelf, optional
-        Bounds its events together with those of other jobs.
+    ``secrets`` are values of storage options that are nowhere but in memory. Of a job that
+    ``is_new`` no other scheduler has known anything. ``shelf`` bounds the events of all jobs
+    together.
     """
 
     def __init__(
@@ -150,13 +142,7 @@ class JobState:
         """Held only for what is fast."""
 
     def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
-        """Keep the record with other fields, and then take them, one change after the other.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; nothing has changed.
-        """
+        """Write the record with other fields, then apply them, one change after the other."""
         with self._writing:
             keep(changed := replace(self.record, **changes))
             with self._lock:
@@ -169,13 +155,7 @@ class JobState:
             self.record, self.is_kept = replace(self.record, **changes), False
 
     def keep(self, keep: Callable[[Record], object]) -> None:
-        """Keep the record as it is now, if that has not been done.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; to be tried again.
-        """
+        """Write the record as it is now, unless that has been done."""
         with self._writing:
             while not self.is_kept and not self.is_gone:
                 keep(record := self.record)
@@ -207,13 +187,7 @@ class JobState:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     def look_at_output(self) -> None:
-        """Find out whether the output of a job that has ended is whole.
-
-        Raises
-        ------
-        LargekError, OSError
-            That cannot be said now.
-        """
+        """Find out whether the output of a job that has ended is whole."""
         record, result = self.record, self.record.result
         if result is None or result.digest is None:
             return
@@ -284,13 +258,7 @@ class JobState:
         return missing(self.record.spec, self.secrets)
 
     def supply(self, secrets: Mapping[str, Any]) -> None:
-        """Take values of storage options that are only in memory.
-
-        Raises
-        ------
-        ParameterError
-            The job has no such option, or a value is too large; nothing has been taken.
-        """
+        """Take values of storage options that are only in memory; after an error, none of them."""
         if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
             raise ParameterError(
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
@@ -482,15 +450,9 @@ class Shelf:
         self._lock = threading.Lock()
 
     def note(self, feed: Feed, of_events: int, of_view: int = 0) -> Feed | None:
-        """Take over how much a feed keeps; one that has to keep less, if it is too much now.
+        """Note the bytes of a feed's events, and of its view, which it cannot drop.
 
-        Parameters
-        ----------
-        feed : Feed
-        of_events : int
-            Bytes of its events, which it can forget.
-        of_view : int
-            Bytes of its view, which it cannot.
+        Returns a feed that has to drop events, if all together are too large.
         """
         with self._lock:
             self._sizes[feed] = of_events, of_view
@@ -503,22 +465,9 @@ class Shelf:
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
-    They are kept as text: that is half of what they take as mappings, and how much it is is known.
-
-    Parameters
-    ----------
-    job_id : str
-    is_new : bool
-        There are no earlier events, which :meth:`load` would bring.
-    shelf : Shelf, optional
-        What it shares with the feeds of other jobs.
-
-    Attributes
-    ----------
-    ready : Ready
-        Figures for callers that must not wait.
-    view : JobView
-        What the events say; updated under a lock of the feed.
+    They are kept as text: half the memory of mappings, and its size is known. ``ready`` has figures
+    for callers that must not wait; ``view``, what the events say. Of a job that ``is_new`` there
+    are no earlier events to :meth:`load`.
     """
 
     def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:

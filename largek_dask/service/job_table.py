@@ -60,22 +60,9 @@ LOOK_PAUSE = 50.0
 class JobTable:
     """All jobs of a store, for as long as this scheduler has it.
 
-    Parameters
-    ----------
-    tenure : Tenure
-    changed : Condition
-        That of the tenure.
-    ready : callable, optional
-        Called each time that the jobs are here.
-
-    Attributes
-    ----------
-    changed : Condition
-        Guards everything here, and notifies those who wait.
-    loaded : Event
-        Set while the jobs are here.
-    unreadable : dict
-        Jobs whose records cannot be read at the moment, and why.
+    ``changed`` guards everything here. ``loaded`` is set while the jobs are here; ``unreadable``
+    has the reason by job whose record cannot be read now. ``ready`` is called each time that the
+    jobs are here.
     """
 
     def __init__(
@@ -153,13 +140,7 @@ class JobTable:
                 job.look_at_output()
 
     def wait_until_looked(self) -> None:
-        """Wait until the jobs have been read, and for a moment until their outputs are looked at.
-
-        Raises
-        ------
-        ClusterError
-            As of :meth:`wait_until_ready`.
-        """
+        """Wait until the jobs have been read, and briefly until their outputs are looked at."""
         self.wait_until_ready()
         if self._look is not None:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
@@ -175,13 +156,7 @@ class JobTable:
         return job
 
     def wait_until_ready(self) -> None:
-        """Wait until the jobs have been read, as after a start.
-
-        Raises
-        ------
-        ClusterError
-            Another scheduler has them, or they cannot be read.
-        """
+        """Wait until the jobs have been read; raise ClusterError if another scheduler has them."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.loaded.is_set() or self._tenure.holder, START_SECONDS
@@ -201,15 +176,7 @@ class JobTable:
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
     def find(self, job_id: str) -> JobState:
-        """The job of this id.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is none.
-        ClusterError
-            Its record cannot be read, or another scheduler has it.
-        """
+        """Return the job of this id, or raise JobNotFoundError or ClusterError."""
         checked_id(job_id)
         self.wait_until_ready()
         with self.changed:
@@ -242,13 +209,7 @@ class JobTable:
 
     @contextlib.contextmanager
     def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Hold a job that has ended for one thread; other jobs stay free.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended, or another scheduler has it.
-        """
+        """Hold a job that has ended for one thread; raise ParameterError if it has not ended."""
         job_id = job.record.id
         with self.changed:
             # Its thread has to have ended too, which gives its lease back last.
@@ -380,13 +341,7 @@ MOST_LANES = 64
 
 
 class Lanes:
-    """Threads by job: at most one each.
-
-    Parameters
-    ----------
-    name : str
-        Begins the names of the threads.
-    """
+    """Threads by job: at most one each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -394,19 +349,10 @@ class Lanes:
         self._lock = threading.Lock()
 
     def run(self, job_id: str, work: Callable[[], object]) -> bool:
-        """Do the work of a job and wait for its end, for a while.
+        """Do the work of a job, which handles its own errors, and wait for its end, for a while.
 
-        Parameters
-        ----------
-        job_id : str
-        work : callable
-            Handles its own errors.
-
-        Returns
-        -------
-        bool
-            False if it has not ended: it goes on, or has not begun as earlier work still hangs, of
-            this job or of very many others.
+        Returns False if it has not ended: it continues, or has not begun as earlier work still
+        hangs.
         """
         with self._lock:
             hanging = {name: one for name, one in self._busy.items() if one.is_alive()}
@@ -426,13 +372,7 @@ RETRY_SECONDS = 60.0
 
 
 class Deletions:
-    """Deletes jobs that have ended, and finishes interrupted deletions.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    """
+    """Deletes jobs that have ended, and finishes interrupted deletions."""
 
     def __init__(self, table: JobTable, tenure: Tenure) -> None:
         self._table = table
@@ -441,26 +381,10 @@ class Deletions:
         self._next_try = 0.0
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: its record, checkpoints and events.
+        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
 
-        Parameters
-        ----------
-        job_id : str
-        outputs : bool
-            Whether its model and labels are deleted as well.
-
-        Returns
-        -------
-        int
-            Bytes of its files.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended (a job that waits for credentials may be cancelled), or the values of
-            storage options are needed to delete its files.
-        JobNotFoundError
-            There is no such job.
+        With ``outputs`` its model and labels as well. A job that waits for credentials may be
+        cancelled first; values of storage options are needed to delete its files.
         """
         job = self._table.find(job_id)
         with self._table.alone(job, "deleted", "cancel it first"):
@@ -543,13 +467,7 @@ class Query(BaseModel):
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Query:
-        """The query in a client's message.
-
-        Raises
-        ------
-        ParameterError
-            A filter is unknown or not valid.
-        """
+        """Return the query in a client's message, or raise ParameterError."""
         try:
             query = cls.model_validate(dict(asked))
         except ValidationError as error:
@@ -576,22 +494,11 @@ class _Listed(NamedTuple):
 
 
 def moment_of(value: object, name: str, now: float | None = None) -> float:
-    """Seconds since 1970 of a date, or of a time before now.
+    """Return the seconds since 1970 of a date, or of a time before now.
 
-    Parameters
-    ----------
-    value : datetime or str
-        ``"2026-11-25"``, ``"2026-11-25T08:30"`` (UTC unless it says otherwise), or how long ago,
-        such as ``"90m"`` or ``"30d"``.
-    name : str
-        Name of the parameter, for the error.
-    now : float, optional
-        Seconds since 1970.
-
-    Raises
-    ------
-    ParameterError
-        It is neither, or in the future.
+    ``value`` is ``"2026-11-25"``, ``"2026-11-25T08:30"`` (UTC unless it says otherwise), a
+    datetime, or an age such as ``"90m"`` or ``"30d"``. One that is neither, or in the future, is a
+    ParameterError.
     """
     now = time.time() if now is None else now
     found = value
@@ -617,20 +524,10 @@ def moment_of(value: object, name: str, now: float | None = None) -> float:
 def listing(
     jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
 ) -> dict[str, Any]:
-    """Rows of the jobs that a query selects.
+    """Return the jobs that a query selects.
 
-    Parameters
-    ----------
-    jobs : iterable of JobState
-    unreadable : mapping
-        Ids of jobs whose records cannot be read.
-    query : Query
-
-    Returns
-    -------
-    dict
-        ``jobs`` (rows, the oldest first), ``counts`` (number of jobs by state, regardless of the
-        filter by state), ``total`` (number of jobs selected, beyond the limit too).
+    ``jobs`` are rows, the oldest first; ``counts``, numbers of jobs by state, whatever state is
+    asked for; ``total``, the number of jobs selected, beyond the limit too.
     """
     found = _found(jobs, unreadable, query)
     counts = Counter(listed.state for listed in found)

@@ -71,22 +71,11 @@ class Jobs:
     owner : str
         Name and location of this scheduler, for claims of the store and jobs.
     made : callable, optional
-        Returns the content of the store's ``scheduler.json`` for the number of a claim; without it
-        there is no such file.
+        Returns the content of the store's ``scheduler.json`` for the number of a claim.
     workers : callable, optional
         Returns the workers of the cluster; None: unknown.
     idle : callable, optional
         Makes the :class:`IdleWorkers`.
-
-    Attributes
-    ----------
-    idle : IdleWorkers, optional
-        Ends workers while there are no jobs.
-
-    Raises
-    ------
-    ParameterError
-        The configuration of the service is invalid.
     """
 
     def __init__(
@@ -120,10 +109,7 @@ class Jobs:
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
-        Returns
-        -------
-        list of str
-            Jobs that had not stopped after ``seconds``.
+        Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
         threads = [self._queue, self._tender]
@@ -166,13 +152,7 @@ class Jobs:
         return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
-        """Wait until this scheduler has read its jobs.
-
-        Raises
-        ------
-        ClusterError
-            Another scheduler has them, or they cannot be read.
-        """
+        """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
         self._table.wait_until_ready()
 
     def why_not_ready(self) -> str:
@@ -184,23 +164,10 @@ class Jobs:
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
     ) -> str:
-        """Check and store a new job, and return its id.
+        """Check and store a new job, and return its id; after an error nothing has been written.
 
-        Parameters
-        ----------
-        document : str
-            JSON of a ``JobSpec``.
-        secrets : mapping
-            Values of its storage options that are kept in memory only.
-        owner : str
-            User who submits it.
-        check : callable, optional
-            Checks that the workers are suitable.
-
-        Raises
-        ------
-        LargekError
-            Nothing has been written.
+        ``document`` is the JSON of a ``JobSpec``, ``secrets`` are the values of its storage options
+        that are kept in memory only, and ``check`` checks that the workers are suitable.
         """
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
@@ -216,20 +183,8 @@ class Jobs:
     ) -> str:
         """Resume a job that has ended, with other stop rules if given, or that awaits its version.
 
-        Parameters
-        ----------
-        job_id : str
-        changes : mapping
-            New values of fields, of those in ``CHANGEABLE``.
-        secrets : mapping
-            Values of storage options that are kept in memory only.
-        accept_version : bool
-            Whether this version may continue what another version has computed.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended and does not wait for its version, or another field would change.
+        ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
+        continue what another one has computed.
         """
         check_asked(secrets=secrets, changes=changes)
         job = self._table.find(job_id)
@@ -322,13 +277,7 @@ class Jobs:
     def all(
         self, status: Callable[[JobState], dict[str, Any]] = JobState.status
     ) -> list[dict[str, Any]]:
-        """Return the status of every job, oldest first; unreadable ones are last.
-
-        Parameters
-        ----------
-        status : callable
-            Returns that of a job.
-        """
+        """Return the ``status`` of every job, oldest first; unreadable ones are last."""
         self._table.wait_until_looked()
         with self._changed:
             jobs = sorted(self._table.jobs(), key=lambda job: job.record.created)
@@ -378,11 +327,7 @@ class Jobs:
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
 
-        Parameters
-        ----------
-        job_id : str
-        who : str, optional
-            Origin of the request, for the event; None for clients, which are known.
+        ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
         job = self._table.find(job_id)
         with self._changed:
@@ -420,13 +365,7 @@ class Jobs:
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
-        """Return the model of a job: the final one, or the best so far.
-
-        Raises
-        ------
-        NoModelError
-            There is none yet.
-        """
+        """Return the final model of a job, or the best so far, or raise NoModelError."""
         job = self._table.find(job_id)
         snapshot, spec = job.snapshot, job.record.spec
         if snapshot is not None:
@@ -485,17 +424,7 @@ Check = Callable[["Client", Rows, float], None]
 
 
 class Submissions:
-    """Check new jobs, reserve their outputs, and store them.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    owner : str
-        This scheduler's name, for the claims of outputs.
-    connect, workers : callable
-        As of :class:`Jobs`.
-    """
+    """Check new jobs, reserve their outputs, and store them."""
 
     def __init__(
         self,
@@ -517,15 +446,7 @@ class Submissions:
     def take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
     ) -> JobState:
-        """Create a job, which runs when its turn comes.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store meanwhile, and perhaps the job.
-        LargekError
-            Nothing has been written.
-        """
+        """Create a job, which runs when its turn comes; after an error nothing has been written."""
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)

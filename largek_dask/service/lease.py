@@ -77,13 +77,7 @@ def _beat(folder: Folder, number: int) -> bytes:
 
 
 def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """What a claim says; None where it does not say it (a kill, an earlier version).
-
-    Raises
-    ------
-    ParameterError
-        A later version made it in a format of its own.
-    """
+    """Return a field of a claim; None if it is missing (a kill, an earlier version)."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
@@ -103,13 +97,7 @@ def claimed_for(folder: Folder) -> str | None:
 
 
 def check_job(folder: Folder, job: str) -> None:
-    """Find out that a folder is another job's before anything in it is taken for this one's.
-
-    Raises
-    ------
-    ParameterError
-        It is.
-    """
+    """Raise ParameterError if a folder is another job's, before anything in it is used."""
     found = claimed_for(folder)
     if found not in (None, job):
         what = found if found == STORE else f"the output of job {found}"
@@ -117,13 +105,7 @@ def check_job(folder: Folder, job: str) -> None:
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
-    """Make this folder a job's, before anything else lies in it.
-
-    Raises
-    ------
-    OutputError
-        It is another job's already, or cannot be written.
-    """
+    """Make this folder a job's before anything is written; raise OutputError if it is another's."""
     try:
         lease = Contender(folder, job, owner, 0.0).claim()
     except ParameterError as error:
@@ -147,13 +129,7 @@ class Lease:
     """Who had it before and has not given it back: it was silent for too long."""
 
     def holds(self) -> bool:
-        """Whether nobody has claimed the job since.
-
-        Raises
-        ------
-        FileNotFoundError
-            The claim itself is not there: the folder is gone.
-        """
+        """Return whether nobody has claimed the job since; without a folder, FileNotFoundError."""
         return self._found() == self.token
 
     def _found(self) -> int:
@@ -165,12 +141,8 @@ class Lease:
     def check(self) -> None:
         """Look before writing.
 
-        Raises
-        ------
-        LostJobError
-            Somebody else has claimed the job.
-        FileNotFoundError
-            The folder is gone.
+        Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
+        folder is gone.
         """
         newest = self._found()
         if newest != self.token:
@@ -180,15 +152,7 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Show that the holder is alive.
-
-        Raises
-        ------
-        LostJobError
-            Somebody else has claimed the job meanwhile.
-        OutputError
-            The sign cannot be written.
-        """
+        """Show that the holder is alive; raise LostJobError if another one has claimed the job."""
         self.check()
         self._beat(uuid.uuid4().hex.encode())
 
@@ -209,7 +173,7 @@ class Lease:
 
 
 class Contender:
-    """Somebody who would write a job, and waits for its turn.
+    """A scheduler that would write a job, and waits for its turn.
 
     Parameters
     ----------
@@ -218,11 +182,11 @@ class Contender:
     job : str
         Its id, or ``STORE``.
     owner : str
-        Told to whoever loses the job to this one.
+        Name of this scheduler, for whoever loses the job to it.
     patience : float
         Seconds for which a holder may be without a sign of life.
     gone : collection of str
-        Owners that are known to have lost everything: their claims are not waited for.
+        Owners that have lost everything: their claims are not waited for.
     clock : callable
         Seconds of this process, never set back.
     """
@@ -249,14 +213,9 @@ class Contender:
         """Who holds it, once that one has been seen to give a sign of life."""
 
     def claim(self) -> Lease | None:
-        """The lease, if the job is free or its holder has been silent for too long.
+        """Return the lease, if the job is free or its holder has been silent for too long.
 
-        Raises
-        ------
-        ParameterError
-            The folder is another job's.
-        OutputError
-            The claim cannot be written.
+        Raises ParameterError if the folder is another job's.
         """
         number = _newest(self._folder)
         taken_from = None
@@ -343,28 +302,9 @@ def check_patience() -> None:
 class Tenure:
     """The right of one scheduler to a store, while it has it and while another one does.
 
-    Parameters
-    ----------
-    records : Records
-        Those in the store.
-    owner : str
-        Name of this scheduler, with its address: shown to a second one that claims the store.
-    changed : Condition
-        Everything here changes under it.
-
-    Attributes
-    ----------
-    records : Records
-        Under the last claim, once there is one: after its loss nothing is written by them.
-    holder : str
-        The scheduler that has the store, if it is known and not this one.
-    epoch : str
-        Another one each time that the store is taken.
-
-    Raises
-    ------
-    ParameterError
-        The lease would be renewed less often than others wait for it.
+    ``records`` are under the last claim, so that after its loss nothing is written by them.
+    ``holder`` is the other scheduler that has the store, if known. ``epoch`` changes each time that
+    the store is taken. Everything changes under ``changed``.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
@@ -387,10 +327,7 @@ class Tenure:
     def claim(self, lost: Callable[[], None]) -> None:
         """Take the store, unless another scheduler has it.
 
-        Parameters
-        ----------
-        lost : callable
-            Called under the condition when another scheduler has taken it.
+        ``lost`` is called under the condition when another scheduler has taken it.
         """
         if self._contender is None:
             patience = float(config.get("service.patience-seconds"))

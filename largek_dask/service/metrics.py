@@ -140,25 +140,13 @@ def _collector() -> _Collector | None:
 
 
 def watch_jobs(ask: Callable[[], JobsFigures]) -> None:
-    """Show the jobs of a scheduler from now on, and those of no other.
-
-    Parameters
-    ----------
-    ask : callable
-        Gives figures that are ready; called on an event loop.
-    """
+    """Show the jobs of a scheduler from now on; ``ask`` is called on an event loop."""
     if (collector := _collector()) is not None:
         collector.jobs = ask
 
 
 def watch_worker(ask: Callable[[], Mapping[str, Any]]) -> None:
-    """Show a worker from now on, and no other.
-
-    Parameters
-    ----------
-    ask : callable
-        Gives figures by names of :data:`WORKER_METRICS`, and ``seconds`` by kind.
-    """
+    """Show a worker from now on: figures by :data:`WORKER_METRICS`, and ``seconds`` by kind."""
     if (collector := _collector()) is not None:
         collector.worker = ask
 

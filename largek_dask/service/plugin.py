@@ -296,10 +296,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
         """Keep requests for a job whose folder hangs from taking all threads.
 
-        Raises
-        ------
-        OutputError
-            Many are in progress, and the first has no answer.
+        Raises OutputError if many are in progress and the first has no answer.
         """
         key, now = str(job_id), time.monotonic()
         with self._at_files_lock:
@@ -361,13 +358,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request.
-
-    Raises
-    ------
-    ParameterError
-        They are too long, or not a JSON object.
-    """
+    """Parse the arguments of a request; anything but a short JSON object is an error."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(
             f"a question may have at most {MOST_ARGUMENTS:,} letters, and this one has "

@@ -108,12 +108,8 @@ _of_workers: dict[str, list[str]] = {}
 def watch(node: Any, send: Callable[[], object] | None = None) -> None:
     """Keep the last warnings of this process, and show lines of all libraries in Dask's logs.
 
-    Parameters
-    ----------
-    node : distributed.Scheduler or distributed.Worker
-        Its ``get_logs`` has these lines, too.
-    send : callable, optional
-        Called after each warning, by any thread; must not wait.
+    ``node`` is a scheduler or worker, whose ``get_logs`` has these lines, too. ``send`` is called
+    after each warning, by any thread; it must not wait.
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:

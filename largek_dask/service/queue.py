@@ -35,16 +35,7 @@ FEEDS = 50
 class Queue(threading.Thread):
     """Takes up the jobs of a store and runs them, each when its turn has come.
 
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    owner : str
-        This scheduler's name, for the claims of jobs.
-    connect : callable
-        Gives the client whose cluster computes; None as its value: threads of this process.
-    workers : callable, optional
-        Gives the workers of its scheduler; None as its value: they are not known.
+    ``connect`` and ``workers`` are those of :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
@@ -259,12 +250,7 @@ class Standing(NamedTuple):
 
 
 class Cluster:
-    """The workers that there are, by the tags that jobs ask for.
-
-    Parameters
-    ----------
-    workers : collection of Standing
-    """
+    """The workers that there are, by the tags that jobs ask for."""
 
     def __init__(self, workers: Collection[Standing]) -> None:
         self.workers = workers
@@ -293,14 +279,7 @@ class _Allowed(NamedTuple):
 def worker_memory(
     spec: JobSpec, takes: FitMemory | None, cluster: Cluster | None
 ) -> ProcessMemory | None:
-    """Return the memory of the smallest worker that a job may use; None if it is not known.
-
-    Parameters
-    ----------
-    spec : JobSpec
-    takes : FitMemory or None
-    cluster : Cluster or None
-    """
+    """Return the memory of the smallest worker that a job may use; None if it is not known."""
     if takes is None or cluster is None:
         return None
     asked = spec.workers
@@ -331,11 +310,7 @@ def does_not_fit(
 ) -> str | None:
     """Return why a job has to wait for running ones, for lack of memory; None if it need not.
 
-    Parameters
-    ----------
-    memory : ProcessMemory or None
-    running : iterable of ProcessMemory or None
-        That of each running job; None: not known.
+    ``running`` has the memory of each running job; None where it is not known.
     """
     others = [one for one in running if one is not None]
     if memory is None or not others:

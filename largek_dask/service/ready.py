@@ -44,13 +44,7 @@ class Ready(GuardedHandler):
 def answer_on(application: Any, why_not: Callable[[], str], hosts: Hosts) -> None:
     """Have an HTTP server of Dask's say whether its scheduler has its jobs.
 
-    Parameters
-    ----------
-    application : tornado.web.Application
-    why_not : callable
-        Gives the reason why it has not; nothing if it has. It is called on the event loop.
-    hosts : Hosts
-        Names under which it answers.
+    ``why_not`` returns the reason why it has not, or ""; it is called on the event loop.
     """
     path = f"{prefix_of(application)}{PATH}"
     application.add_handlers(".*$", [(path, Ready, {"why_not": why_not, "hosts": hosts})])

@@ -83,18 +83,7 @@ LONGEST_TRACEBACK = 1 << 16
 class Runner(threading.Thread):
     """Claims a job, runs it to its end, publishes how it ended.
 
-    Parameters
-    ----------
-    job : JobState
-        ``job.begin()`` has been called.
-    records : Records
-        Where it is kept.
-    owner : str
-        This scheduler's name, for the claim.
-    connect : callable
-        Gives the client whose cluster computes, or None for threads of this process.
-    done : callable
-        Called at the very end, whatever has happened.
+    ``job.begin()`` has been called. ``done`` is called at the very end, whatever has happened.
     """
 
     def __init__(
@@ -138,13 +127,9 @@ class Runner(threading.Thread):
     # --- waiting ----------------------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
-        """What is wrong that may pass; None: nothing.
+        """Return what is wrong that may pass; None if nothing is.
 
-        Parameters
-        ----------
-        error : Exception
-        was_there : bool
-            What it is about is known to have been there, also of a job that has not run before.
+        With ``was_there`` the thing existed once, although this job has not run.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
@@ -547,24 +532,11 @@ def fit_into(
     n_threads: int | None = None,
     **told: Any,
 ) -> tuple[Model, FitResult]:
-    """Fit, and write model and labels; what an earlier run has left there is gone on with.
+    """Fit, and write model and labels; continue what an earlier run has left there.
 
-    Labels of an earlier run stay until it is known that they are out of date.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    rows : Rows
-    options : FitOptions
-        What is asked of the fit.
-    labels : bool
-        Whether labels are written. None are after a cancel.
-    client, n_threads
-        Where to compute.
-    told
-        ``events``, ``log``, ``callbacks``, ``cancelled``, ``held``: see
-        :func:`largek_dask.driver.fit.fit`, whose errors are raised.
+    Labels of an earlier run stay until it is known that they are out of date; none are written
+    after a cancel. Other arguments are those of :func:`largek_dask.driver.fit.fit`, whose errors
+    are raised.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
@@ -595,29 +567,10 @@ def fit_into(
 def model_of_checkpoint(
     folder: Folder, stop_reason: str, beyond: int = -1
 ) -> tuple[Model, Saved] | None:
-    """Write the model of the last checkpoint, for a fit that is not gone on with.
+    """Write the model of the last checkpoint, for a fit that is not continued, and return both.
 
-    Neither rows nor workers are needed.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    stop_reason : str
-        Why it is not gone on with, for the model's provenance.
-    beyond : int
-        None of a checkpoint after so many steps or fewer.
-
-    Returns
-    -------
-    The model and what it is of; None where there is no such checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be understood.
-    OSError
-        It cannot be read, or the model not be written.
+    Neither rows nor workers are needed. None is returned if there is no checkpoint after more than
+    ``beyond`` steps. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None or found[1].n_iter <= beyond:

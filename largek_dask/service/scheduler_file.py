@@ -131,19 +131,7 @@ class SchedulerFile(BaseModel):
 
     @classmethod
     def parsed(cls, data: bytes, where: str) -> SchedulerFile:
-        """What a file says.
-
-        Parameters
-        ----------
-        data : bytes
-        where : str
-            The file's URL, for errors.
-
-        Raises
-        ------
-        ParameterError
-            It is no such file.
-        """
+        """Return what a file says; ``where`` is its URL, for errors."""
         if not data.strip():
             raise _no_file_of_a_scheduler(where, "is empty")
         try:
@@ -176,24 +164,8 @@ def _no_file_of_a_scheduler(where: str, what: str) -> ParameterError:
 class Finder:
     """Finds a scheduler, again each time that it is asked.
 
-    Parameters
-    ----------
-    place : str or path-like
-        An address ("tcp://host:8786"), or the path or URL of a file that says one.
-    storage_options : mapping, optional
-        For the file.
-
-    Attributes
-    ----------
-    place : str
-    is_file : bool
-    found : SchedulerFile or None
-        What the file said when :meth:`find` read it last.
-
-    Raises
-    ------
-    DataError
-        The URL has a secret in it, or is of no kind that there is.
+    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that says one.
+    ``found`` is what the file said when :meth:`find` read it last.
     """
 
     def __init__(
@@ -208,28 +180,14 @@ class Finder:
             self._folder, self._name = Folder(self.place, storage_options).parent()
 
     def find(self) -> str:
-        """The scheduler's address as it is now.
-
-        Raises
-        ------
-        ClusterError
-            There is no such file, or it cannot be read.
-        ParameterError
-            The file is none of a scheduler.
-        """
+        """Return the scheduler's address as it is now; a missing file is a ClusterError."""
         if not self.is_file:
             return self.place
         self.found = self._read()
         return self.found.address
 
     def security(self) -> Security | None:
-        """Return what to connect with: files that were found, or None for Dask's own settings.
-
-        Raises
-        ------
-        ClusterError
-            The scheduler asks for certificates, and this process can read none.
-        """
+        """Return what to connect with: files that were found, or None for Dask's own settings."""
         told = self.found
         if told is None or not told.address.startswith("tls://"):
             return None
@@ -274,15 +232,7 @@ class Finder:
         return SchedulerFile.parsed(data, self.place)
 
     def nobody(self, error: BaseException, now: datetime | None = None) -> SchedulerAwayError:
-        """The error where nobody answers.
-
-        Parameters
-        ----------
-        error : Exception
-            What was raised instead of an answer.
-        now : datetime, optional
-            The present time by default.
-        """
+        """Return the error for an address that does not answer; ``error`` was raised instead."""
         if self.found is None:
             quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
             return SchedulerAwayError(
@@ -311,14 +261,7 @@ def is_file(place: str | os.PathLike[str]) -> bool:
 
 
 class Sign:
-    """Has the file in a store say where this scheduler is, for as long as it has the store.
-
-    Parameters
-    ----------
-    tenure : Tenure
-    made : callable
-        Gives what the file is to say, of the number of this scheduler's claim.
-    """
+    """Has the file in a store say where this scheduler is, for as long as it has the store."""
 
     def __init__(self, tenure: Tenure, made: Callable[[int], SchedulerFile]) -> None:
         self._tenure = tenure
@@ -373,41 +316,14 @@ class Client(distributed.Client):  # type: ignore[misc]
 def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
     """Return a client of the scheduler at this address, separate from other work of the process.
 
-    Parameters
-    ----------
-    address : str
-    seconds : float
-        Timeout of this connection, and of each one after it is lost. A frozen scheduler takes
-        longer.
-    security : Security, optional
-        Certificates; those of Dask's settings by default.
-
-    Raises
-    ------
-    OSError
-        Nothing answers there.
-    ValueError
-        Such as a protocol that Dask does not know.
+    ``seconds`` is the timeout of this connection, and of each one after it is lost. OSError:
+    nothing answers. ValueError: such as a protocol that Dask does not know.
     """
     return Client(address, timeout=seconds, set_as_default=False, security=security)
 
 
 def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
-    """Return a new client of the scheduler that is found.
-
-    Parameters
-    ----------
-    finder : Finder
-    timeout : float or str
-        Of the connection: seconds, or such as "10s".
-
-    Raises
-    ------
-    SchedulerAwayError
-        Nothing answers there.
-    ClusterError, ParameterError
-        The file is missing, or not that of a scheduler; or there are no certificates for it.
-    """
+    """Return a new client of the scheduler that is found, or raise ClusterError."""
     seconds = float(parse_timedelta(timeout))
     until = time.monotonic() + seconds
 
@@ -438,14 +354,8 @@ CONNECT_SECONDS = 3.0
 def why_no_answer(address: str, security: Security | None = None) -> str:
     """Return why a connection to an address fails, and what to do.
 
-    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS,
-    and which certificate was refused.
-
-    Parameters
-    ----------
-    address : str
-    security : Security, optional
-        Certificates of this process; those of Dask's settings by default.
+    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS, and
+    which certificate was refused.
     """
     scheme, _, place = address.rpartition("://")
     if scheme not in ("tcp", "tls"):
@@ -489,13 +399,7 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
 
 
 def _context(scheme: str, security: Security) -> ssl.SSLContext:
-    """Return Dask's context of a client, or for a plain address one that accepts anything.
-
-    Raises
-    ------
-    ValueError
-        Dask's settings name no certificates, or files that cannot be read.
-    """
+    """Return Dask's context of a client, or for a plain address one that accepts anything."""
     if scheme == "tls":
         names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
         if lacking := [

@@ -43,13 +43,7 @@ def message_of_model(model: Model) -> dict[str, Any]:
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
-    """The model of a message.
-
-    Raises
-    ------
-    ModelFormatError
-        It is none, or of a kind that this version does not know.
-    """
+    """Return the model of a message, or raise ModelFormatError."""
     sent = "What the scheduler has sent"
     kind = kind_named(message.get("kind", FIRST_KIND), sent)
     try:
@@ -66,13 +60,9 @@ def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
-    """The error of that name; one that is not known here becomes a ``FailedJobError``.
+    """Return the error of that name; one that is not known here becomes a ``FailedJobError``.
 
-    Parameters
-    ----------
-    name, message : str
-    traceback : str, optional
-        Where it was raised: shown below the error.
+    ``traceback`` is where it was raised: shown below the error.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception | None = None

@@ -163,13 +163,7 @@ class AlgorithmSpec(BaseModel):
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:
-        """The document of a name or an algorithm object.
-
-        Raises
-        ------
-        ParameterError
-            It is neither.
-        """
+        """Return the document of a name or an algorithm object."""
         if isinstance(algorithm, str):
             return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
@@ -262,13 +256,7 @@ class JobSpec(BaseModel):
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
-        """The job of a document.
-
-        Raises
-        ------
-        ParameterError
-            It is no document of a job that this version knows; every wrong field is named.
-        """
+        """Return the job of a document; the ParameterError names every wrong field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
                 raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
@@ -321,13 +309,7 @@ class _Asked(BaseModel):
 
 
 def check_asked(**values: Any) -> None:
-    """Refuse what no client of this package sends beside a document.
-
-    Raises
-    ------
-    ParameterError
-        A field is of another type, or has control characters.
-    """
+    """Raise ParameterError for what no client of this package sends beside a document."""
     _checked(_Asked, values)
 
 
@@ -433,14 +415,7 @@ class Place:
 
 
 def place_of(url: str, *, links: bool = True) -> Place:
-    """The place of an absolute path or URL.
-
-    Parameters
-    ----------
-    url : str
-    links : bool
-        Whether links are followed, for which the file system is asked.
-    """
+    """Return the place of an absolute path or URL; ``links`` asks the file system for links."""
     # Of a chain such as simplecache::s3://… the last link says where the files are.
     location = normalize(url.rpartition("::")[2])
     if is_local(location):
@@ -489,13 +464,7 @@ VALUE_BYTES, JOB_BYTES = 16 << 10, 64 << 10
 
 
 def check_secrets(secrets: Mapping[str, Any]) -> None:
-    """Refuse values of storage options that are too large.
-
-    Raises
-    ------
-    ParameterError
-        It says which one, and how large it is; no value is repeated.
-    """
+    """Refuse values of storage options that are too large; the error repeats no value."""
     total = 0
     for name, value in secrets.items():
         total += (size := _size(value))
@@ -529,15 +498,7 @@ def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
 
 
 def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
-    """The storage options of a job with their values.
-
-    Raises
-    ------
-    MissingOptionError
-        A value is not in this process's environment, or has not been supplied.
-    ParameterError
-        A value in this process's environment is too large.
-    """
+    """Return the storage options of a job with their values, or raise MissingOptionError."""
     options = {}
     for name, option in spec.storage_options.items():
         if option.env is not None:

@@ -227,21 +227,11 @@ class Record:
 
 
 class Records:
-    """The records of one scheduler.
+    """The records of one scheduler, in ``largek.store``.
 
-    Parameters
-    ----------
-    folder : Folder
-        ``largek.store``.
-    lease : Lease, optional
-        The scheduler's right to the store: asked before anything is written or removed.
-
-    Attributes
-    ----------
-    folder : Folder
-    url : str
-    gone : frozenset of str
-        Schedulers that had the store before: they have lost their jobs with it.
+    ``lease`` is the scheduler's right to the store: asked before anything is written or removed,
+    which raises LostJobError if another scheduler has taken it. ``gone`` has the names of
+    schedulers that had the store before: they have lost their jobs with it.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
@@ -263,13 +253,7 @@ class Records:
         return Records(self.folder, lease)
 
     def check(self) -> None:
-        """Look before something is done that only the store's holder may do.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        """
+        """Raise LostJobError if another scheduler has taken the store."""
         if self._lease is not None:
             self._lease.check()
 
@@ -279,15 +263,7 @@ class Records:
         return None if self._lease is None else self._lease.token
 
     def post(self, name: str, document: bytes) -> None:
-        """Write a file of the store itself.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError
-            It cannot be written.
-        """
+        """Write a file of the store itself."""
         self.folder.guarded(self.check).publish(name, document)
 
     def is_idle(self) -> bool:
@@ -295,27 +271,14 @@ class Records:
         return self.folder.exists(IDLE)
 
     def set_idle(self, idle: bool) -> None:
-        """Have workers end, as no job wants them; or no longer.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError
-            It cannot be written.
-        """
+        """Have workers end, as no job wants them; or no longer."""
         if idle:
             self.post(IDLE, b"no job wants workers\n")
         else:
             self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
-        """Find out at the start that no job could be kept.
-
-        Raises
-        ------
-        OutputError
-        """
+        """Raise OutputError at the start if no job could be kept."""
         self._folder.check_writable()
         for folder in (self._folder, self.folder.sub("claims")):
             # Earlier versions left them open to everybody.
@@ -330,12 +293,7 @@ class Records:
     ) -> Record:
         """Keep a new job under a new id.
 
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store: it may have found the job there, or not.
-        OutputError
-            It cannot be written.
+        After a LostJobError the other scheduler may have found the job there, or not.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
@@ -363,12 +321,7 @@ class Records:
     def update(self, record: Record) -> None:
         """Keep a job as it is now.
 
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store: that one may not know of what has changed.
-        OutputError
-            It cannot be written.
+        After a LostJobError the other scheduler may not know of what has changed.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
         self.check()
@@ -383,13 +336,7 @@ class Records:
         return job_id in self._made
 
     def stands(self, record: Record) -> bool:
-        """Whether a job is kept as it is here; also where there is nothing of it.
-
-        Raises
-        ------
-        OSError
-            That cannot be said now.
-        """
+        """Return whether a job is kept as it is here; also where there is nothing of it."""
         document = _dumped(record)
         try:
             return self._folder.read(f"{record.id}.json", limit=len(document)) == document
@@ -399,19 +346,9 @@ class Records:
             return False
 
     def put_away(self, job_id: str) -> bool:
-        """Have a record be none any more: it is moved to where nobody looks for records.
+        """Move a record to where nobody looks for records.
 
-        Returns
-        -------
-        bool
-            False if there is nothing, or what nobody has written as a record.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError, OSError
-            It cannot be done now.
+        Returns False if there is nothing, or nothing that was written as a record.
         """
         name = f"{checked_id(job_id)}.json"
         try:
@@ -428,15 +365,7 @@ class Records:
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
-        """A job as it was kept.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is no such job.
-        ParameterError
-            The record is damaged, or of a newer version.
-        """
+        """Return a job as it was kept; a damaged or newer record is a ParameterError."""
         name = f"{checked_id(job_id)}.json"
         document: Any = None
         try:
@@ -487,14 +416,9 @@ class Records:
         )
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
-        """What :meth:`found` gives, and a warning of each record that cannot be read.
+        """Return what :meth:`found` does, with a warning of each record that cannot be read.
 
-        Who holds the store sets empty ones aside: there is nothing in them to wait for.
-
-        Warns
-        -----
-        RecoveryWarning
-            A record cannot be read; names it. The others are not affected.
+        The holder of the store sets empty ones aside: there is nothing in them to wait for.
         """
         records, unreadable = self.found()
         for job_id, reason in list(unreadable.items()):
@@ -582,13 +506,7 @@ def _job_of(name: str) -> str:
 
 
 def checked_id(job_id: str) -> str:
-    """A job's id, which can be nothing but a name in one folder.
-
-    Raises
-    ------
-    JobNotFoundError
-        It is no id, so there is no such job.
-    """
+    """Return a job's id, which is a name in one folder; anything else is a JobNotFoundError."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
             f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
@@ -621,17 +539,9 @@ def _dumped(record: Record) -> bytes:
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """How a run of the job in this folder ended; None while that is not known.
+    """Return how a run of the job in this folder ended; None while that is not known.
 
-    Warns
-    -----
-    RecoveryWarning
-        What lies there is torn: it was not written.
-
-    Raises
-    ------
-    ParameterError
-        What lies there is no result, or that of another job.
+    A torn result was never written: there is a warning. Another job's is a ParameterError.
     """
     name = f"results/{run:06d}.json"
     try:
@@ -662,20 +572,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish how a run ended; what somebody else has published before stands.
-
-    Returns
-    -------
-    Result
-        The one that stands.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    ParameterError
-        What stands there is another job's, or no result.
-    """
+    """Publish how a run ended, and return what stands: perhaps what somebody published before."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
@@ -695,18 +592,6 @@ def loss_in(folder: Folder, *, labels: bool) -> str:
     """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
 
     What is not there at all has been moved, or is out of reach. Object stores tear nothing.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    labels : bool
-        Whether it has labels too.
-
-    Raises
-    ------
-    OSError
-        It cannot be read now.
     """
     if not folder.is_local:
         return ""

@@ -45,14 +45,7 @@ SILENT_SECONDS = 6.0
 
 
 def job_panel(view: JobView, silent: float = 0.0) -> Any:
-    """A job as a rich panel.
-
-    Parameters
-    ----------
-    view : JobView
-    silent : float
-        Seconds since the last answer of the scheduler or the store.
-    """
+    """Return a job as a rich panel; ``silent`` is the seconds since the last answer."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
@@ -91,15 +84,7 @@ def job_panel(view: JobView, silent: float = 0.0) -> Any:
 
 @contextmanager
 def terminal(view: JobView, stream: TextIO | None = None) -> Iterator[Show]:
-    """Show a job on a stream: a live view where it is a terminal, lines elsewhere.
-
-    Parameters
-    ----------
-    view : JobView
-        Looked at whenever something is shown.
-    stream : text stream, optional
-        Standard output by default.
-    """
+    """Show a job on a stream: a live view where it is a terminal, lines elsewhere."""
     from rich.console import Console
 
     stream = sys.stdout if stream is None else stream

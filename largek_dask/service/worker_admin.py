@@ -38,20 +38,7 @@ STATUS = {"init": "has not started yet", "paused": "is paused by Dask for want o
 
 
 class Crew:
-    """Tells of the workers of a scheduler, and lets one go. From any thread but its event loop.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-    running : callable
-        Gives the jobs that run.
-    connect : callable
-        Gives the client of all jobs.
-    loop : event loop
-        The scheduler's.
-    clock : callable
-        Seconds since 1970: the scheduler's clock, by which workers were last seen.
-    """
+    """Overview of a scheduler's workers, and retirement; for threads other than its event loop."""
 
     def __init__(
         self,
@@ -120,21 +107,9 @@ class Crew:
         return found
 
     def retire(self, name: str) -> str:
-        """Let a worker go: what it holds is brought to others, and it ends. Its address.
+        """Retire a worker by its address or name, and return its address.
 
-        Jobs lose nothing: its chunks go to others.
-
-        Parameters
-        ----------
-        name : str
-            Its address or name.
-
-        Raises
-        ------
-        ParameterError
-            There is none.
-        ClusterError
-            It cannot go now.
+        What it holds is moved to others, so jobs lose nothing.
         """
         workers = tuple(dict.values(self._scheduler.workers))
         found = [str(w.address) for w in workers if name in (w.address, str(w.name))]
@@ -206,23 +181,8 @@ class IdleWorkers(threading.Thread):
 
     A file of the store says that they are to end, to whatever would start them again; who removes
     it lets them stay for as long once more. Workers begin again by the command
-    ``largek.service.start-workers``, if that works here.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    activity : callable
-        Gives the workers that there are, as addresses, and anything that changes while they work.
-    release : callable
-        Ends all workers that hold nothing for anybody.
-    clock : callable
-        Seconds.
-
-    Raises
-    ------
-    ParameterError
-        The configuration is no number of seconds above 0.
+    ``largek.service.start-workers``, if that works here. ``activity`` returns the workers'
+    addresses and a value that changes while they work; ``release`` ends all workers.
     """
 
     def __init__(
@@ -302,13 +262,7 @@ class IdleWorkers(threading.Thread):
                 self._since = now
 
     def ask_for_workers(self) -> str | None:
-        """Ask for workers if they have ended; what has to be done by hand, if that fails.
-
-        Returns
-        -------
-        str or None
-            A sentence for the submitter of a job; None if workers are there or will start.
-        """
+        """Ask for workers if they have ended; return what has to be done by hand, if that fails."""
         if self._seconds is None or not any(map(self._wants, self._table.jobs())):
             return None
         with self._lock:
