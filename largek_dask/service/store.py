@@ -23,8 +23,8 @@ import os
 import re
 import uuid
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -94,7 +94,7 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "deleting", "versions")
+LATER = ("ended", "deleting", "versions", "takes")
 """Fields that records have only where they say something."""
 REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
 """Fields of records of earlier versions that are ignored."""
@@ -167,63 +167,47 @@ class Result(BaseModel):
         return told
 
 
-Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
-"""Made from its document: strict models take no dict for a dataclass."""
-
-
-class _Document(BaseModel):
-    """A record as it is stored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    format: Literal[1]
-    id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
-    owner: Annotated[str, Field(max_length=200)]
-    created: Annotated[float, Field(ge=0)]
-    run: Annotated[int, Field(ge=1)]
-    cancel: bool
-    result: Result | None
-    before: Result | None = None
-    failure: Result | None = None
-    ended: Annotated[float, Field(ge=0)] | None = None
-    deleting: Deleting | None = None
-    versions: Annotated[list[Word], Field(max_length=1_000)] = []
-    takes: Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)] | None = (
-        None
-    )
-    spec: dict[str, Any]
+def _spec_in(document: Any) -> JobSpec:
+    if isinstance(document, JobSpec):
+        return document
+    return JobSpec.parse(_without(REMOVED_FROM_SPEC, document))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as it is kept."""
+    """A job as it is kept; types and bounds are checked when it is read."""
 
-    id: str
-    spec: JobSpec
-    owner: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
+    spec: Annotated[JobSpec, PlainValidator(_spec_in)]
+    owner: Annotated[str, Field(max_length=200)]
     """Who submitted it, by his own account."""
-    created: float
+    created: Annotated[float, Field(ge=0)]
     """Seconds since 1970."""
-    run: int = 1
-    """Counts up when a job that has ended is gone on with."""
+    run: Annotated[int, Field(ge=1)] = 1
+    """Incremented when a job that has ended is resumed."""
     cancel: bool = False
     """A cancel has been asked for."""
     result: Result | None = None
     """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
     before: Result | None = None
-    """How the last run that has left a model ended, if this one goes on from it."""
+    """How the last run that has left a model ended, if this one continues from it."""
     failure: Result | None = None
     """How this run failed, where :attr:`before` stands instead."""
-    ended: float | None = None
-    """When this run ended, in seconds since 1970; None while it has not, or where an earlier
-    version has kept it."""
+    ended: Annotated[float, Field(ge=0)] | None = None
+    """When this run ended, in seconds since 1970; None also in records of earlier versions."""
     deleting: Deleting | None = None
-    """What is being removed of it: a scheduler that comes back goes on with that."""
-    versions: tuple[str, ...] = ()
+    """What is being removed of it: a scheduler that comes back continues with that."""
+    versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
-    has been accepted by somebody."""
+    has been accepted by a user."""
     takes: FitMemory | None = None
-    """What it takes of workers' memory; None of one that an earlier version has kept."""
+    """Memory of workers that it takes; None in records of earlier versions."""
+    format: Literal[1] = FORMAT
+
+
+RECORD = TypeAdapter(Record)
 
 
 class Records:
@@ -369,51 +353,35 @@ class Records:
         name = f"{checked_id(job_id)}.json"
         document: Any = None
         try:
-            document = json.loads(
-                self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
-            )
-            found = _Document.model_validate(_without(REMOVED, document))
+            text = self._folder.read(name, limit=2 * MOST_BYTES)
+            document = _without(REMOVED, json.loads(text, object_pairs_hook=unique_keys))
+            found: Record = RECORD.validate_json(json.dumps(document))
         except FileNotFoundError:
             raise JobNotFoundError(
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
+            where, install = f"{self._folder.url}/{name}", f"install{_version_in(document)}"
             if (other := _other_format(error)) is not None:
                 raise ParameterError(
-                    f"{self._folder.url}/{name} is the record of a job in {other}: install the "
-                    f"version of largek_dask that wrote it{_version_in(document)}, or move it away."
+                    f"{where} is the record of a job in {other}: {install}, or move it away."
                 ) from None
-            reason = _kind_of(error) if isinstance(error, ValidationError) else error
+            wrong = error.errors() if isinstance(error, ValidationError) else []
+            if wrong and all(one["loc"] == ("spec",) and "ctx" in one for one in wrong):
+                reason = str(wrong[0]["ctx"]["error"]).rstrip(".")
+                raise ParameterError(
+                    f"{where}: {reason}. A newer largek_dask may have written it: {install}, or "
+                    "move it away."
+                ) from None
             raise ParameterError(
-                f"{self._folder.url}/{name} is no record of a job: {reason}; restore it, or move "
-                "it away."
+                f"{where} is no record of a job: "
+                f"{_kind_of(error) if wrong else error}; restore it, or move it away."
             ) from None
         if found.id != job_id:
             raise ParameterError(
                 f"{self._folder.url}/{name} is the record of another job: move it away."
             )
-        try:
-            spec = JobSpec.parse(_without(REMOVED_FROM_SPEC, found.spec))
-        except ParameterError as error:
-            raise ParameterError(
-                f"{self._folder.url}/{name}: {str(error).rstrip('.')}. A newer largek_dask may "
-                f"have written it{_version_in(document)}: install that version, or move it away."
-            ) from None
-        return Record(
-            id=job_id,
-            spec=spec,
-            owner=found.owner,
-            created=found.created,
-            run=found.run,
-            cancel=found.cancel,
-            result=found.result,
-            before=found.before,
-            failure=found.failure,
-            ended=found.ended,
-            deleting=found.deleting,
-            versions=tuple(found.versions),
-            takes=found.takes,
-        )
+        return found
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
         """Return what :meth:`found` does, with a warning of each record that cannot be read.
@@ -493,10 +461,11 @@ def _kind_of(error: Exception) -> str:
 
 
 def _version_in(document: Any) -> str:
-    """The last version that a record names, in brackets; nothing if it names none."""
+    """Return which version of the package to install for a record, in words."""
     versions = document.get("versions") if isinstance(document, dict) else None
     last = versions[-1] if isinstance(versions, list) and versions else ""
-    return f" ({printable(str(last)[:40])})" if last else ""
+    named = f" ({printable(str(last)[:40])})" if last else ""
+    return f" the version of largek_dask that wrote it{named}"
 
 
 def _job_of(name: str) -> str:
@@ -515,26 +484,12 @@ def checked_id(job_id: str) -> str:
 
 
 def _dumped(record: Record) -> bytes:
-    document = {
-        "format": FORMAT,
-        "id": record.id,
-        "owner": record.owner,
-        "created": record.created,
-        "run": record.run,
-        "cancel": record.cancel,
-        **{
-            name: None if result is None else result.model_dump(mode="json")
-            for name, result in (
-                ("result", record.result),
-                ("before", record.before),
-                ("failure", record.failure),
-            )
-        },
-        # Earlier versions read records without what they do not know.
-        **{name: value for name in LATER if (value := getattr(record, name))},
-        **({} if record.takes is None else {"takes": asdict(record.takes)}),
-        "spec": record.spec.dump(),
-    }
+    document = RECORD.dump_python(record, mode="json", exclude={"spec", "format"})
+    # Earlier versions read records without what they do not know.
+    for name in LATER:
+        if not document[name]:
+            del document[name]
+    document = {"format": FORMAT, **document, "spec": record.spec.dump()}
     return json.dumps(document, allow_nan=False).encode()
 
 
