@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
@@ -441,25 +441,23 @@ class Ready(NamedTuple):
 
 
 class Shelf:
-    """Bounds what the feeds of all jobs keep together."""
+    """Bounds the bytes that the feeds of all jobs keep together."""
 
     def __init__(self, most: int = MOST_TOGETHER) -> None:
         self._most = most
-        # Feeds of jobs that are no more go by themselves.
-        self._sizes: WeakKeyDictionary[Feed, tuple[int, int]] = WeakKeyDictionary()
+        self._feeds: WeakSet[Feed] = WeakSet()
         self._lock = threading.Lock()
 
-    def note(self, feed: Feed, of_events: int, of_view: int = 0) -> Feed | None:
-        """Note the bytes of a feed's events, and of its view, which it cannot drop.
-
-        Returns a feed that has to drop events, if all together are too large.
-        """
-        with self._lock:
-            self._sizes[feed] = of_events, of_view
-            sizes = dict(self._sizes)
-        if sum(map(sum, sizes.values())) <= self._most:
-            return None
-        return max(sizes, key=lambda name: sizes[name][0])
+    def make_room(self, feed: Feed) -> None:
+        """Have the largest feed drop its oldest events, as long as all are too large."""
+        is_less = True
+        while is_less:
+            with self._lock:
+                self._feeds.add(feed)
+                feeds = list(self._feeds)
+            if sum(one.nbytes for one in feeds) <= self._most:
+                return
+            is_less = max(feeds, key=lambda one: one.size).halve()
 
 
 class Feed:
@@ -477,7 +475,8 @@ class Feed:
         self._job = job_id
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
-        self._size = self._of_view = 0
+        self.size = self._of_view = 0
+        """Bytes of its events, and of its view, which it cannot drop."""
         self._next = 0
         self._lock = threading.Lock()
         self._step_at = -math.inf
@@ -510,7 +509,7 @@ class Feed:
                 left_out, self._left_out = self._left_out, None
                 self._add({"time": stamp, **plain(left_out)})
             self._add({**plain(event), "time": stamp})
-        self._make_room()
+        self._shelf.make_room(self)
 
     def _add(self, event: Event) -> None:
         """Keep an event under the next number."""
@@ -518,34 +517,27 @@ class Feed:
         text = json.dumps(numbered, separators=(",", ":")).encode()
         self._next += 1
         self._texts.append(text)
-        self._size += len(text) + OVERHEAD
+        self.size += len(text) + OVERHEAD
         self._of_view = self.view.nbytes
         most = MOST_BYTES - self._of_view
-        while len(self._texts) > MOST_EVENTS or (self._size > most and len(self._texts) > 1):
+        while len(self._texts) > MOST_EVENTS or (self.size > most and len(self._texts) > 1):
             self._drop()
 
     def _drop(self) -> None:
-        self._size -= len(self._texts.popleft()) + OVERHEAD
+        self.size -= len(self._texts.popleft()) + OVERHEAD
 
-    def _make_room(self) -> None:
-        """Have the largest feed forget its oldest events, as long as all are too large."""
-        # Without a lock of one's own: the largest may be another, at work at the same time.
-        while (largest := self._note()) is not None:
-            if not largest._halve():
-                return
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its events and its view; read without a lock."""
+        return self.size + self._of_view
 
-    def _note(self) -> Feed | None:
-        return self._shelf.note(self, self._size, self._of_view)
-
-    def _halve(self) -> bool:
-        """Forget the older half; False where there is but one event."""
+    def halve(self) -> bool:
+        """Drop the older half of the events; False if there is only one."""
         with self._lock:
-            goal, before = self._size // 2, len(self._texts)
-            while self._size > goal and len(self._texts) > 1:
+            goal, before = self.size // 2, len(self._texts)
+            while self.size > goal and len(self._texts) > 1:
                 self._drop()
-            is_less = len(self._texts) < before
-        self._note()
-        return is_less
+            return len(self._texts) < before
 
     def load(self, events: Iterable[Event]) -> None:
         """Put what an earlier scheduler has told before everything else, once."""
@@ -563,7 +555,7 @@ class Feed:
                 self.view.update_all(earlier).reset_totals()
                 if earlier:
                     self._last = str(earlier[-1].get("time") or "") or None
-        self._make_room()
+        self._shelf.make_room(self)
 
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
@@ -572,7 +564,6 @@ class Feed:
             self.view.drop_series()
             self._of_view = 0
             self.is_loaded = self._is_whole = False
-        self._shelf.note(self, 0)
 
     def copy_view(self, *, partial: bool = False) -> JobView | None:
         """Return a copy of the view; None if it lacks earlier events, unless ``partial``."""
@@ -593,11 +584,11 @@ class Feed:
             earlier.update_all(later).take_totals(self.view)
             self.view, self._is_whole = earlier, True
             self._of_view = earlier.nbytes
-        self._make_room()
+        self._shelf.make_room(self)
 
     def _clear(self) -> None:
         self._texts.clear()
-        self._size = self._next = 0
+        self.size = self._next = 0
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most ``most`` events from number ``n`` on, or from the first one that is kept."""

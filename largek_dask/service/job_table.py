@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -484,15 +484,6 @@ class Query(BaseModel):
         return query
 
 
-class _Listed(NamedTuple):
-    """A job as it is at one moment; those whose records cannot be read count as the newest."""
-
-    created: float
-    id: str
-    state: str
-    job: JobState | None
-
-
 def moment_of(value: object, name: str, now: float | None = None) -> float:
     """Return the seconds since 1970 of a date, or of a time before now.
 
@@ -529,25 +520,10 @@ def listing(
     ``jobs`` are rows, the oldest first; ``counts``, numbers of jobs by state, whatever state is
     asked for; ``total``, the number of jobs selected, beyond the limit too.
     """
-    found = _found(jobs, unreadable, query)
-    counts = Counter(listed.state for listed in found)
-    if query.state is not None:
-        wanted = frozenset(query.state)
-        found = [listed for listed in found if listed.state in wanted]
-    limit = len(found) if query.limit is None else query.limit
-    newest = heapq.nlargest(limit, found, key=lambda listed: (listed.created, listed.id))
-    return {
-        "jobs": [_row(listed) for listed in reversed(newest)],
-        "counts": {state: counts[state] for state in STATES if counts[state]},
-        "total": len(found),
-    }
-
-
-def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query) -> list[_Listed]:
-    """Jobs of all states that pass the other filters."""
+    # Jobs whose records cannot be read count as the newest, and pass no filter.
     named = None if query.name is None else re.compile(translate(query.name)).match
     since = -math.inf if query.since is None else query.since
-    found = []
+    found: list[tuple[float, str, str, JobState | None]] = []
     for job in jobs:
         record, state = job.record, job.state
         if (
@@ -556,26 +532,33 @@ def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
             and (named is None or named(record.spec.name or ""))
             and (query.ended_before is None or (state in ENDS and job.ended <= query.ended_before))
         ):
-            found.append(_Listed(record.created, record.id, state, job))
+            found.append((record.created, record.id, state, job))
     filters = (query.owner, query.name, query.since, query.ended_before)
     if all(wanted is None for wanted in filters):
-        found += [_Listed(math.inf, name, "unreadable", None) for name in unreadable]
-    return found
-
-
-def _row(listed: _Listed) -> dict[str, Any]:
-    if listed.job is None:
-        return {"id": listed.id, "name": None, "state": listed.state}
-    record = listed.job.record
-    spec = record.spec
+        found += [(math.inf, job_id, "unreadable", None) for job_id in unreadable]
+    counts = Counter(state for _, _, state, _ in found)
+    found = [one for one in found if query.state is None or one[2] in query.state]
+    limit = len(found) if query.limit is None else query.limit
+    newest = heapq.nlargest(limit, found, key=lambda one: one[:2])
     return {
-        "id": record.id,
+        "jobs": [_row(job_id, state, job) for _, job_id, state, job in reversed(newest)],
+        "counts": {state: counts[state] for state in STATES if counts[state]},
+        "total": len(found),
+    }
+
+
+def _row(job_id: str, state: str, job: JobState | None) -> dict[str, Any]:
+    if job is None:
+        return {"id": job_id, "name": None, "state": state}
+    record, spec = job.record, job.record.spec
+    return {
+        "id": job_id,
         "name": spec.name,
-        "state": listed.state,
-        "reason": listed.job.reason,
+        "state": state,
+        "reason": job.reason,
         "owner": record.owner,
         "created": _written(record.created),
-        "ended": _written(listed.job.ended) if listed.state in ENDS else None,
+        "ended": _written(job.ended) if state in ENDS else None,
         "algorithm": spec.algorithm.name,
         "n_clusters": spec.n_clusters,
         "output": spec.output,

@@ -54,10 +54,13 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["CHANGEABLE", "Check", "Jobs", "Submissions"]
+__all__ = ["CHANGEABLE", "Check", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: none that changes bits."""
+
+Check = Callable[["Client", Rows, float], None]
+"""Checks that the workers are suitable."""
 
 
 class Jobs:
@@ -91,7 +94,10 @@ class Jobs:
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
         self._table = table = JobTable(tenure, self._changed, *tend)
-        self._submissions = Submissions(table, tenure, owner, connect, workers)
+        self._owner, self._connect, self._workers = owner, connect, workers
+        self._store = place_of(records.url)
+        self._under_way: list[Places] = []
+        """Places of jobs that are being submitted."""
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
@@ -172,7 +178,7 @@ class Jobs:
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
         spec = JobSpec.parse(document)
-        return self._submissions.take(spec, secrets, owner, check).record.id
+        return self._take(spec, secrets, owner, check).record.id
 
     def resume(
         self,
@@ -408,42 +414,9 @@ class Jobs:
             )
         return model
 
+    # --- what a submit checks ---------------------------------------------------------------------
 
-def _worth(job: JobState, seconds: float) -> int:
-    """Return the number of workers that a job can use now."""
-    asked = job.record.spec.workers
-    if job.running:
-        worth = job.feed.worth(seconds)
-        return worth if asked is None else asked.pick().count(max(worth, asked.min))
-    waits = job.lacking is not None and job.reason == "workers"
-    return asked.min if waits and asked is not None else 0
-
-
-Check = Callable[["Client", Rows, float], None]
-"""Checks that the workers are suitable."""
-
-
-class Submissions:
-    """Check new jobs, reserve their outputs, and store them."""
-
-    def __init__(
-        self,
-        table: JobTable,
-        tenure: Tenure,
-        owner: str,
-        connect: Callable[[], Client | None],
-        workers: Callable[[], Collection[Standing] | None] = lambda: None,
-    ) -> None:
-        self._table = table
-        self._tenure = tenure
-        self._owner = owner
-        self._connect = connect
-        self._workers = workers
-        self._store = place_of(tenure.records.url)
-        self._under_way: list[Places] = []
-        """Places of jobs that are being submitted."""
-
-    def take(
+    def _take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
     ) -> JobState:
         """Create a job, which runs when its turn comes; after an error nothing has been written."""
@@ -469,13 +442,13 @@ class Submissions:
     def _reserved(self, places: Places) -> Iterator[None]:
         """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
         self._table.wait_until_ready()
-        with self._table.changed:
+        with self._changed:
             self._check_free(places)
             self._under_way.append(places)
         try:
             yield
         finally:
-            with self._table.changed:
+            with self._changed:
                 self._under_way.remove(places)
 
     def _check_free(self, wanted: Places) -> None:
@@ -559,6 +532,16 @@ class Submissions:
             records.remove(record.id)
             raise
         return record
+
+
+def _worth(job: JobState, seconds: float) -> int:
+    """Return the number of workers that a job can use now."""
+    asked = job.record.spec.workers
+    if job.running:
+        worth = job.feed.worth(seconds)
+        return worth if asked is None else asked.pick().count(max(worth, asked.min))
+    waits = job.lacking is not None and job.reason == "workers"
+    return asked.min if waits and asked is not None else 0
 
 
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:

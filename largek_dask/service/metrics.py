@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask import config
 from largek_dask.driver.formatting import printable
@@ -28,7 +27,6 @@ __all__ = [
     "JOB_METRICS",
     "STORE_METRICS",
     "WORKER_METRICS",
-    "JobFigures",
     "JobsFigures",
     "forget",
     "metered",
@@ -75,30 +73,17 @@ WORKER_METRICS: dict[str, tuple[str, str]] = {
 SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
-    """What is told of a job."""
-
-    job_id: str
-    name: str
-    algorithm: str
-    n_clusters: int
-    figures: Mapping[str, float]
-    """By names of :data:`JOB_METRICS`, as far as they are known."""
-    seconds: Mapping[str, float]
-    """Seconds by kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobsFigures:
-    """What is told of the jobs of a scheduler."""
+class JobsFigures(NamedTuple):
+    """Figures of the jobs of a scheduler."""
 
     states: Mapping[str, int]
-    """How many jobs are in each state."""
-    jobs: tuple[JobFigures, ...]
+    """Number of jobs by state."""
+    jobs: list[JobState]
     """Those that run or have ended a short time ago."""
     store: Mapping[str, float]
     """By names of :data:`STORE_METRICS`, as far as they are known."""
+    at: float
+    """Time, in seconds since 1970."""
 
 
 class _Collector:
@@ -170,19 +155,21 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
     about = _family("largek_job_info", "gauge", "What a job is: 1.",
                     ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
     for job in found.jobs:
-        name = printable(job.name[:MOST_NAME])
-        about.add_metric((job.job_id, name, job.algorithm, str(job.n_clusters)), 1)
+        spec = job.record.spec
+        name = printable((spec.name or "")[:MOST_NAME])
+        about.add_metric((job.record.id, name, spec.algorithm.name, str(spec.n_clusters)), 1)
     yield about
+    figures = {job.record.id: _figures(job, found.at) for job in found.jobs}
     for name, (kind, says) in JOB_METRICS.items():
         family = _family(f"largek_job_{name}", kind, says, ("job_id",))
-        for job in found.jobs:
-            if name in job.figures:
-                family.add_metric((job.job_id,), job.figures[name])
+        for job_id, known in figures.items():
+            if name in known:
+                family.add_metric((job_id,), known[name])
         yield family
     seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
     for job in found.jobs:
-        for kind, value in job.seconds.items():
-            seconds.add_metric((job.job_id, kind), value)
+        for kind, value in job.feed.ready.seconds.items():
+            seconds.add_metric((job.record.id, kind), value)
     yield seconds
 
 
@@ -242,23 +229,16 @@ def metered(
             ended.append(job)
     ended.sort(key=lambda job: job.feed.ready.at, reverse=True)
     shown = [*running, *ended][: int(config.get("observe.metrics-jobs"))]
-    return JobsFigures(states, tuple(_figures(job, now) for job in shown), store)
+    return JobsFigures(states, shown, store, now)
 
 
-def _figures(job: JobState, now: float) -> JobFigures:
-    spec, ready, state, began = job.record.spec, job.feed.ready, job.state, job.began
-    figures = dict(ready.figures)
+def _figures(job: JobState, now: float) -> dict[str, float]:
+    """Return the figures of a job, by names of :data:`JOB_METRICS`, as far as they are known."""
+    figures, state, began = dict(job.feed.ready.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0
     elif began is not None:
         figures["before_first_step_seconds"] = max(0.0, round(now - began, 1))
     if state == "failed":
         figures["failed"] = 1.0
-    return JobFigures(
-        job_id=job.record.id,
-        name=spec.name or "",
-        algorithm=spec.algorithm.name,
-        n_clusters=spec.n_clusters,
-        figures=figures,
-        seconds=ready.seconds,
-    )
+    return figures

@@ -346,34 +346,8 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
         raise ParameterError(f"this is no job: {'; '.join(told)}.") from None
 
 
-WORDS = {
-    "missing": "is missing",
-    "int_type": "must be an integer",
-    "int_from_float": "must be an integer",
-    "int_parsing_size": "is too large",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be True or False",
-    "string_type": "must be a text",
-    "list_type": "must be a list of texts",
-    "dict_type": "must be a mapping of names to values",
-    "model_type": "must be a mapping of names to values",
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be more than {gt:g}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be less than {lt}",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_long": "must have at most {max_length} entries",
-    "string_pattern_mismatch": "must be the name of an environment variable",
-    "value_error": "{error}",
-}
-"""What is wrong with a value, by the name that pydantic has for it and with its limits."""
-
-
 def _told(model: type[BaseModel], error: Any) -> str:
-    """A wrong field and what is wrong with it, in this package's words; no value is repeated."""
+    """Return a wrong field and what is wrong with it; no value is repeated."""
     place = [_shown(part) for part in error["loc"]]
     if tuple(place[:2]) == ("algorithm", "parameters") and len(place) == 4:
         # One of several types that it could be of.
@@ -386,8 +360,7 @@ def _told(model: type[BaseModel], error: Any) -> str:
         near = get_close_matches(place[-1], known, 1, 0.75) if is_told else []
         told = f"use {near[0]}" if near else f"there are {', '.join(known)}"
         return f"{field}: is not known" + (f"; {told}" if is_told else "")
-    words = WORDS.get(error["type"])
-    return f"{field}: {error['msg'] if words is None else words.format(**error.get('ctx', {}))}"
+    return f"{field}: {error['msg'].removeprefix('Value error, ').replace('Input should', 'must')}"
 
 
 def _shown(part: int | str) -> str:
