@@ -39,7 +39,7 @@ class FitFolder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its last event is that of an end; it may still be resumed."""
+        """Return whether its last event is that of an end; it may still be resumed."""
         return self.view.has_ended
 
     def update(self) -> list[Event]:
@@ -54,7 +54,7 @@ class FitFolder:
         return events
 
     def _describe(self) -> None:
-        """Read what was asked for, once it is known; the events do without it."""
+        """Read the description of the fit, if there is one; the events do without it."""
         with contextlib.suppress(LargekError, OSError):
             about = description_in(self.folder)
             if about is None:

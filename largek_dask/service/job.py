@@ -57,7 +57,7 @@ class Job:
         self.id = job_id
 
     def status(self) -> dict[str, Any]:
-        """What is known of the job now.
+        """Return what is known of the job now.
 
         Returns
         -------
@@ -84,21 +84,20 @@ class Job:
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        """The status; a scheduler that is away is waited for, at most for so many seconds."""
         found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
         return found
 
     @property
     def state(self) -> str:
-        """See :meth:`status`."""
+        """State of the job: see :meth:`status`."""
         return str(self.status()["state"])
 
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Return whether it has ended, successfully or not."""
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """All events so far, then each as it comes, until the job has ended.
+        """Yield all events so far, then each as it comes, until the job has ended.
 
         Parameters
         ----------
@@ -190,7 +189,7 @@ class Job:
         return view.state
 
     def plot(self) -> Plot:
-        """Everything that the job has told so far, as charts: see :class:`Plot`.
+        """Return all events so far as charts: see :class:`Plot`.
 
         A notebook shows them; ``plot().save("job.html")`` writes a page that can be zoomed,
         ``.png`` and ``.svg`` a picture.
@@ -199,7 +198,7 @@ class Job:
         return plot_of(self.id, self.status(), events)
 
     def logs(self) -> list[str]:
-        """What the job has told so far, as lines of text: when (UTC), what kind, what it says.
+        """Return all events so far as lines of text: time (UTC), kind and text.
 
         Below warnings and errors, indented, is where they come from: the traceback, and the last
         warnings in the log of the process. ``client.get_worker_logs()`` has all lines of workers.
@@ -212,7 +211,7 @@ class Job:
         ]
 
     def _is_over(self, n: int) -> bool:
-        """Whether no event follows number ``n - 1``."""
+        """Return whether no event follows number ``n - 1``."""
         status = self._status()
         return status["state"] in ENDS and status["n_events"] <= n
 
@@ -238,7 +237,7 @@ class Job:
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """The state; a scheduler that is away is waited for until then (``time.monotonic``)."""
+        """Return the state; wait for a scheduler that is away until then (``time.monotonic``)."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
@@ -280,7 +279,7 @@ class Job:
 
     @without_causes
     def model(self) -> Model:
-        """The best model so far.
+        """Return the best model so far.
 
         Raises
         ------
@@ -334,7 +333,7 @@ class Job:
         return card(next(self._views()))
 
     def _ipython_display_(self) -> None:
-        """A card that is updated in the background until the job has ended."""
+        """Show a card that is updated in the background until the job has ended."""
         if not in_notebook():
             # IPython goes on to the other representations.
             raise NotImplementedError
@@ -356,7 +355,7 @@ class Job:
             shown.show(card(view, note))
 
     def _views(self) -> Iterator[JobView]:
-        """What is known at each moment it is asked; no scheduler that is away is waited for."""
+        """Yield the view whenever asked for; do not wait for a scheduler that is away."""
         view, n = JobView({"id": self.id}), 0
         while True:
             while found := self._service.ask("events", id=self.id, n=n)["events"]:
@@ -368,7 +367,7 @@ class Job:
 
 
 class _Once:
-    """Lets each event pass once, though another scheduler tells the earlier ones again."""
+    """Passes each event once, although another scheduler repeats the earlier ones."""
 
     def __init__(self) -> None:
         self.begins_again = False
@@ -377,7 +376,6 @@ class _Once:
         self._latest = ""
 
     def is_new(self, event: Mapping[str, Any]) -> bool:
-        """Whether it has not been told before; then it has been now."""
         told = json.dumps({**event, "n": 0}, sort_keys=True)
         when = str(event.get("time") or "")
         if self.begins_again:

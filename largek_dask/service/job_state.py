@@ -164,7 +164,7 @@ class JobState:
                     self.is_kept = record is self.record
 
     def compare(self, stands: Callable[[Record], bool]) -> bool:
-        """Find out whether the record has been written by somebody else, as it is not here.
+        """Return whether the stored record was changed by another scheduler.
 
         Then :meth:`keep` has to follow. What is still to be kept is not compared.
         """
@@ -200,7 +200,7 @@ class JobState:
 
     @property
     def result(self) -> Result | None:
-        """How this run ended; one whose output is damaged since has failed."""
+        """Result of this run; one whose output is damaged since has failed."""
         result = self.record.result
         if result is None or not self.loss:
             return result
@@ -227,7 +227,7 @@ class JobState:
 
     @property
     def reason(self) -> Reason | None:
-        """What it waits for, if it does."""
+        """Reason why it waits, or None."""
         if self.record.result is not None:
             return None
         if not self.running and self.needs():
@@ -239,17 +239,16 @@ class JobState:
 
     @property
     def _waiting(self) -> Waiting | None:
-        """What has been found to be missing; of a job that runs, by its run."""
         return self.waiting if self.running else self.waiting or self.lacking
 
     @property
     def ended(self) -> float:
-        """When it ended, in seconds since 1970; where that is not known, when it was first seen."""
+        """Time of its end, in seconds since 1970; if unknown, the time it was first seen."""
         return self._known_since if self.record.ended is None else self.record.ended
 
     @property
     def is_of_other_version(self) -> bool:
-        """Whether somebody has to accept that this version goes on with what another one has."""
+        """Whether a user has to accept that this version continues it."""
         versions = self.record.versions
         return bool(versions) and versions[-1] != __version__
 
@@ -295,7 +294,7 @@ class JobState:
             self._farthest, self.tries = at, 0
 
     def wait_for(self, reason: Reason, text: str) -> float:
-        """Put the job aside, longer each time; the seconds that it has waited so far."""
+        """Postpone the job, longer each time, and return the seconds that it has waited so far."""
         now = time.monotonic()
         if not self.tries:
             self.waits_since = now
@@ -337,11 +336,11 @@ class JobState:
 
     @property
     def stopped_for(self) -> Why | None:
-        """Why the run was asked to end."""
+        """Reason why the run was asked to end."""
         return self._why
 
     def is_stopped(self) -> bool:
-        """Whether the run was asked to end."""
+        """Return whether the run was asked to end."""
         return self._stop.is_set()
 
     @property
@@ -364,7 +363,7 @@ class JobState:
         return self.note if waiting is None else waiting.text
 
     def status(self) -> dict[str, Any]:
-        """Everything known, as plain values."""
+        """Return everything known, as plain values."""
         record, result = self.record, self.result
         about = {
             "id": record.id,
@@ -404,7 +403,7 @@ class JobState:
 
 
 def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
-    """The status of a job whose record cannot be read."""
+    """Return the status of a job whose record cannot be read."""
     unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
     return {
         "id": job_id,
@@ -449,7 +448,7 @@ class Shelf:
         self._lock = threading.Lock()
 
     def make_room(self, feed: Feed) -> None:
-        """Have the largest feed drop its oldest events, as long as all are too large."""
+        """Make the largest feed drop its oldest events, while all together are too large."""
         is_less = True
         while is_less:
             with self._lock:
@@ -512,7 +511,6 @@ class Feed:
         self._shelf.make_room(self)
 
     def _add(self, event: Event) -> None:
-        """Keep an event under the next number."""
         numbered = {**event, "n": self._next, "job": self._job}
         text = json.dumps(numbered, separators=(",", ":")).encode()
         self._next += 1
@@ -540,7 +538,7 @@ class Feed:
             return len(self._texts) < before
 
     def load(self, events: Iterable[Event]) -> None:
-        """Put what an earlier scheduler has told before everything else, once."""
+        """Insert the events of earlier schedulers before all others, once."""
         with self._lock:
             if self.is_loaded:
                 return
@@ -607,7 +605,7 @@ class Feed:
             return max(1, min(self.view.n_chunks, math.ceil(self.view.most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
-        """The last step, and sums over all steps of this scheduler's time: see ``Job.status``."""
+        """Return the last step, and sums of this scheduler's time: see ``Job.status``."""
         with self._lock:
             return {
                 **self.view.figures(),

@@ -99,7 +99,6 @@ class JobTable:
             self._ready()
 
     def _drop(self) -> None:
-        """Another scheduler has taken the store: nothing here is this one's any more."""
         self.loaded.clear()
         for job in self._jobs.values():
             job.ask_to_stop("lost")
@@ -130,7 +129,7 @@ class JobTable:
 
     @staticmethod
     def _look_at_outputs(jobs: list[JobState]) -> None:
-        """Find out of which jobs that have ended the output is damaged, the last ones first.
+        """Find damaged outputs of jobs that have ended, the last ones first.
 
         In a thread of its own: a folder of a network may not answer for long.
         """
@@ -146,7 +145,6 @@ class JobTable:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> JobState:
-        """A job that an earlier scheduler had."""
         job = JobState(record, Places.of(record.spec, links=False), {}, False, self.shelf)
 
         def find_place() -> None:
@@ -167,11 +165,11 @@ class JobTable:
     # --- who is in it -----------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """All jobs whose records can be read; never waits."""
+        """Return all jobs whose records can be read, without blocking."""
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
-        """Those of them that no thread has for itself, who may begin; never waits."""
+        """Return the jobs that no thread holds for itself, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
@@ -203,7 +201,7 @@ class JobTable:
                 self.changed.notify_all()
 
     def remove(self, job_id: str) -> None:
-        """Let go of a job whose record is no more."""
+        """Remove a job whose record has been removed."""
         with self.changed:
             self._jobs.pop(job_id, None)
 
@@ -268,7 +266,7 @@ class JobTable:
                     self.add(found, records)
 
     def look(self) -> None:
-        """See to it that the store has the records that this scheduler has written, and no others.
+        """Ensure that the store has the records that this scheduler has written, and no others.
 
         Who had it before may have been stopped, or a write been on its way, between the look
         whether the store is still that one's and the end of the write. Such a record would come
@@ -413,7 +411,6 @@ class Deletions:
         logger.info("Job %s is deleted, as was asked for before", job_id)
 
     def _delete(self, job: JobState, outputs: bool) -> int:
-        """Delete a job that the caller has for itself; bytes of its files."""
         records, spec = self._tenure.records, job.record.spec
         # As long as the store is this scheduler's.
         folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
@@ -431,7 +428,7 @@ class Deletions:
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
-    """Files of a job in its folder, in the order in which they are deleted."""
+    """Return a job's files in its folder, in the order in which they are deleted."""
     if claimed_for(folder) not in (None, job.record.id):
         # A job that failed because its folder belongs to another one leaves that folder alone.
         return []

@@ -234,7 +234,6 @@ class Jobs:
     def _accept_version(
         self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> None:
-        """Let this version continue a job that has not ended."""
         job_id = job.record.id
         if not accept:
             raise ParameterError(
@@ -273,7 +272,6 @@ class Jobs:
         return self._placed([self._table.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add their positions to statuses of queued jobs."""
         if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
             for status in wait:
@@ -535,7 +533,6 @@ class Jobs:
 
 
 def _worth(job: JobState, seconds: float) -> int:
-    """Return the number of workers that a job can use now."""
     asked = job.record.spec.workers
     if job.running:
         worth = job.feed.worth(seconds)
@@ -545,7 +542,6 @@ def _worth(job: JobState, seconds: float) -> int:
 
 
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
-    """Return the error without secrets in its text."""
     text, redacted = str(error), redact(str(error))
     if redacted == text and not isinstance(error, OSError):
         return error

@@ -1,20 +1,15 @@
 """The right of one scheduler to a job, and to a store of jobs: the highest claim has it.
 
 A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
-that of several schedulers one gets each number. The holder of the highest one writes the job; the
-number is its fencing token. A claim says which job it is for, so that no other job is written into
-this folder; the first one is made when the job is submitted, and given back at once. The holder
-shows that it is alive by changing ``claims/000002.beat`` again and again. Whoever sees the same
-beat for longer than a patience, by its own clock (the clocks of two machines are never compared),
-may claim the next number; from then on the one before has lost the job, notices it before whatever
-it writes next, and stops.
+that one scheduler gets each number. The holder of the highest one writes the job; the number is its
+fencing token. A claim names its job, so that no other job is written into this folder; the first
+one is made when the job is submitted, and released at once. The holder renews the lease by changing
+``claims/000002.beat``. A scheduler that sees the same beat for longer than a patience, by its own
+clock, may claim the next number; the holder before has then lost the job, notices it before its
+next write, and stops. A store of jobs is held in the same way.
 
-A scheduler holds the store of its jobs in the same way: who has lost that changes no record any
-more, and whoever has it need not wait for claims of those who had it before.
-
-Between that look and the write there is a moment in which a stopped process may have lost the
-job unknown to itself. So what is published once and for all must be created exclusively
-(``Folder.create``), and everything else kept under the token.
+Between that check and the write a stopped process may have lost the job. So what is published once
+must be created exclusively (``Folder.create``), and everything else kept under the token.
 """
 
 from __future__ import annotations
@@ -63,13 +58,13 @@ STORE = "the store of a scheduler"
 
 
 def _newest(folder: Folder) -> int:
-    """The highest number claimed so far; 0 without any."""
+    """Return the highest number claimed so far; 0 without any."""
     found = (CLAIM.fullmatch(name) for name in folder.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """The last sign of life of a claim; nothing if it has given none yet."""
+    """Return the last sign of life of a claim; empty without one."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
@@ -90,7 +85,7 @@ def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | N
 
 
 def claimed_for(folder: Folder) -> str | None:
-    """The job whose folder this is; None where no claim says so."""
+    """Return the job whose folder this is; None if no claim names one."""
     claims = folder.sub("claims")
     number = _newest(claims)
     return _told(claims, number, "job") if number else None
@@ -157,17 +152,17 @@ class Lease:
         self._beat(uuid.uuid4().hex.encode())
 
     def _beat(self, sign: bytes) -> None:
-        """Write a sign, which says nothing after a power failure and must not wait for a disk."""
+        """Write a sign of life, which need not outlast a power failure."""
         self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
-        """Who had the claims before this one, as far as they can be read."""
+        """Return the owners of the claims before this one, if they can be read."""
         earlier = range(max(1, self.token - REMEMBERED), self.token)
         found = {_told(self.folder, number, "owner") for number in earlier}
         return frozenset(owner for owner in found if owner is not None) - {self.owner}
 
     def release(self) -> None:
-        """Let anybody claim the job at once."""
+        """Allow everybody to claim the job at once."""
         if self.holds():
             self._beat(RELEASED)
 
@@ -360,7 +355,7 @@ class Tenure:
             self._changed.notify_all()
 
     def refusal(self) -> ClusterError:
-        """Why nothing can be asked of this scheduler, and who can be asked instead."""
+        """Return the error that says which scheduler to ask instead."""
         if not self.holder:
             return ClusterError(
                 f"the jobs in {self.records.url} cannot be read at the moment: try later."
@@ -377,6 +372,6 @@ class Tenure:
             self._is_over = True
 
     def give_back(self) -> None:
-        """Let another scheduler have the store at once."""
+        """Allow another scheduler to take the store at once."""
         if (keeper := self._keeper) is not None:
             keeper.stop()

@@ -1,9 +1,7 @@
 """Figures of jobs and workers for Prometheus, on the page ``/metrics`` of Dask's servers.
 
-One collector a process, as its registry allows no second: it is told of the newest scheduler and
-the newest worker. It is asked on their event loop, so it hands out figures that are ready and waits
-for no lock. Without ``prometheus-client`` (extra ``metrics``) there is none, and nothing else
-changes.
+One collector per process, for the newest scheduler and worker. It is called on their event loop, so
+it blocks on no lock. Without ``prometheus-client`` (extra ``metrics``) there is none.
 """
 
 from __future__ import annotations
@@ -87,18 +85,18 @@ class JobsFigures(NamedTuple):
 
 
 class _Collector:
-    """What Prometheus' registry asks."""
+    """Collector of Prometheus' registry."""
 
     def __init__(self) -> None:
         self.jobs: Callable[[], JobsFigures] | None = None
         self.worker: Callable[[], Mapping[str, Any]] | None = None
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: else all figures would be collected to be registered."""
+        """Return nothing: otherwise all figures would be collected to be registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All figures, as they are now."""
+        """Yield all figures, as they are now."""
         # Read once: whoever is watched may go meanwhile.
         jobs, worker = self.jobs, self.worker
         if jobs is not None:
@@ -111,7 +109,7 @@ _registered: _Collector | None = None
 
 
 def _collector() -> _Collector | None:
-    """The collector of this process; None where there is no Prometheus."""
+    """Return the collector of this process; None without Prometheus."""
     global _registered
     if _registered is None:
         try:
@@ -184,7 +182,6 @@ def _of_worker(found: Mapping[str, Any]) -> Iterator[Metric]:
 def _each(
     prefix: str, metrics: Mapping[str, tuple[str, str]], found: Mapping[str, Any]
 ) -> Iterator[Metric]:
-    """Metrics without labels."""
     for name, (kind, says) in metrics.items():
         family = _family(f"largek_{prefix}_{name}", kind, says, ())
         if name in found:

@@ -192,7 +192,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _standing(self) -> list[Standing]:
-        """Return the workers of the cluster."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
@@ -214,7 +213,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return addresses, (self.scheduler.transition_counter, busy)
 
     def _release(self) -> None:
-        """Retire all workers."""
         workers = [worker.address for worker in tuple(dict.values(self.scheduler.workers))]
         work = self.scheduler.retire_workers(workers=workers, close_workers=True, remove=True)
         asyncio.run_coroutine_threadsafe(work, self._loop).result(RETIRE_SECONDS)
@@ -266,11 +264,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return answer
 
     async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        """Answer all requests while the scheduler shuts down."""
         return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
 
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
-        """Convert an error to an answer without secrets."""
         try:
             given = read_arguments(arguments).get("secrets") or {}
             check_secrets(given)

@@ -197,7 +197,7 @@ class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no typ
         unwatch(worker)
 
     def figures(self) -> Mapping[str, Any]:
-        """What the passes of all jobs have done on this worker; never waits."""
+        """Return figures of the passes of all jobs on this worker, without blocking."""
         plugin: WorkPlugin | None = self.worker.plugins.get(WorkPlugin.name)
         limit = self.worker.memory_manager.memory_limit
         return {

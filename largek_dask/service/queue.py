@@ -87,7 +87,7 @@ class Queue(threading.Thread):
                 self._tell_versions()
 
     def _look_at_workers(self) -> None:
-        """Note of each job that has not begun what the workers that there are lack for it."""
+        """Note what the workers lack for each job that has not begun."""
         waiting = [job for job in self._table.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._cluster = None if workers is None else Cluster(workers)
@@ -100,7 +100,7 @@ class Queue(threading.Thread):
                 job.emit({"event": "waiting", **told})
 
     def _tell_versions(self) -> None:
-        """Tell once of each job that waits for its version to be accepted."""
+        """Emit an event, once, for each job that waits for its version to be accepted."""
         for job in self._table.jobs():
             if not job.has_told_version and job.is_of_other_version and job.reason == "version":
                 job.has_told_version = True
@@ -131,7 +131,7 @@ class Queue(threading.Thread):
         return worker_memory(job.record.spec, job.record.takes, self._cluster)
 
     def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
-        """Those of the jobs in turn that fit the workers beside those that run.
+        """Yield the jobs in turn that fit the workers beside those that run.
 
         None overtakes one that does not: that one would wait for ever.
         """
@@ -144,7 +144,7 @@ class Queue(threading.Thread):
             running.append(memory)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """Where all jobs that are queued or wait stand, by id.
+        """Return the positions of all jobs that are queued or wait, by id.
 
         ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
         that are queued, ``waits_for`` one of place, memory, storage, workers, credentials and
@@ -207,12 +207,11 @@ class Queue(threading.Thread):
 
 
 def _age(job: JobState) -> tuple[float, str]:
-    """Sort key of jobs: the oldest begins first."""
     return job.record.created, job.record.id
 
 
 def _place_of_next(running: int) -> tuple[bool, str]:
-    """Whether one more job may run, and what the next one waits for, as a sentence."""
+    """Return whether one more job may run, and what the next one waits for."""
     most = int(config.get("service.concurrent-jobs"))
     if running < most:
         return True, "it begins in a moment"
@@ -223,7 +222,7 @@ def _place_of_next(running: int) -> tuple[bool, str]:
 
 
 def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
-    """What a cluster lacks for a job to begin; None where nothing, or nobody knows."""
+    """Return what a cluster lacks for a job to begin; None if nothing, or unknown."""
     if cluster is None:
         return None
     spec = job.record.spec
@@ -257,7 +256,7 @@ class Cluster:
         self._allowed: dict[frozenset[str], _Allowed] = {}
 
     def allowed(self, tags: frozenset[str]) -> _Allowed:
-        """The workers that have all these tags."""
+        """Return the workers that have all these tags."""
         if tags not in self._allowed:
             found = [worker for worker in self.workers if tags.issubset(worker.tags)]
             self._allowed[tags] = _Allowed(
@@ -269,7 +268,7 @@ class Cluster:
 
 
 class _Allowed(NamedTuple):
-    """Workers that a job may use: how many, the most threads, the least memory (0: no limit)."""
+    """Workers that a job may use: number, most threads, least memory (0: no limit)."""
 
     n_workers: int
     n_threads: int

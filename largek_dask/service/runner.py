@@ -140,7 +140,7 @@ class Runner(threading.Thread):
         return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
 
     def _put_aside(self, error: Exception) -> None:
-        """Have the job tried again later; one that cannot, or has been for long, ends here.
+        """Postpone the job; one that cannot succeed, or has waited for long, ends here.
 
         Its result is in the scheduler's records alone then: nothing can be published where its
         output would be.
@@ -220,7 +220,7 @@ class Runner(threading.Thread):
             self._leave("another scheduler has taken it over")
 
     def _is_lost(self, folder: Folder, standing: Result) -> bool:
-        """Whether a result says more than is there; the run goes on then."""
+        """Return whether a result names outputs that are damaged; then the run continues."""
         loss = "" if standing.digest is None else loss_in(folder, labels=standing.labels)
         if loss:
             self._hear(f"{loss} The job goes on to compute it again.", RecoveryWarning)
@@ -231,7 +231,6 @@ class Runner(threading.Thread):
         self.job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
     def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
-        """Do all that needs the lease."""
         try:
             log = JsonLines(folder)
         except Exception as error:
@@ -260,7 +259,7 @@ class Runner(threading.Thread):
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
 
     def _note_version(self) -> None:
-        """Have the record say which version computes it; of another one that was accepted."""
+        """Write the version that computes the job into its record."""
         job = self.job
         if not job.record.versions:
             job.change_now(versions=(__version__,))
@@ -271,7 +270,7 @@ class Runner(threading.Thread):
                 logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
-        """Writes events; a job is worth more than its log, so that a failure ends nothing."""
+        """Return a sink that writes events; a failure to do so does not end the job."""
         failed = False
 
         def write(event: Event) -> None:
@@ -292,7 +291,7 @@ class Runner(threading.Thread):
         return write
 
     def _ended(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        """How the run ended; None where it has not, and somebody is to go on with it."""
+        """Return how the run ended; None if it is to be continued."""
         job = self.job
         if job.record.cancel:
             return self._stopped(folder, lease)
@@ -316,11 +315,11 @@ class Runner(threading.Thread):
             return self._failure(error, lease.token)
 
     def _stopped(self, folder: Folder, lease: Lease) -> Result:
-        """How a run ends that is cancelled before it has a model."""
+        """Return the result of a run that is cancelled before it has a model."""
         return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
 
     def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
-        """A result with the model of the last checkpoint, if there is one.
+        """Return a result with the model of the last checkpoint, if there is one.
 
         One that has come no farther than the run before leaves that one's model alone.
         """
@@ -409,7 +408,7 @@ class Runner(threading.Thread):
         )
 
     def _publish(self, folder: Folder, result: Result) -> None:
-        """Say where the output is how it ended; what was said before stands."""
+        """Write the result into the output's folder; an earlier one stands."""
         try:
             with at("publish"):
                 standing = write_result(folder, result)
@@ -424,7 +423,7 @@ class Runner(threading.Thread):
         self._keep(standing)
 
     def _still_there(self, before: Result) -> Result | None:
-        """The result of the run before, if what it has left is there still."""
+        """Return the result of the run before, if its outputs are there still."""
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
@@ -439,7 +438,7 @@ class Runner(threading.Thread):
         return before.model_copy(update={"labels": labels})
 
     def _keep(self, result: Result) -> None:
-        """Note in the scheduler's own records how it ended.
+        """Write the result into the scheduler's record of the job.
 
         A run that was to go on, and has no model, leaves the job as it was before.
         """
@@ -478,13 +477,13 @@ def _with_log(event: Event) -> Event:
 
 
 def _value(objective: Objective, value: float | None) -> dict[str, Any]:
-    """The fields of a result that say how far a fit has come."""
+    """Return the fields of a result that have the objective and its value."""
     told = objective.describe(value=plain(value))
     return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
 
 
 def model_in(folder: Folder) -> Model | None:
-    """The model of a job's folder; None while there is no whole one."""
+    """Return the model of a job's folder; None without a complete one."""
     try:
         return load_model(folder.sub(MODEL))
     except ModelFormatError:
@@ -492,7 +491,7 @@ def model_in(folder: Folder) -> Model | None:
 
 
 def _forget_useless_labels(folder: Folder) -> None:
-    """Remove labels that no fit goes on with: torn ones, and those that a model was writing."""
+    """Remove labels that no fit can continue: torn ones, and those that a model was writing."""
     torn = of_model = False
     try:
         record = folder.read(UNFINISHED_LABELS)
@@ -514,7 +513,7 @@ def _forget_useless_labels(folder: Folder) -> None:
 
 
 def _is_of_model(record: bytes) -> bool:
-    """Whether unfinished labels were begun by a model, in the place of earlier ones."""
+    """Return whether unfinished labels were begun by a model, replacing earlier ones."""
     try:
         return "model" in json.loads(record)["owner"]
     except (RecursionError, KeyError, TypeError):
@@ -622,7 +621,7 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
 
 
 def _save(model: Model, folder: Folder, before: Model | None) -> None:
-    """Write a model in the place of the one before."""
+    """Write a model, replacing the one before."""
     if before is None:
         # Half of one may be there, which nobody but an earlier run of this job has written.
         folder.remove(MODEL)

@@ -1,9 +1,8 @@
 """Find a scheduler by its address or by the file in its store, and connect to it.
 
-``STORE/scheduler.json`` says which scheduler has the store and its jobs. It is replaced as a whole
-each time that one takes them up, and nobody removes it: a scheduler that ends late would remove
-that of the next one. Whoever follows a job reads it again when the connection is lost, and goes on
-at whatever address it names then. ``dask worker --scheduler-file`` reads the same file.
+``STORE/scheduler.json`` says which scheduler has the store. It is replaced as a whole, and nobody
+removes it: a scheduler that ends late would remove that of the next one. A client that has lost its
+connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class SchedulerFile(BaseModel):
     """Files with which clients and workers connect; None without TLS, or where it has none."""
 
     def dumped(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         absent = {"tls"} if self.tls is None else None
         return self.model_dump_json(indent=2, exclude=absent).encode() + b"\n"
 
@@ -202,7 +201,7 @@ class Finder:
         return found
 
     def has_moved(self) -> bool:
-        """Whether the file names another scheduler than when it was read last."""
+        """Return whether the file names another scheduler than when it was read last."""
         if not self.is_file:
             return False
         try:
@@ -251,7 +250,7 @@ class Finder:
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
-    """Whether this is the path or URL of a file, and not an address of Dask's."""
+    """Return whether this is the path or URL of a file, and not an address of Dask's."""
     if not isinstance(place, str):
         return True
     protocol = split_protocol(place)[0]
@@ -294,7 +293,7 @@ class Sign:
 
     @staticmethod
     def _standing(folder: Folder) -> bytes:
-        """What the file says now; nothing if there is none, or whatever else lies there."""
+        """Return what the file says now; empty if there is none."""
         try:
             return folder.read(NAME, MOST_BYTES)
         except (FileNotFoundError, DamagedError):
@@ -400,27 +399,27 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
 
 def _context(scheme: str, security: Security) -> ssl.SSLContext:
     """Return Dask's context of a client, or for a plain address one that accepts anything."""
-    if scheme == "tls":
-        names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
-        if lacking := [
-            f"distributed.comm.tls.{name}" for name, value in names.items() if not value
-        ]:
-            raise ValueError(
-                f"this process has no certificates ({lacking[0]} is not set): set DASK_CONFIG to "
-                "the folder of a tls.yaml that names them"
-            )
-        files = security.get_tls_config_for_role("client")
-        try:
-            context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
-        except OSError as error:
-            # A file's content may be given instead of its path.
-            paths = [path for path in files.values() if path and "\n" not in path]
-            raise ValueError(
-                f"the certificates of this process cannot be read ({', '.join(paths)}): {error}; "
-                "correct the paths in tls.yaml, and let this user read those files"
-            ) from error
+    context: ssl.SSLContext
+    if scheme == "tcp":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
         return context
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
+    for name, value in names.items():
+        if not value:
+            raise ValueError(
+                f"this process has no certificates (distributed.comm.tls.{name} is not set): set "
+                "DASK_CONFIG to the folder of a tls.yaml that names them"
+            )
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+    except OSError as error:
+        # A file's content may be given instead of its path.
+        files = security.get_tls_config_for_role("client").values()
+        paths = ", ".join(path for path in files if path and "\n" not in path)
+        raise ValueError(
+            f"the certificates of this process cannot be read ({paths}): {error}; correct the "
+            "paths in tls.yaml, and let this user read those files"
+        ) from error
     return context

@@ -24,7 +24,7 @@ __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
-    """A model as a message; arrays are sent as they are, in frames of their own."""
+    """Return a model as a message; arrays are sent as they are, in frames of their own."""
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -55,7 +55,7 @@ def model_of(message: Mapping[str, Any]) -> Model:
 
 
 def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:
-    """An error as a message; ``redact`` leaves out of its text what is not for everybody."""
+    """Return an error as a message; ``redact`` removes secrets from its text."""
     return {"error": type(error).__name__, "message": redact(str(error))}
 
 

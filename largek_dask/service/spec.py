@@ -1,9 +1,8 @@
 """The description of a job: one strict, versioned document, checked by client and scheduler.
 
-Nothing in it is code: algorithms are found by name in this package, their parameters are plain
-numbers and words. Nothing in it is secret either: of storage options only the names of the
-environment variables that hold their values are written; values given in memory are replaced by
-a mark that says so, and have to be supplied again where the document is all that is left.
+It holds no code: algorithms are found by name, their parameters are plain numbers and words. It
+holds no secret: of storage options only the names of environment variables are written; values
+given in memory are replaced by a mark, and have to be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=Fal
 
 
 def _plain_text(text: str) -> str:
-    """Refuse what could forge a line of a log or hide in it."""
+    """Refuse text that could forge a line of a log."""
     if not text.isprintable() or text != text.strip():
         raise ValueError("has control characters, or spaces at an end")
     return text
 
 
 def _address(url: str) -> str:
-    """Refuse what means something else on every machine."""
+    """Refuse an address that means something else on every machine."""
     _plain_text(url)
     protocol, path = split_protocol(url)
     if protocol in (None, "file", "local") and not posixpath.isabs(path):
@@ -98,7 +97,7 @@ def _address(url: str) -> str:
 
 
 def _init(name: str, told: ValidationInfo) -> str:
-    """Refuse what is no way to begin with the problem that the algorithm answers."""
+    """Refuse an init that the problem of the algorithm does not have."""
     algorithm, name = told.data.get("algorithm"), OTHER_INITS.get(name, name)
     if told.data.get("mixture") is not None:
         return _one_of(("auto", *MIXTURE_INITS), name)
@@ -157,7 +156,7 @@ class AlgorithmSpec(BaseModel):
         return self
 
     def make(self) -> Algorithm[Any] | Auto:
-        """The algorithm object."""
+        """Return the algorithm object."""
         made: Algorithm[Any] | Auto = ALGORITHMS[self.name](**self.parameters)
         return made
 
@@ -183,7 +182,6 @@ class AlgorithmSpec(BaseModel):
 
 
 def _as_list(value: Any) -> Any:
-    """A tuple as a list; a text alone is none."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -206,12 +204,12 @@ class WorkersSpec(BaseModel):
         return self
 
     def pick(self) -> WorkerSelection:
-        """Those of one run, which have not been chosen yet."""
+        """Return the selection of one run, without workers yet."""
         return WorkerSelection(self.min, self.max, self.tags)
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """The field of an option of a fit: its default, bound and meaning, and limits of documents."""
+    """Return the field of an option of a fit, with limits of documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -269,7 +267,7 @@ class JobSpec(BaseModel):
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:
-        """The document, as plain JSON values; what is not asked for is left out where it is new.
+        """Return the document as plain JSON values, without newer fields that are not used.
 
         So a document of k-means on all workers is one that earlier versions read.
         """
@@ -281,7 +279,7 @@ class JobSpec(BaseModel):
         return document
 
     def fit_options(self) -> FitOptions:
-        """What is asked of the fit."""
+        """Return the options of the fit."""
         given = {name: getattr(self, name) for name in OPTIONS if name in type(self).model_fields}
         if self.memory_limit == 0:
             given["memory_limit"] = 1
@@ -289,7 +287,7 @@ class JobSpec(BaseModel):
 
     @property
     def objective(self) -> Objective:
-        """What the fit lowers or raises."""
+        """Objective of the fit."""
         return self.algorithm.make().objective if self.mixture is None else MIXTURE
 
     @property
@@ -299,7 +297,7 @@ class JobSpec(BaseModel):
 
 
 class _Asked(BaseModel):
-    """What comes beside a document when a job is submitted, gone on with or supplied."""
+    """Values beside a document when a job is submitted, resumed or supplied."""
 
     model_config = _STRICT
 
@@ -314,7 +312,7 @@ def check_asked(**values: Any) -> None:
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Storage options as a document may hold them, and the values that stay in memory.
+    """Return storage options as a document may hold them, and the values that stay in memory.
 
     A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is a
     secret, since nobody can know which are not.
@@ -330,7 +328,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one with a field given twice means something else to every reader."""
+    """Return a JSON object; refuse a field given twice, which readers interpret differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
@@ -338,7 +336,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(model: type[Model], values: dict[str, Any]) -> Model:
-    """The model of these values; errors name fields, and repeat no value that was given."""
+    """Validate values; errors name fields, and repeat no value that was given."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -364,7 +362,6 @@ def _told(model: type[BaseModel], error: Any) -> str:
 
 
 def _shown(part: int | str) -> str:
-    """A field's name on one line, whatever somebody has put into it."""
     text = str(part)
     return (text if text.isprintable() else ascii(text))[:100]
 
@@ -378,12 +375,12 @@ class Place:
     parts: tuple[str, ...]
 
     def is_within(self, other: Place) -> bool:
-        """Whether it is the other one, or lies in it."""
+        """Return whether it is the other one, or lies in it."""
         begin = self.parts[: len(other.parts)]
         return self.protocol == other.protocol and begin == other.parts
 
     def overlaps(self, other: Place) -> bool:
-        """Whether one of both lies in the other."""
+        """Return whether one of both lies in the other."""
         return self.is_within(other) or other.is_within(self)
 
 
@@ -423,7 +420,7 @@ class Places:
 
     @classmethod
     def of(cls, spec: JobSpec, *, links: bool = True) -> Places:
-        """The places of a job, as its file systems name them at the moment.
+        """Return the places of a job, as its file systems name them at the moment.
 
         Without ``links`` by their names alone: no file system is asked, which may hang.
         """
@@ -455,7 +452,6 @@ def check_secrets(secrets: Mapping[str, Any]) -> None:
 
 
 def _size(value: Any) -> int:
-    """Bytes of a value as text."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except RecursionError:
@@ -466,7 +462,7 @@ def _size(value: Any) -> int:
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
-    """Storage options whose values a client has to supply (again)."""
+    """Return the storage options whose values a client has to supply."""
     return [name for name in spec.in_memory if name not in secrets]
 
 
@@ -492,12 +488,12 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """The output's folder; it has the data's storage options if both lie alike."""
+    """Return the output's folder; with the data's storage options if both have one protocol."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 
 
 def known_values(spec: JobSpec, secrets: Mapping[str, Any]) -> list[Any]:
-    """The values of a job's storage options as far as they are known."""
+    """Return the values of a job's storage options, as far as they are known."""
     names = [option.env for option in spec.storage_options.values() if option.env is not None]
     return [*secrets.values(), *(os.environ[name] for name in names if name in os.environ)]

@@ -1,17 +1,15 @@
 """Jobs in storage, which outlive the scheduler: one small record per job, one result per run.
 
-Under the scheduler's own address (``largek.store``) lies a record of every job, so that a restarted
-scheduler finds jobs whose outputs are anywhere; they are written by whoever holds the newest claim
-there, one scheduler a store (see ``lease.py``)::
+The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
-    claims/000001.json          who has the store
-    late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
-    scheduler.json              where that one is, for clients and workers (scheduler_file.py)
-    idle                        there while workers are to end (idle.py)
+    claims/000001.json          which scheduler has the store
+    late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
+    scheduler.json              its address, for clients and workers (scheduler_file.py)
+    idle                        there while workers are to end (worker_admin.py)
 
-In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
-two schedulers that both think the job is theirs, one publishes::
+The job's output folder has the result of each run, created exclusively, so that one of two
+schedulers that both think the job is theirs publishes it::
 
     results/000001.json
 """
@@ -159,7 +157,7 @@ class Result(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Results of k-means are written as they were before there was another objective."""
+        """Write results of k-means as they were before there was another objective."""
         told: dict[str, Any] = dumped(self)
         for name in ("objective", "figures"):
             if told.get(name) is None:
@@ -233,7 +231,7 @@ class Records:
             self.gone = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """The same records, for as long as this lease is held."""
+        """Return the same records, for as long as this lease is held."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
@@ -243,7 +241,7 @@ class Records:
 
     @property
     def token(self) -> int | None:
-        """The number of the claim that they are kept under; None without one."""
+        """Number of the claim that they are kept under; None without one."""
         return None if self._lease is None else self._lease.token
 
     def post(self, name: str, document: bytes) -> None:
@@ -251,11 +249,11 @@ class Records:
         self.folder.guarded(self.check).publish(name, document)
 
     def is_idle(self) -> bool:
-        """Whether workers are to end, whichever scheduler has the store."""
+        """Return whether workers are to end, whichever scheduler has the store."""
         return self.folder.exists(IDLE)
 
     def set_idle(self, idle: bool) -> None:
-        """Have workers end, as no job wants them; or no longer."""
+        """Ask workers to end, as no job wants them, or to stay."""
         if idle:
             self.post(IDLE, b"no job wants workers\n")
         else:
@@ -292,7 +290,7 @@ class Records:
                 raise
 
     def _check_made(self, record: Record) -> None:
-        """Find out whether a new job was kept in time: who was stopped may come too late."""
+        """Check that a new job was kept in time: a process that was stopped may come too late."""
         try:
             self.check()
         except LostJobError:
@@ -311,12 +309,12 @@ class Records:
         self.check()
 
     def stamps(self) -> dict[str, int]:
-        """Ids of all records, with a mark that is another one when a record is written."""
+        """Return the ids of all records, with a mark that changes when a record is written."""
         found = self._folder.stamps()
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
     def is_new(self, job_id: str) -> bool:
-        """Whether this job has been made here, and is not to be forgotten."""
+        """Return whether this job has been made here, and not been removed."""
         return job_id in self._made
 
     def stands(self, record: Record) -> bool:
@@ -400,7 +398,7 @@ class Records:
         return records, unreadable
 
     def _is_set_aside(self, job_id: str) -> bool:
-        """Put a record away if it is empty; False if it is not, or that cannot be done now."""
+        """Move an empty record away; False if it is not empty, or that cannot be done now."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
             return not text.strip(BLANK) and self.put_away(job_id)
@@ -408,7 +406,7 @@ class Records:
             return False
 
     def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Every job, the oldest first, and those whose records cannot be read now, with the reason.
+        """Return all jobs, the oldest first, and the unreadable ones with the reason; no warnings.
 
         For whoever looks again and again: nothing is said of them.
         """
@@ -425,20 +423,19 @@ class Records:
         return sorted(records, key=lambda record: (record.created, record.id)), unreadable
 
     def reason(self, error: Exception) -> str:
-        """Why a record cannot be read, without the secrets that a driver may tell."""
+        """Return why a record cannot be read, without secrets that a driver may repeat."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
 
 def _without(names: Collection[str], document: Any) -> Any:
-    """A JSON object without these fields; anything else as it is."""
     if not isinstance(document, dict):
         return document
     return {name: value for name, value in document.items() if name not in names}
 
 
 def _other_format(error: Exception) -> str | None:
-    """Which format a document is of that another version has written, in words; None if neither."""
+    """Return the other version's format of a document, in words; None if that is not the error."""
     for one in error.errors() if isinstance(error, ValidationError) else ():
         if one["loc"][-1:] == ("format",) and one["type"] == "literal_error":
             found = printable(str(one["input"])[:40])
@@ -447,7 +444,7 @@ def _other_format(error: Exception) -> str | None:
 
 
 def _kind_of(error: Exception) -> str:
-    """The kind of an error; of fields that are not known, also who may have written them."""
+    """Return the kind of an error; of unknown fields, also which version may have written them."""
     if not isinstance(error, ValidationError):
         return type(error).__name__
     wrong = error.errors()
@@ -469,7 +466,7 @@ def _version_in(document: Any) -> str:
 
 
 def _job_of(name: str) -> str:
-    """The id of the job whose record a file is by its name; nothing if it is none."""
+    """Return the job whose record a file is by its name; empty if it is none."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
@@ -539,7 +536,7 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Whether labels of all rows are there."""
+    """Return whether labels of all rows are there."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
 
 

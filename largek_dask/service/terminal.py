@@ -119,7 +119,7 @@ AGAIN = ("retries", "rebuilt", "evictions")
 
 
 def line_of(event: Event, objective: Objective = INERTIA) -> str:
-    """An event as one line: when (UTC), its kind, what it says of a fit for this objective."""
+    """Return an event as one line: time (UTC), kind and text."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":

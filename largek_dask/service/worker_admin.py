@@ -57,7 +57,7 @@ class Crew:
         """What each worker has answered, by Dask's name of its process."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of each worker, the first by name first: see ``Service.workers``."""
+        """Return a row per worker, by name: see ``Service.workers``."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self._scheduler.workers))
         told = self._told_versions(workers)
@@ -85,7 +85,7 @@ class Crew:
         }
 
     def _told_versions(self, workers: Iterable[Any]) -> dict[str, dict[str, str] | Exception]:
-        """Versions that each worker has, or why it does not say; none changes while it runs."""
+        """Return the versions of each worker, or the error; they do not change while it runs."""
         workers = tuple(workers)
         there = {worker.server_id for worker in workers}
         self._versions = {name: told for name, told in self._versions.items() if name in there}
@@ -135,14 +135,11 @@ class Crew:
 
 
 def _chunks(job: JobState, address: str) -> int:
-    """Chunks that a worker has computed for a job since it runs here, as it was told last."""
     figures = job.feed.figures().get("workers") or {}
     return int(figures.get(address, {}).get("chunks", 0))
 
 
 async def _asked(client: Any, addresses: list[str]) -> list[Any]:
-    """What each worker says of its versions, or the error."""
-
     async def one(address: str) -> Any:
         asked = client.run(versions, workers=[address], on_error="return", asynchronous=True)
         return (await asyncio.wait_for(asked, ANSWER_SECONDS))[address]
@@ -153,7 +150,7 @@ async def _asked(client: Any, addresses: list[str]) -> list[Any]:
 def _why(
     worker: Any, told: dict[str, str] | Exception, silent: float, jobs: list[JobState]
 ) -> str | None:
-    """Why a worker takes no work of jobs; None where it does, as far as that is known."""
+    """Return why a worker takes no work of jobs; None if it does, as far as is known."""
     if silent > float(config.get("passes.silent-seconds")):
         return f"has not been heard of for {silent:.0f} s"
     if worker.status.name != "running":
@@ -240,7 +237,7 @@ class IdleWorkers(threading.Thread):
         self._over.set()
 
     def tend(self) -> None:
-        """Find out whether workers are wanted; end them, or ask for them."""
+        """End workers that are not wanted, or ask for them."""
         assert self._seconds is not None
         with self._lock:
             records, now = self._tenure.records, self._clock()
@@ -299,7 +296,7 @@ class IdleWorkers(threading.Thread):
 
 
 def _failure(words: list[str]) -> str | None:
-    """Run a command; why that failed, in one line, or None."""
+    """Run a command, and return why that failed, in one line, or None."""
     try:
         done = subprocess.run(
             words,
