@@ -115,24 +115,28 @@ class Job:
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
         """Yield all events, and None after each pause in which there was none."""
-        epoch, n, once, pause = None, 0, _Once(), LEAST_PAUSE
+        epoch: str | None = None
+        n, pause = 0, LEAST_PAUSE
+        seen: set[int] = set()
+        # Another scheduler numbers events from the start, and repeats the earlier ones.
+        repeats = False
         # A job ends shortly before the event of its end, which is waited for once.
         knows_end = is_waited_for = False
         while True:
             found = self._service.ask_again("events", id=self.id, n=n)
             if found["epoch"] != epoch:
-                # Another scheduler numbers events from the start; earlier ones are skipped.
-                if epoch is not None and n > 0:
-                    epoch, n = found["epoch"], 0
-                    once.begins_again = True
+                epoch, repeats = found["epoch"], repeats or n > 0
+                if n > 0:
+                    n = 0
                     continue
-                epoch = found["epoch"]
             last = None
             for event in found["events"]:
                 n, last = event["n"] + 1, event["event"]
                 knows_end = last in LAST or (knows_end and last not in BEGINS)
-                if once.is_new(event):
+                content = hash(json.dumps({**event, "n": 0}, sort_keys=True))
+                if not (repeats and content in seen):
                     yield event
+                seen.add(content)
             if found["events"]:
                 if last in LAST and self._is_over(n):
                     return
@@ -364,26 +368,3 @@ class Job:
                 n = found[-1]["n"] + 1
             view.set_status(self._service.ask("status", id=self.id))
             yield view
-
-
-class _Once:
-    """Passes each event once, although another scheduler repeats the earlier ones."""
-
-    def __init__(self) -> None:
-        self.begins_again = False
-        """Whether events may come that have come before."""
-        self._told: set[int] = set()
-        self._latest = ""
-
-    def is_new(self, event: Mapping[str, Any]) -> bool:
-        told = json.dumps({**event, "n": 0}, sort_keys=True)
-        when = str(event.get("time") or "")
-        if self.begins_again:
-            if hash(told) in self._told:
-                return False
-            # Of quick steps not all are told at first; later a file tells them all.
-            if event["event"] == "step" and when <= self._latest:
-                return False
-        self._told.add(hash(told))
-        self._latest = max(self._latest, when)
-        return True

@@ -135,8 +135,8 @@ class JobState:
         """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
-        self._stop = threading.Event()
-        self._why: Why | None = None
+        self.stopped_for: Why | None = None
+        """Reason why the run was asked to end."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
         """Held only for what is fast."""
@@ -268,9 +268,8 @@ class JobState:
 
     def ask_to_stop(self, why: Why) -> None:
         """End the run at the next chunk; the first reason counts."""
-        if self._why is None:
-            self._why = why
-        self._stop.set()
+        if self.stopped_for is None:
+            self.stopped_for = why
 
     def heed(self, event: Event) -> None:
         """Take up what an event of a run tells of whether it waits."""
@@ -328,20 +327,14 @@ class JobState:
 
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
-        self._why = None
-        self._stop.clear()
+        self.stopped_for = None
         self.about_workers = ""
         self.running, self.note, self.lacking, self.loss = True, "", None, ""
         self.began = time.time()
 
-    @property
-    def stopped_for(self) -> Why | None:
-        """Reason why the run was asked to end."""
-        return self._why
-
     def is_stopped(self) -> bool:
         """Return whether the run was asked to end."""
-        return self._stop.is_set()
+        return self.stopped_for is not None
 
     @property
     def explanation(self) -> str:
@@ -425,8 +418,6 @@ MOST_TOGETHER = 62_000_000
 """The same of the feeds of all jobs, of the 64 MB meant."""
 OVERHEAD = 72
 """Bytes that an event takes beside its text."""
-STEP_SECONDS = 0.1
-"""Steps that follow each other faster are left out, but not of the file."""
 
 
 class Ready(NamedTuple):
@@ -478,9 +469,6 @@ class Feed:
         """Bytes of its events, and of its view, which it cannot drop."""
         self._next = 0
         self._lock = threading.Lock()
-        self._step_at = -math.inf
-        self._left_out: Event | None = None
-        """The last step, if it was left out; told after all when none follows."""
         self.view = JobView()
         self._last: str | None = None
         self.ready = Ready()
@@ -488,25 +476,14 @@ class Feed:
     def __call__(self, event: Event) -> None:
         """Take an event in."""
         with self._lock:
-            kind = event["event"]
             self.view.update(event)
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
             at = seconds_of({"time": stamp})
             figures = {**self.view.metrics(), "last_event_timestamp_seconds": int(at)}
             self.ready = Ready(at, figures, self.view.metric_seconds())
-            if kind == UNKEPT:
+            if event["event"] == UNKEPT:
                 return
-            if kind == "step":
-                now = time.monotonic()
-                if now - self._step_at < STEP_SECONDS:
-                    self._left_out = event
-                    return
-                self._step_at = now
-                self._left_out = None
-            elif kind == "stopped" and self._left_out is not None:
-                left_out, self._left_out = self._left_out, None
-                self._add({"time": stamp, **plain(left_out)})
             self._add({**plain(event), "time": stamp})
         self._shelf.make_room(self)
 
