@@ -70,9 +70,7 @@ SIGN_SECONDS = 2.0
 """Interval between requests for a sign of life while a slow operation, which must not be repeated,
 has no answer."""
 QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
-"""Operations that change nothing."""
 MODEL_SECONDS = 60.0
-"""Timeout of the answer that holds a model."""
 
 
 @without_causes

@@ -39,7 +39,6 @@ LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
 LAST = ("finished", "failed", "cancelled")
-"""Events after which nothing follows."""
 BEGINS = ("queued", "running")
 """Events after which there is another end."""
 

@@ -50,16 +50,15 @@ __all__ = [
     "Reason",
     "Shelf",
     "unreadable_status",
+    "written",
 ]
 
 ACTIVE = ("queued", "waiting", "running")
-"""States of a job that has not ended."""
 STATES = (*ACTIVE, *ENDS, "unreadable")
 """All states of a job; the last is that of one whose record cannot be read."""
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
-"""What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
 """Topics of warnings by which a running fit says that it waits, and for what."""
 MOST_UNWRITTEN = 1_000
@@ -93,7 +92,6 @@ class JobState:
     ) -> None:
         self.record = record
         self.has_told_version = False
-        """Whether it has been told that the job waits for its version to be accepted."""
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.is_gone = False
@@ -111,7 +109,6 @@ class JobState:
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
         self.lacking: Waiting | None = None
-        """What the cluster lacks for it to begin."""
         self.holds: ProcessMemory | None = None
         """What it takes of each worker since it runs; None: not known."""
         self.not_before = 0.0
@@ -130,7 +127,6 @@ class JobState:
         self.loss = ""
         """What is damaged of its output, although it has ended with a model."""
         self.snapshot: Snapshot | None = None
-        """The snapshot of the last step, while the job runs."""
         self.feature_names: tuple[str, ...] | None = None
         """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
@@ -139,7 +135,6 @@ class JobState:
         """Reason why the run was asked to end."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
-        """Held only for what is fast."""
 
     def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
         """Write the record with other fields, then apply them, one change after the other."""
@@ -355,23 +350,30 @@ class JobState:
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
+    def summary(self) -> dict[str, Any]:
+        """Return what a list of jobs has of each."""
+        record, spec = self.record, self.record.spec
+        return {
+            "id": record.id,
+            "name": spec.name,
+            "state": self.state,
+            "reason": self.reason,
+            "owner": record.owner,
+            "created": written(record.created),
+            "algorithm": spec.algorithm.name,
+            "n_clusters": spec.n_clusters,
+            "output": spec.output,
+        }
+
     def status(self) -> dict[str, Any]:
         """Return everything known, as plain values."""
         record, result = self.record, self.result
         about = {
-            "id": record.id,
-            "name": record.spec.name,
-            "state": self.state,
-            "reason": self.reason,
+            **self.summary(),
             "note": self._note(),
             "needs": self.needs() if result is None or record.deleting else [],
-            "owner": record.owner,
-            "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
             "run": record.run,
             "data": record.spec.data,
-            "output": record.spec.output,
-            "algorithm": record.spec.algorithm.name,
-            "n_clusters": record.spec.n_clusters,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             # How far each of them is, is told as "workers".
             **(
@@ -389,10 +391,15 @@ class JobState:
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
-            about["ended"] = datetime.fromtimestamp(self.ended, UTC).isoformat(timespec="seconds")
+            about["ended"] = written(self.ended)
         if record.failure is not None:
             about["failure"] = record.failure.model_dump(mode="json")
         return about
+
+
+def written(moment: float) -> str:
+    """Return a time, in seconds since 1970, as text (UTC)."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
@@ -424,10 +431,8 @@ class Ready(NamedTuple):
     """Figures of a job as of its last event, replaced as a whole and read without a lock."""
 
     at: float = 0.0
-    """When that was, in seconds since 1970."""
     figures: Mapping[str, float] = MappingProxyType({})
     seconds: Mapping[str, float] = MappingProxyType({})
-    """Seconds by kind."""
 
 
 class Shelf:
@@ -461,7 +466,6 @@ class Feed:
     def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:
         self.is_loaded = is_new
         self._is_whole = is_new
-        """Whether the view has the events of all runs."""
         self._job = job_id
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()

@@ -28,7 +28,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.job_state import STATES, JobState, Shelf
+from largek_dask.service.job_state import STATES, JobState, Shelf, written
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.spec import Places, options_of, output_folder
 from largek_dask.service.store import (
@@ -77,13 +77,10 @@ class JobTable:
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
         self.shelf = Shelf()
-        """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
-        """Marks of all records, when they were looked at last."""
         self._look: threading.Thread | None = None
-        """Looks at the outputs of jobs that had ended."""
         self._look_until = 0.0
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
@@ -366,7 +363,6 @@ class Lanes:
 
 
 RETRY_SECONDS = 60.0
-"""Interval between retries of an interrupted deletion."""
 
 
 class Deletions:
@@ -451,7 +447,6 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     state: Annotated[list[Text], Field(max_length=20)] | None = None
-    """Any of these states."""
     owner: Text | None = None
     name: Text | None = None
     """A pattern such as ``"night*"``; case-sensitive."""
@@ -460,7 +455,6 @@ class Query(BaseModel):
     ended_before: float | None = None
     """Ended at or before this time, in seconds since 1970."""
     limit: Annotated[int, Field(ge=1)] | None = 100
-    """Maximum number of jobs, the newest ones."""
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Query:
@@ -547,20 +541,5 @@ def listing(
 def _row(job_id: str, state: str, job: JobState | None) -> dict[str, Any]:
     if job is None:
         return {"id": job_id, "name": None, "state": state}
-    record, spec = job.record, job.record.spec
-    return {
-        "id": job_id,
-        "name": spec.name,
-        "state": state,
-        "reason": job.reason,
-        "owner": record.owner,
-        "created": _written(record.created),
-        "ended": _written(job.ended) if state in ENDS else None,
-        "algorithm": spec.algorithm.name,
-        "n_clusters": spec.n_clusters,
-        "output": spec.output,
-    }
-
-
-def _written(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    ended = written(job.ended) if state in ENDS else None
+    return {**job.summary(), "state": state, "ended": ended}

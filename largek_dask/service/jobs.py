@@ -60,7 +60,6 @@ CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: none that changes bits."""
 
 Check = Callable[["Client", Rows, float], None]
-"""Checks that the workers are suitable."""
 
 
 class Jobs:
@@ -97,7 +96,6 @@ class Jobs:
         self._owner, self._connect, self._workers = owner, connect, workers
         self._store = place_of(records.url)
         self._under_way: list[Places] = []
-        """Places of jobs that are being submitted."""
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)

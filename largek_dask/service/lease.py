@@ -117,7 +117,6 @@ class Lease:
     """The right to write a job, until somebody else has claimed it."""
 
     folder: Folder
-    """The job's ``claims`` folder."""
     token: int
     owner: str
     taken_from: str | None = None
@@ -311,7 +310,6 @@ class Tenure:
         self._changed = changed
         self._contender: Contender | None = None
         self._keeper: Keeper | None = None
-        """Shows that the lease is held; None while this scheduler does not have the store."""
         self._is_over = False
 
     @property

@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 MOST_NAME = 64
-"""Characters of a job's name."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
     "failed": ("gauge", "1 when the job has failed; absent otherwise."),
@@ -58,7 +57,6 @@ STORE_METRICS: dict[str, tuple[str, str]] = {
     "free_bytes": ("gauge", "Free bytes of the disk of the store; absent if that is not local."),
     "size_bytes": ("gauge", "All bytes of that disk."),
 }
-"""Figures of the store of a scheduler: kind and what they say."""
 WORKER_METRICS: dict[str, tuple[str, str]] = {
     "rows": ("counter", "Rows that were computed here."),
     "bytes": ("counter", "Bytes of rows that were read here."),
@@ -75,13 +73,11 @@ class JobsFigures(NamedTuple):
     """Figures of the jobs of a scheduler."""
 
     states: Mapping[str, int]
-    """Number of jobs by state."""
     jobs: list[JobState]
     """Those that run or have ended a short time ago."""
     store: Mapping[str, float]
     """By names of :data:`STORE_METRICS`, as far as they are known."""
     at: float
-    """Time, in seconds since 1970."""
 
 
 class _Collector:

@@ -62,7 +62,6 @@ GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
-"""Maximum number of threads per pool."""
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Maximum number of requests for files of one job once the first has taken this many seconds."""
 POOLS = {
@@ -78,7 +77,6 @@ All other requests are answered from memory.
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_EVENTS = 1_000
-"""Maximum number of events per answer."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -107,7 +105,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._at_files: dict[str, list[float]] = {}
         """Begin times of requests in progress, by the job whose files they read."""
         self._has_begun = False
-        """Whether there are jobs to close."""
         self._page: Page | None = None
 
     async def start(self, scheduler: Any) -> None:

@@ -39,7 +39,6 @@ MOST_LINES, MOST_LETTERS = 50, 400
 MOST_WORKERS = 1_000
 """Workers whose warnings are kept; those that were heard of first go first."""
 SEND_SECONDS = 0.1
-"""Shortest interval between two messages of a worker."""
 LOGGERS = ("", "distributed")
 """Dask's logger does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -85,7 +84,6 @@ class LastWarnings(logging.Handler):
         self.setFormatter(logging.Formatter(FORMAT))
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.senders: dict[int, Callable[[], object] | None] = {}
-        """What sends them on, by scheduler or worker of this process."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line."""
@@ -176,7 +174,6 @@ NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("rows", "bytes", "retries", "state_bytes", "cache_bytes"), 0),
     "seconds": {},
 }
-"""Figures of a worker that has not been given any work."""
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types

@@ -53,7 +53,6 @@ class Queue(threading.Thread):
         self._connect = connect
         self._workers = workers
         self._cluster: Cluster | None = None
-        """The workers when they were looked at last; None: not known."""
         self._changed = table.changed
         self._runners: set[Runner] = set()
         self._closing = False
@@ -242,7 +241,6 @@ class Standing(NamedTuple):
 
     tags: frozenset[str]
     is_able: bool
-    """It takes tasks."""
     n_threads: int = 1
     memory_limit: int = 0
     """Bytes; 0: none."""

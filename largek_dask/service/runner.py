@@ -151,7 +151,7 @@ class Runner(threading.Thread):
         if reason is None:
             self._keep(self._failure(error, 0))
         elif job.record.cancel:
-            self._keep(self._without_model(0))
+            self._keep(self._result(0, "cancelled"))
         else:
             is_new = job.waiting is None or job.waiting.reason != reason
             waited = job.wait_for(reason, self._redact(str(error)))
@@ -161,12 +161,11 @@ class Runner(threading.Thread):
             elif is_new and job.feed.is_loaded:
                 self._emit("waiting", reason=reason, message=str(error))
 
-    def _without_model(
-        self, token: int, state: End = "cancelled", stop_reason: str | None = None
-    ) -> Result:
+    def _result(self, token: int, state: End, model: Model | None = None, **about: Any) -> Result:
         record = self.job.record
-        return Result(job=record.id, run=record.run, token=token, state=state,
-                      stop_reason=stop_reason)  # fmt: skip
+        if model is not None:
+            about |= {"digest": model.digest(), "figures": plain(model.fit_figures()) or None}
+        return Result(job=record.id, run=record.run, token=token, state=state, **about)
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -325,7 +324,7 @@ class Runner(threading.Thread):
         """
         before = self.job.record.before
         beyond = -1 if before is None else before.n_iter
-        result = self._without_model(lease.token, state, stop_reason)
+        result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
             found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
         except LostJobError:
@@ -338,15 +337,15 @@ class Runner(threading.Thread):
         if found is None:
             return result
         model, saved = found
-        return result.model_copy(
-            update={
-                "digest": model.digest(),
-                "labels": labels_in(folder),
-                "n_iter": saved.n_iter,
-                **_value(saved.objective, saved.value),
-                "figures": plain(model.fit_figures()) or None,
-                "seconds": saved.seconds,
-            }
+        return self._result(
+            lease.token,
+            state,
+            model,
+            stop_reason=stop_reason,
+            labels=labels_in(folder),
+            n_iter=saved.n_iter,
+            seconds=saved.seconds,
+            **_value(saved.objective, saved.value),
         )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
@@ -371,19 +370,15 @@ class Runner(threading.Thread):
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None
-        cancelled = fitted.stop_reason == "cancelled"
-        return Result(
-            job=job.record.id,
-            run=job.record.run,
-            token=lease.token,
-            state="cancelled" if cancelled else "finished",
-            digest=model.digest(),
+        return self._result(
+            lease.token,
+            "cancelled" if fitted.stop_reason == "cancelled" else "finished",
+            model,
+            stop_reason=fitted.stop_reason,
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
-            stop_reason=fitted.stop_reason,
-            **_value(fitted.objective, fitted.value),
-            figures=plain(model.fit_figures()) or None,
             seconds=fitted.seconds,
+            **_value(fitted.objective, fitted.value),
         )
 
     def _remember(self, snapshot: Snapshot) -> None:
@@ -397,11 +392,9 @@ class Runner(threading.Thread):
         # Indented, so that no line of somebody's text passes for a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
-        return Result(
-            job=record.id,
-            run=record.run,
-            token=token,
-            state="failed",
+        return self._result(
+            token,
+            "failed",
             error=type(error).__name__,
             message=self._redact(str(error))[:LONGEST_TRACEBACK],
             traceback=self._redact(text),

@@ -109,15 +109,12 @@ class SchedulerFile(BaseModel):
     type: Literal["Scheduler"] = "Scheduler"
     """As Dask's own file says it."""
     address: Annotated[str, Field(max_length=300, pattern=rf"^({'|'.join(COMMS)})://[\x21-\x7e]+$")]
-    """Address for clients and workers."""
     dashboard: Text | None = None
-    """Address of the scheduler's pages; None without."""
     started: AwareDatetime
     """Time at which it began to take up the store."""
     token: Annotated[int, Field(ge=1)]
     """Number of its claim of the store: who comes later has a higher one."""
     version: Text = __version__
-    """Version of this package there."""
     slurm_job: Text | None = None
     """Id of the SLURM job that it runs in; None outside."""
     tls: TlsFiles | None = None
@@ -347,7 +344,6 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
 
 CHECK = "check the address and that `dask scheduler` runs there"
 CONNECT_SECONDS = 3.0
-"""Timeout of the connection and of its handshake."""
 
 
 def why_no_answer(address: str, security: Security | None = None) -> str:

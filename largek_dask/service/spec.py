@@ -191,9 +191,7 @@ class WorkersSpec(BaseModel):
     model_config = _STRICT
 
     min: NumberOfWorkers = 1
-    """With fewer the job waits."""
     max: NumberOfWorkers | None = None
-    """It never uses more."""
     tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
     """Names of Dask's worker resources, all of which each of its workers has."""
 
@@ -238,7 +236,6 @@ class JobSpec(BaseModel):
     max_iter: int = _of("max_iter", le=10_000_000)
     tol: float = _of("tol")
     max_time: float | None = _of("max_time", ge=None, gt=0)
-    """Seconds after which to stop."""
     seed: int = _of("seed", lt=1 << 63)
     sample_weight: Address | None = None
     empty_clusters: EmptyClusters = _of("empty_clusters")
@@ -414,7 +411,6 @@ class Places:
     """Where a job reads and writes."""
 
     url: str
-    """The output, as its user calls it."""
     output: Place
     data: tuple[Place, ...]
 

@@ -134,12 +134,9 @@ class Result(BaseModel):
     job: Text
     run: int
     token: int
-    """The claim under which it was published."""
     state: End
     digest: Text | None = None
-    """The model's digest; None without a model."""
     labels: bool = False
-    """Whether labels of that model are in the folder."""
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
@@ -151,7 +148,6 @@ class Result(BaseModel):
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
-    """Name of the class of what it failed with."""
     message: Text | None = None
     traceback: Text | None = None
 
@@ -186,7 +182,6 @@ class Record:
     run: Annotated[int, Field(ge=1)] = 1
     """Incremented when a job that has ended is resumed."""
     cancel: bool = False
-    """A cancel has been asked for."""
     result: Result | None = None
     """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
     before: Result | None = None
@@ -225,7 +220,6 @@ class Records:
         self._folder = folder.sub("jobs")
         self._lease = lease
         self._made: set[str] = set()
-        """Ids of jobs that have been made here."""
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
             self.gone = lease.earlier_owners()

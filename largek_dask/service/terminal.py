@@ -112,7 +112,6 @@ STEP_SECONDS = 10.0
 """Least time between two lines of steps where there is no terminal."""
 WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
          "back": "takes part again"}  # fmt: skip
-"""What the change of a worker is, in words."""
 QUIET = ("step", "workers", "sizes")
 """Kinds of events that are not told one by one where there is no terminal."""
 AGAIN = ("retries", "rebuilt", "evictions")

@@ -54,7 +54,6 @@ class Crew:
         self._loop = loop
         self._clock = clock
         self._versions: dict[str, dict[str, str]] = {}
-        """What each worker has answered, by Dask's name of its process."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per worker, by name: see ``Service.workers``."""
@@ -168,7 +167,6 @@ def _why(
 
 
 START_SECONDS = 120.0
-"""Timeout of the command that starts workers."""
 AGAIN_SECONDS = 300.0
 """Interval between two such commands while no worker comes: one may have ended just meanwhile."""
 

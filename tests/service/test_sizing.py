@@ -189,7 +189,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
             NotEnoughMemoryError, match=r"never begin .* has 1000 B\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
-        assert jobs.ids() == frozenset()
+        assert jobs.all() == []
         there[:] = workers_of(500)
         job_id = jobs.submit(document(), {}, "me")
         takes = records.read(job_id).takes
