@@ -21,7 +21,7 @@ import os
 import re
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -92,7 +92,7 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "deleting", "versions", "takes")
+LATER = ("ended", "deleting", "versions")
 """Fields that records have only where they say something."""
 REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
 """Fields of records of earlier versions that are ignored."""
@@ -161,6 +161,10 @@ class Result(BaseModel):
         return told
 
 
+Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
+"""Fields of a later version are ignored, unlike those of a record."""
+
+
 def _spec_in(document: Any) -> JobSpec:
     if isinstance(document, JobSpec):
         return document
@@ -195,7 +199,7 @@ class Record:
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by a user."""
-    takes: FitMemory | None = None
+    takes: Takes | None = None
     """Memory of workers that it takes; None in records of earlier versions."""
     format: Literal[1] = FORMAT
 
@@ -475,7 +479,9 @@ def checked_id(job_id: str) -> str:
 
 
 def _dumped(record: Record) -> bytes:
-    document = RECORD.dump_python(record, mode="json", exclude={"spec", "format"})
+    document = RECORD.dump_python(record, mode="json", exclude={"spec", "format", "takes"})
+    if record.takes is not None:
+        document["takes"] = asdict(record.takes)
     # Earlier versions read records without what they do not know.
     for name in LATER:
         if not document[name]:
