@@ -104,6 +104,8 @@ LATE = "late"
 """A folder of the store for records that came too late, and for empty ones."""
 BLANK = b"\0 \t\r\n"
 """Bytes of a file that says nothing: a power failure may leave only zeros."""
+UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
+"""What pydantic calls it, of models and dataclasses."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Deleting = Literal["files", "outputs"]
@@ -446,7 +448,7 @@ def _kind_of(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return type(error).__name__
     wrong = error.errors()
-    if any(one["type"] != "extra_forbidden" for one in wrong):
+    if not {one["type"] for one in wrong} <= UNKNOWN_FIELD:
         return "ValidationError"
     unknown = printable(", ".join(str(one["loc"][-1]) for one in wrong)[:200])
     return (
