@@ -60,15 +60,15 @@ STATES = (*ACTIVE, *ENDS, "unreadable")
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""Topics of warnings by which a running fit says that it waits, and for what."""
+"""What a running fit waits for, by the topic of its warning."""
 MOST_UNWRITTEN = 1_000
-"""Events that wait for a run to write them; older ones are forgotten."""
+"""Maximum number of events that the next run will write; older ones are dropped."""
 GOES_ON = ("workers", "retry", "back")
-"""Topics of warnings that a fit gives which does not wait."""
+"""Topics of warnings of a fit that does not wait."""
 
 
 class Waiting(NamedTuple):
-    """What a job waits for, and what is known of it."""
+    """Reason why a job waits, and its explanation."""
 
     reason: Reason
     text: str
@@ -95,7 +95,7 @@ class JobState:
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.is_gone = False
-        """Whether it has been removed there: nobody is to write it again."""
+        """Whether the record has been removed, so that it must not be written again."""
         self._known_since = time.time()
         self.places = places
         self.secrets = dict(secrets)
@@ -104,28 +104,28 @@ class JobState:
         self.feed = Feed(record.id, is_new, shelf)
         self.running = False
         self.began: float | None = None
-        """When the run in progress began, in seconds since 1970; None after its first step."""
+        """Begin of the run in progress, in seconds since 1970; None after its first step."""
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
         self.lacking: Waiting | None = None
         self.holds: ProcessMemory | None = None
-        """What it takes of each worker since it runs; None: not known."""
+        """Memory of each worker that it takes while it runs; None if unknown."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0
-        """Attempts in a row that ended in waiting and have not come farther than those before."""
+        """Number of attempts in a row that ended in waiting, without progress."""
         self.waits_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.about_workers = ""
-        """What the run has said last of workers that it goes on without."""
+        """The run's last warning about workers that it does not use."""
         self.has_run = not is_new
-        """What it needs was there once: if that is gone, it is worth waiting for."""
+        """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
         self.loss = ""
-        """What is damaged of its output, although it has ended with a model."""
+        """Damage of its output, although it has ended with a model."""
         self.snapshot: Snapshot | None = None
         self.feature_names: tuple[str, ...] | None = None
         """Names of the columns of the rows that the snapshot is of."""

@@ -46,15 +46,15 @@ __all__ = ["Deletions", "JobTable", "Lanes", "Query", "Tender", "listing", "mome
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 30.0
-"""How long a job may take to clean up after its last event."""
+"""Timeout of a job's cleaning up after its last event."""
 START_SECONDS = 60.0
-"""How long to wait for a scheduler that is starting."""
+"""Timeout of requests to a scheduler that is starting."""
 MOST_LOOKED_AT = 200
 """Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
 OUTPUT_SECONDS = 5.0
-"""How long after a start questions wait until outputs have been looked at."""
+"""Time after a start during which requests wait until outputs have been looked at."""
 LOOK_PAUSE = 50.0
-"""A pause between two looks whether records are as they have been written, in times of a look."""
+"""Pause between two checks of all records, in durations of a check."""
 
 
 class JobTable:
@@ -188,10 +188,7 @@ class JobTable:
             return self._jobs[job_id]
 
     def add(self, job: JobState, records: Records) -> None:
-        """Take in a job that these records have.
-
-        Whoever has taken the store since has found it there.
-        """
+        """Add a job that these records have, unless another scheduler has taken the store."""
         with self.changed:
             if self.loaded.is_set() and self._tenure.records is records:
                 self._jobs[job.record.id] = job
@@ -292,7 +289,7 @@ class JobTable:
 
 
 class Tender(threading.Thread):
-    """Looks after a table's records again and again, and after what else lies in its store."""
+    """Writes and reads records that could not be before, and checks the others, periodically."""
 
     def __init__(self, table: JobTable, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
@@ -330,9 +327,9 @@ class Tender(threading.Thread):
 
 
 WAIT_SECONDS, WAIT_AGAIN_SECONDS = 2.0, 0.1
-"""How long work is waited for, and how long while other work hangs."""
+"""Timeout of work, and timeout while other work hangs."""
 MOST_LANES = 64
-"""Threads of which none may have ended."""
+"""Maximum number of threads that hang."""
 
 
 class Lanes:
@@ -385,7 +382,7 @@ class Deletions:
             return self._delete(job, outputs)
 
     def finish(self) -> None:
-        """Finish interrupted deletions, if it is time to retry; called again and again."""
+        """Finish interrupted deletions, if it is time to retry."""
         if (now := time.monotonic()) < self._next_try:
             return
         self._next_try = now + RETRY_SECONDS

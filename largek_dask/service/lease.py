@@ -50,11 +50,11 @@ CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
 REMEMBERED = 20
-"""Claims before a lease's own that are looked through for those who have lost it."""
+"""Number of earlier claims whose owners are known to have lost the lease."""
 
 
 STORE = "the store of a scheduler"
-"""What the claims in a store say that they are for."""
+"""Job named by the claims of a store."""
 
 
 def _newest(folder: Folder) -> int:
@@ -114,13 +114,13 @@ def reserve(folder: Folder, job: str, owner: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write a job, until somebody else has claimed it."""
+    """The right to write a job, until another scheduler has claimed it."""
 
     folder: Folder
     token: int
     owner: str
     taken_from: str | None = None
-    """Who had it before and has not given it back: it was silent for too long."""
+    """Owner before, if it was silent for too long and has not released the lease."""
 
     def holds(self) -> bool:
         """Return whether nobody has claimed the job since; without a folder, FileNotFoundError."""
@@ -244,7 +244,7 @@ class Contender:
 
 
 class Keeper(threading.Thread):
-    """Shows again and again that a lease is still held; says once that it is lost."""
+    """Renews a lease periodically, and reports once that it is lost."""
 
     def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
         super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)

@@ -300,7 +300,7 @@ class Runner(threading.Thread):
             raise
         except NoModelError as error:
             if error.reason == "max_time":
-                # Workers may have been waited for, and an earlier run have come farther.
+                # It may have waited for workers, and an earlier run may have a model.
                 found = self._of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
             return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
@@ -389,7 +389,7 @@ class Runner(threading.Thread):
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         record, self._failed_on = self.job.record, worker_of(error)
-        # Indented, so that no line of somebody's text passes for a line of the log.
+        # Indented, so that no text can forge a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
         return self._result(
@@ -424,7 +424,7 @@ class Runner(threading.Thread):
             model = model_in(folder)
             labels = before.labels and folder.exists(LABELS)
         except (LargekError, OSError):
-            # Out of reach: whoever asks for the model later finds out whether it is that one.
+            # Out of reach: a later request for the model checks it.
             return before
         if model is None or model.digest() != before.digest:
             return None
@@ -510,7 +510,7 @@ def _is_of_model(record: bytes) -> bool:
     try:
         return "model" in json.loads(record)["owner"]
     except (RecursionError, KeyError, TypeError):
-        # Whoever goes on with them says what is wrong.
+        # The fit that continues them says what is wrong.
         return False
 
 

@@ -280,7 +280,7 @@ class Sign:
             if self._standing(records.folder) != wanted:
                 records.post(NAME, wanted)
         except LostJobError:
-            # Whoever has the store now writes its own.
+            # The scheduler that has the store now writes its own.
             return
         except (LargekError, OSError) as error:
             trouble = records.reason(error)

@@ -406,10 +406,7 @@ class Records:
             return False
 
     def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Return all jobs, the oldest first, and the unreadable ones with the reason; no warnings.
-
-        For whoever looks again and again: nothing is said of them.
-        """
+        """Return all jobs, the oldest first, and the unreadable ones with the reason; no warnings."""
         records, unreadable = [], {}
         for name in self._folder.names():
             if not (job_id := _job_of(name)):
@@ -526,7 +523,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish how a run ended, and return what stands: perhaps what somebody published before."""
+    """Publish how a run ended, and return the result that stands: the first one published."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
