@@ -406,7 +406,7 @@ class Records:
             return False
 
     def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Return all jobs, the oldest first, and the unreadable ones with the reason; no warnings."""
+        """Return all jobs, oldest first, and the unreadable ones with the reason; no warnings."""
         records, unreadable = [], {}
         for name in self._folder.names():
             if not (job_id := _job_of(name)):
