@@ -87,7 +87,7 @@ class MadeUp:
             for i in range(JOBS)
         }  # fmt: skip
         self._about[LONG] = {**self._about["job-0"], "id": LONG, "name": LONG, "state": "finished"}
-        self._feeds = {name: Feed(name, lambda event: None, name != LONG) for name in self._about}
+        self._feeds = {name: Feed(name, name != LONG) for name in self._about}
         begin = datetime.now(UTC) - timedelta(seconds=STEPS / EVENTS_A_SECOND)
         for feed in list(self._feeds.values())[:-1]:
             feed(started(begin))

@@ -1,8 +1,6 @@
 """Jobs on a Dask cluster that go on when the notebook that submitted them is closed.
 
-- The client's process: ``client.py``, ``job.py``; ``lines.py`` and ``terminal.py`` show a job.
-- The scheduler: ``plugin.py`` answers. ``jobs.py`` is what may be asked, ``submissions.py`` what a
-  submit checks, ``queue.py`` which job is next, ``running.py`` and ``fitting.py`` one run of it.
-- Storage: ``job_table.py`` has the jobs of a store. ``tenure.py`` and ``lease.py`` say who may
-  write, ``places.py`` which folders are the same.
+``client.py`` and ``job.py`` run in the client's process; ``plugin.py`` and ``jobs.py`` answer them
+on the scheduler. ``queue.py`` begins jobs and ``runner.py`` runs one. ``store.py`` has the records,
+``job_table.py`` and ``job_state.py`` the jobs in memory, and ``lease.py`` the right to write.
 """

@@ -9,16 +9,14 @@ import json
 import logging
 import math
 import os
-import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 from distributed import Client
-from distributed.client import ClosedClientError
 
 from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.algorithms.names import (
@@ -49,7 +47,7 @@ from largek_dask.retry import retry
 from largek_dask.service.job import Job
 from largek_dask.service.job_state import ACTIVE
 from largek_dask.service.job_table import moment_of
-from largek_dask.service.plugin import HANDLER, TOPIC, JobsPlugin
+from largek_dask.service.plugin import HANDLER, JobsPlugin
 from largek_dask.service.scheduler_file import Finder, connect_to, new_client
 from largek_dask.service.serialization import error_of
 from largek_dask.service.spec import AlgorithmSpec, JobSpec, check_secrets, hide
@@ -72,9 +70,7 @@ SIGN_SECONDS = 2.0
 """Interval between requests for a sign of life while a slow operation, which must not be repeated,
 has no answer."""
 QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
-"""Operations that change nothing."""
 MODEL_SECONDS = 60.0
-"""Timeout of the answer that holds a model."""
 
 
 @without_causes
@@ -146,7 +142,6 @@ class Service:
         self._finder = finder
         """None if the client belongs to the caller."""
         self._away_seconds = away
-        self._followers: dict[str, list[queue.SimpleQueue[dict[str, Any]]]] = {}
         self._lock = threading.Lock()
         self._closed = False
         require_open(client)
@@ -166,7 +161,7 @@ class Service:
                 "start it with `dask scheduler --preload largek_dask.service.preload`, or "
                 "give connect() a store, the URL of a folder where jobs are to be kept."
             ) from None
-        except (OSError, _GoingAwayError, _SilentError) as error:
+        except (OSError, SchedulerAwayError) as error:
             raise self._away(error) from None
         self.store: str = hello["store"]
         self._starts_workers = bool(hello.get("starts_workers"))
@@ -209,12 +204,11 @@ class Service:
         try:
             self._keep_connected()
             found = self._answer(operation, arguments)
-        except (OSError, _NoAnswerError) as error:
+        except (OSError, SchedulerAwayError) as error:
             raise self._away(error) from None
         return _content(found)
 
     def _check_open(self) -> None:
-        """Raise if the service is closed."""
         if self._closed:
             raise ClusterError(
                 f"this service of {self._where} has been closed, its jobs go on: connect() again."
@@ -225,10 +219,7 @@ class Service:
     def _keep_connected(self, in_doubt: bool = False) -> None:
         """Reconnect a client of our own that has lost its scheduler.
 
-        Parameters
-        ----------
-        in_doubt : bool
-            The connected scheduler has not answered, or has no jobs: another one may have them.
+        If ``in_doubt``, the connected one has not answered or has no jobs: another may have them.
         """
         finder = self._finder
         if finder is None:
@@ -251,7 +242,7 @@ class Service:
             callback_timeout=seconds,
         )
         if isinstance(found, Mapping) and "away" in found:
-            raise _GoingAwayError(found["away"])
+            raise SchedulerAwayError(f"{found['away']}; wait for it, its jobs go on then.")
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
@@ -272,20 +263,24 @@ class Service:
         try:
             await asyncio.wait_for(asking, SILENT_SECONDS)
         except TimeoutError as error:
-            raise _SilentError(operation) from error
+            yet = (
+                ""
+                if operation in QUESTIONS
+                else f" It may yet do what it was asked ({operation}): see jobs() before you "
+                "repeat it."
+            )
+            raise SchedulerAwayError(
+                f"the scheduler at {self._where} is connected and has given no sign of life for "
+                f"{human_seconds(SILENT_SECONDS)}: its process or machine is stopped or "
+                "overloaded. Look for it there (`ps` says T where it is stopped), have it go on, "
+                f"or start it again: its jobs go on then.{yet}"
+            ) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
         """Send a request that is safe to repeat, retrying while the scheduler is away.
 
-        Any reply ends it, also a refusal. The wait is logged once, as a warning.
-
-        Parameters
-        ----------
-        operation : str
-        within : float, optional
-            Maximum seconds to wait, if less than the service's ``away``.
-        arguments
-            Of the operation.
+        Any reply ends it, also a refusal. The wait is logged once, as a warning. ``within`` is the
+        maximum of seconds to wait, if less than the service's ``away``.
 
         Raises
         ------
@@ -308,27 +303,27 @@ class Service:
                 # A stopped scheduler never replies, so each try has a timeout.
                 left = max(longest - (time.monotonic() - begun), SILENT_SECONDS)
                 found = self._answer(operation, arguments, min(silent, left))
-                if not moves or found.get("error") != OtherSchedulerError.__name__:
-                    return found
-                error: Exception = error_of(found["error"], found["message"])
-            except (OSError, LargekError, _NoAnswerError, RuntimeError) as raised:
-                known = isinstance(raised, OSError | _NoAnswerError)
-                if not known and self._is_connected():
-                    raise
-                error = raised
-                silent *= 2 if isinstance(raised, TimeoutError) else 1
-            in_doubt = True
-            # A scheduler that replies without jobs was started without them.
-            is_bare = isinstance(error, _NoServiceError)
-            most = min(longest, WITHOUT_JOBS_SECONDS) if is_bare else longest
-            raise _UnreachedError(error, most)
+            except TimeoutError:
+                silent *= 2
+                raise
+            finally:
+                in_doubt = True
+            if moves and found.get("error") == OtherSchedulerError.__name__:
+                raise OtherSchedulerError(found["message"])
+            return found
 
         def limit(error: Exception) -> float | None:
-            return error.seconds if isinstance(error, _UnreachedError) else None
+            if isinstance(error, _NoServiceError):
+                # A scheduler that replies without jobs was started without them.
+                return min(longest, WITHOUT_JOBS_SECONDS)
+            if isinstance(error, OSError | SchedulerAwayError | OtherSchedulerError):
+                return longest
+            # Others may be due to a lost connection.
+            is_lost = isinstance(error, LargekError | RuntimeError) and not self._closed
+            return longest if is_lost and self.client.status != "running" else None
 
         def report(error: Exception, _: float) -> None:
-            assert isinstance(error, _UnreachedError)
-            why, most = str(self._away(error.reason)).rstrip("."), human_seconds(error.seconds)
+            why, most = str(self._away(error)).rstrip("."), human_seconds(limit(error) or longest)
             logger.warning("%s. Waiting for it, at most %s (away)", why, most)
 
         try:
@@ -340,28 +335,26 @@ class Service:
                 report=report,
                 report_after=REPORT_SECONDS,
             )
-        except _UnreachedError as error:
-            raise self._away(error.reason) from None
+        except Exception as error:
+            self._check_open()
+            if limit(error) is None:
+                raise
+            raise self._away(error) from None
         return _content(found)
 
-    def _away(self, error: BaseException) -> SchedulerAwayError:
-        finder = self._finder
-        if isinstance(error, SchedulerAwayError):
+    def _away(self, error: Exception) -> SchedulerAwayError:
+        finder, is_bare = self._finder, isinstance(error, _NoServiceError)
+        if isinstance(error, SchedulerAwayError) and not is_bare:
             return error
-        if isinstance(error, _SilentError):
-            return error.describe(self._where)
-        if isinstance(error, LargekError | _GoingAwayError):
+        if isinstance(error, LargekError) and not is_bare:
             return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
-        if finder is not None and finder.is_file and not isinstance(error, _NoServiceError):
+        if finder is not None and finder.is_file and not is_bare:
             return finder.nobody(error)
-        what = "has no jobs any more" if isinstance(error, _NoServiceError) else "does not answer"
         return SchedulerAwayError(
-            f"the scheduler at {self._where} {what}: check that it runs there. Its jobs go on when "
-            "it is back with their store."
+            f"the scheduler at {self._where} "
+            f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
+            "there. Its jobs go on when it is back with their store."
         )
-
-    def _is_connected(self) -> bool:
-        return bool(self.client.status == "running")
 
     def _reconnect(self, finder: Finder) -> None:
         with self._lock:
@@ -370,41 +363,6 @@ class Service:
             self.client.close()
             self.client = new_client(address, RECONNECT_SECONDS, security)
             self._where = self.client.scheduler.address
-            for topic in self._followers:
-                self.client.subscribe_topic(topic, self._forward(topic))
-
-    # --- events as they come ----------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def following(self, job_id: str) -> Iterator[queue.SimpleQueue[dict[str, Any]]]:
-        """Yield a queue that receives a job's events from now on."""
-        topic = f"{TOPIC}/{job_id}"
-        news: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._check_open()
-        with self._lock:
-            queues = self._followers.setdefault(topic, [])
-            if not queues:
-                # A client that is away subscribes to all topics when it reconnects.
-                with contextlib.suppress(ClosedClientError):
-                    self.client.subscribe_topic(topic, self._forward(topic))
-            queues.append(news)
-        try:
-            yield news
-        finally:
-            with self._lock:
-                queues.remove(news)
-                if not queues:
-                    del self._followers[topic]
-                    # A scheduler that is away has forgotten its subscribers.
-                    with contextlib.suppress(ValueError, ClosedClientError):
-                        self.client.unsubscribe_topic(topic)
-
-    def _forward(self, topic: str) -> Any:
-        def forward(event: tuple[float, dict[str, Any]]) -> None:
-            for news in list(self._followers.get(topic, ())):
-                news.put(event[1])
-
-        return forward
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -492,7 +450,6 @@ class Service:
     def _new(
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
-        """Submit a new job of these fields."""
         check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
@@ -675,49 +632,14 @@ def _as_list(value: Any) -> Any:
 
 
 def _content(found: Mapping[str, Any]) -> Any:
-    """Return the value of a reply, or a model's message; raise an error's."""
+    """Return the value of a reply, or a model's message, or raise its error."""
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found
 
 
-class _UnreachedError(Exception):
-    """No reply; retrying may help for some seconds."""
-
-    def __init__(self, reason: Exception, seconds: float) -> None:
-        super().__init__(reason)
-        self.reason, self.seconds = reason, seconds
-
-
-class _NoAnswerError(Exception):
-    """The scheduler has not replied."""
-
-
-class _NoServiceError(_NoAnswerError):
+class _NoServiceError(SchedulerAwayError):
     """The scheduler does not know the request."""
-
-
-class _GoingAwayError(_NoAnswerError):
-    """The scheduler is shutting down."""
-
-
-class _SilentError(_NoAnswerError):
-    """The scheduler is connected and gives no sign of life during this operation."""
-
-    def describe(self, where: str) -> SchedulerAwayError:
-        """Return the error for the user."""
-        (operation,) = self.args
-        yet = (
-            ""
-            if operation in QUESTIONS
-            else f" It may yet do what it was asked ({operation}): see jobs() before you repeat it."
-        )
-        return SchedulerAwayError(
-            f"the scheduler at {where} is connected and has given no sign of life for "
-            f"{human_seconds(SILENT_SECONDS)}: its process or machine is stopped or overloaded. "
-            "Look for it there (`ps` says T where it is stopped), have it go on, or start it "
-            f"again: its jobs go on then.{yet}"
-        )
 
 
 def this_user() -> str:

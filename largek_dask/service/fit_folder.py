@@ -27,17 +27,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 5.0
 
 
 class FitFolder:
-    """A fit or a job, as the events in its folder describe it.
-
-    Parameters
-    ----------
-    folder : Folder
-
-    Attributes
-    ----------
-    view : JobView
-        Its state, progress and figures.
-    """
+    """A fit or a job, as described by the events in its folder; ``view`` has its state."""
 
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
@@ -49,19 +39,11 @@ class FitFolder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its last event is that of an end; it may still be resumed."""
+        """Return whether its last event is that of an end; it may still be resumed."""
         return self.view.has_ended
 
     def update(self) -> list[Event]:
-        """Return the events added since the last call.
-
-        Raises
-        ------
-        DataError
-            The folder holds no events.
-        OSError
-            They cannot be read now.
-        """
+        """Return the events added since the last call; raise DataError if the folder has none."""
         try:
             events: list[Event] = list(self._tail.new())
         except FileNotFoundError as error:
@@ -72,7 +54,7 @@ class FitFolder:
         return events
 
     def _describe(self) -> None:
-        """Read what was asked for, once it is known; the events do without it."""
+        """Read the description of the fit, if there is one; the events do without it."""
         with contextlib.suppress(LargekError, OSError):
             about = description_in(self.folder)
             if about is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import queue
 import time
 from collections.abc import Iterator, Mapping
 from threading import Thread
@@ -36,12 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Job"]
 
-POLL_SECONDS = 2.0
-"""Seconds between questions for events: pushed ones may be lost with a connection."""
+LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
+"""Seconds between questions about a job: of which nothing is new, longer each time."""
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
-LAST = ("finished", "failed", "cancelled", "deleted")
-"""Events after which nothing follows."""
+LAST = ("finished", "failed", "cancelled")
 BEGINS = ("queued", "running")
 """Events after which there is another end."""
 
@@ -59,7 +56,7 @@ class Job:
         self.id = job_id
 
     def status(self) -> dict[str, Any]:
-        """What is known of the job now.
+        """Return what is known of the job now.
 
         Returns
         -------
@@ -86,21 +83,20 @@ class Job:
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        """The status; a scheduler that is away is waited for, at most for so many seconds."""
         found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
         return found
 
     @property
     def state(self) -> str:
-        """See :meth:`status`."""
+        """State of the job: see :meth:`status`."""
         return str(self.status()["state"])
 
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Return whether it has ended, successfully or not."""
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """All events so far, then each as it comes, until the job has ended.
+        """Yield all events so far, then each as it comes, until the job has ended.
 
         Parameters
         ----------
@@ -112,60 +108,48 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            accepted, cancelling, finished, failed, cancelled, deleted.
+            accepted, cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
-        """All events, and None each time that there was none for a while."""
-        epoch, n, once = None, 0, _Once()
-        # A job has ended a moment before it tells how, which is waited for once.
+        """Yield all events, and None after each pause in which there was none."""
+        epoch: str | None = None
+        n, pause = 0, LEAST_PAUSE
+        seen: set[int] = set()
+        # Another scheduler numbers events from the start, and repeats the earlier ones.
+        repeats = False
+        # A job ends shortly before the event of its end, which is waited for once.
         knows_end = is_waited_for = False
-        with self._service.following(self.id) as news:
-            while True:
-                found = self._service.ask_again("events", id=self.id, n=n)
-                if found["epoch"] != epoch:
-                    # Another scheduler numbers them anew; what was seen before is passed over.
-                    if epoch is not None and n > 0:
-                        epoch, n = found["epoch"], 0
-                        once.begins_again = True
-                        continue
-                    epoch = found["epoch"]
-                last = None
-                for event in found["events"]:
-                    n, last = event["n"] + 1, event["event"]
-                    knows_end = last in LAST or (knows_end and last not in BEGINS)
-                    if once.is_new(event):
-                        yield event
-                if found["events"]:
-                    if last in LAST and self._is_over(n):
-                        return
+        while True:
+            found = self._service.ask_again("events", id=self.id, n=n)
+            if found["epoch"] != epoch:
+                epoch, repeats = found["epoch"], repeats or n > 0
+                if n > 0:
+                    n = 0
                     continue
-                if not follow:
+            last = None
+            for event in found["events"]:
+                n, last = event["n"] + 1, event["event"]
+                knows_end = last in LAST or (knows_end and last not in BEGINS)
+                content = hash(json.dumps({**event, "n": 0}, sort_keys=True))
+                if not (repeats and content in seen):
+                    yield event
+                seen.add(content)
+            if found["events"]:
+                if last in LAST and self._is_over(n):
                     return
-                if self._is_over(n):
-                    if knows_end or is_waited_for:
-                        return
-                    is_waited_for = True
-                try:
-                    event = news.get(timeout=POLL_SECONDS)
-                except queue.Empty:
-                    yield None
-                    continue
-                # What is pushed in its order need not be asked for.
-                while event["n"] <= n:
-                    if event["n"] == n:
-                        n += 1
-                        last = event["event"]
-                        knows_end = last in LAST or (knows_end and last not in BEGINS)
-                        if once.is_new(event):
-                            yield event
-                        if last in LAST:
-                            break
-                    try:
-                        event = news.get(timeout=POLL_SECONDS)
-                    except queue.Empty:
-                        break
+                pause = LEAST_PAUSE
+                continue
+            if not follow:
+                return
+            if self._is_over(n):
+                if knows_end or is_waited_for:
+                    return
+                is_waited_for = True
+            time.sleep(pause)
+            pause = min(GROWTH * pause, MOST_PAUSE)
+            yield None
 
     def watch(self, stream: TextIO | None = None) -> str:
         """Show the job until it has ended: what it has told so far, then what comes.
@@ -197,7 +181,7 @@ class Job:
                 for event in self._news(follow=True):
                     if event is not None:
                         view.update(event)
-                    if event is None or time.monotonic() - asked_at >= STATUS_SECONDS:
+                    if time.monotonic() - asked_at >= STATUS_SECONDS:
                         view.set_status(self._status())
                         asked_at = time.monotonic()
                     show(event)
@@ -208,7 +192,7 @@ class Job:
         return view.state
 
     def plot(self) -> Plot:
-        """Everything that the job has told so far, as charts: see :class:`Plot`.
+        """Return all events so far as charts: see :class:`Plot`.
 
         A notebook shows them; ``plot().save("job.html")`` writes a page that can be zoomed,
         ``.png`` and ``.svg`` a picture.
@@ -217,7 +201,7 @@ class Job:
         return plot_of(self.id, self.status(), events)
 
     def logs(self) -> list[str]:
-        """What the job has told so far, as lines of text: when (UTC), what kind, what it says.
+        """Return all events so far as lines of text: time (UTC), kind and text.
 
         Below warnings and errors, indented, is where they come from: the traceback, and the last
         warnings in the log of the process. ``client.get_worker_logs()`` has all lines of workers.
@@ -230,7 +214,7 @@ class Job:
         ]
 
     def _is_over(self, n: int) -> bool:
-        """Whether no event follows number ``n - 1``."""
+        """Return whether no event follows number ``n - 1``."""
         status = self._status()
         return status["state"] in ENDS and status["n_events"] <= n
 
@@ -246,20 +230,17 @@ class Job:
             The scheduler has been away for longer than the service waits.
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
-        with self._service.following(self.id) as news:
-            while (state := self._state_by(until)) not in ENDS:
-                left = POLL_SECONDS
-                if until is not None:
-                    left = min(left, until - time.monotonic())
-                    if left <= 0:
-                        raise TimeoutError(f"job {self.id} is {state}; it goes on.")
-                with contextlib.suppress(queue.Empty):
-                    while news.get(timeout=left)["event"] not in LAST:
-                        left = min(left, 0.1)
+        pause = LEAST_PAUSE
+        while (state := self._state_by(until)) not in ENDS:
+            left = pause if until is None else min(pause, until - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"job {self.id} is {state}; it goes on.")
+            time.sleep(left)
+            pause = min(GROWTH * pause, MOST_PAUSE)
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """The state; a scheduler that is away is waited for until then (``time.monotonic``)."""
+        """Return the state; wait for a scheduler that is away until then (``time.monotonic``)."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
@@ -301,7 +282,7 @@ class Job:
 
     @without_causes
     def model(self) -> Model:
-        """The best model so far.
+        """Return the best model so far.
 
         Raises
         ------
@@ -355,7 +336,7 @@ class Job:
         return card(next(self._views()))
 
     def _ipython_display_(self) -> None:
-        """A card that is updated in the background until the job has ended."""
+        """Show a card that is updated in the background until the job has ended."""
         if not in_notebook():
             # IPython goes on to the other representations.
             raise NotImplementedError
@@ -377,7 +358,7 @@ class Job:
             shown.show(card(view, note))
 
     def _views(self) -> Iterator[JobView]:
-        """What is known at each moment it is asked; no scheduler that is away is waited for."""
+        """Yield the view whenever asked for; do not wait for a scheduler that is away."""
         view, n = JobView({"id": self.id}), 0
         while True:
             while found := self._service.ask("events", id=self.id, n=n)["events"]:
@@ -386,27 +367,3 @@ class Job:
                 n = found[-1]["n"] + 1
             view.set_status(self._service.ask("status", id=self.id))
             yield view
-
-
-class _Once:
-    """Lets each event pass once, though another scheduler tells the earlier ones again."""
-
-    def __init__(self) -> None:
-        self.begins_again = False
-        """Whether events may come that have come before."""
-        self._told: set[int] = set()
-        self._latest = ""
-
-    def is_new(self, event: Mapping[str, Any]) -> bool:
-        """Whether it has not been told before; then it has been now."""
-        told = json.dumps({**event, "n": 0}, sort_keys=True)
-        when = str(event.get("time") or "")
-        if self.begins_again:
-            if hash(told) in self._told:
-                return False
-            # Of quick steps not all are told at first; later a file tells them all.
-            if event["event"] == "step" and when <= self._latest:
-                return False
-        self._told.add(hash(told))
-        self._latest = max(self._latest, when)
-        return True

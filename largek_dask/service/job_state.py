@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
@@ -50,26 +50,25 @@ __all__ = [
     "Reason",
     "Shelf",
     "unreadable_status",
+    "written",
 ]
 
 ACTIVE = ("queued", "waiting", "running")
-"""States of a job that has not ended."""
 STATES = (*ACTIVE, *ENDS, "unreadable")
 """All states of a job; the last is that of one whose record cannot be read."""
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
-"""What a job can wait for."""
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""Topics of warnings by which a running fit says that it waits, and for what."""
+"""What a running fit waits for, by the topic of its warning."""
 MOST_UNWRITTEN = 1_000
-"""Events that wait for a run to write them; older ones are forgotten."""
+"""Maximum number of events that the next run will write; older ones are dropped."""
 GOES_ON = ("workers", "retry", "back")
-"""Topics of warnings that a fit gives which does not wait."""
+"""Topics of warnings of a fit that does not wait."""
 
 
 class Waiting(NamedTuple):
-    """What a job waits for, and what is known of it."""
+    """Reason why a job waits, and its explanation."""
 
     reason: Reason
     text: str
@@ -78,19 +77,9 @@ class Waiting(NamedTuple):
 class JobState:
     """A job as this scheduler knows it.
 
-    Parameters
-    ----------
-    record : Record
-    places : Places
-        Where it reads and writes.
-    secrets : mapping
-        Values of storage options that are nowhere but in memory.
-    emit : callable
-        Called with every event.
-    is_new : bool
-        No other scheduler has ever had it.
-    shelf : Shelf, optional
-        Bounds its events together with those of other jobs.
+    ``secrets`` are values of storage options that are nowhere but in memory. Of a job that
+    ``is_new`` no other scheduler has known anything. ``shelf`` bounds the events of all jobs
+    together.
     """
 
     def __init__(
@@ -98,68 +87,57 @@ class JobState:
         record: Record,
         places: Places,
         secrets: Mapping[str, Any],
-        emit: Callable[[Event], None],
         is_new: bool,
         shelf: Shelf | None = None,
     ) -> None:
         self.record = record
         self.has_told_version = False
-        """Whether it has been told that the job waits for its version to be accepted."""
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.is_gone = False
-        """Whether it has been removed there: nobody is to write it again."""
+        """Whether the record has been removed, so that it must not be written again."""
         self._known_since = time.time()
         self.places = places
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
-        self.feed = Feed(record.id, emit, is_new, shelf)
+        self.feed = Feed(record.id, is_new, shelf)
         self.running = False
         self.began: float | None = None
-        """When the run in progress began, in seconds since 1970; None after its first step."""
+        """Begin of the run in progress, in seconds since 1970; None after its first step."""
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
         self.lacking: Waiting | None = None
-        """What the cluster lacks for it to begin."""
         self.holds: ProcessMemory | None = None
-        """What it takes of each worker since it runs; None: not known."""
+        """Memory of each worker that it takes while it runs; None if unknown."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0
-        """Attempts in a row that ended in waiting and have not come farther than those before."""
+        """Number of attempts in a row that ended in waiting, without progress."""
         self.waits_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.about_workers = ""
-        """What the run has said last of workers that it goes on without."""
+        """The run's last warning about workers that it does not use."""
         self.has_run = not is_new
-        """What it needs was there once: if that is gone, it is worth waiting for."""
+        """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
         self.loss = ""
-        """What is damaged of its output, although it has ended with a model."""
+        """Damage of its output, although it has ended with a model."""
         self.snapshot: Snapshot | None = None
-        """The snapshot of the last step, while the job runs."""
         self.feature_names: tuple[str, ...] | None = None
         """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
-        self._stop = threading.Event()
-        self._why: Why | None = None
+        self.stopped_for: Why | None = None
+        """Reason why the run was asked to end."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
-        """Held only for what is fast."""
 
     def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
-        """Keep the record with other fields, and then take them, one change after the other.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; nothing has changed.
-        """
+        """Write the record with other fields, then apply them, one change after the other."""
         with self._writing:
             keep(changed := replace(self.record, **changes))
             with self._lock:
@@ -172,13 +150,7 @@ class JobState:
             self.record, self.is_kept = replace(self.record, **changes), False
 
     def keep(self, keep: Callable[[Record], object]) -> None:
-        """Keep the record as it is now, if that has not been done.
-
-        Raises
-        ------
-        OutputError
-            It could not be kept; to be tried again.
-        """
+        """Write the record as it is now, unless that has been done."""
         with self._writing:
             while not self.is_kept and not self.is_gone:
                 keep(record := self.record)
@@ -187,7 +159,7 @@ class JobState:
                     self.is_kept = record is self.record
 
     def compare(self, stands: Callable[[Record], bool]) -> bool:
-        """Find out whether the record has been written by somebody else, as it is not here.
+        """Return whether the stored record was changed by another scheduler.
 
         Then :meth:`keep` has to follow. What is still to be kept is not compared.
         """
@@ -210,13 +182,7 @@ class JobState:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     def look_at_output(self) -> None:
-        """Find out whether the output of a job that has ended is whole.
-
-        Raises
-        ------
-        LargekError, OSError
-            That cannot be said now.
-        """
+        """Find out whether the output of a job that has ended is whole."""
         record, result = self.record, self.record.result
         if result is None or result.digest is None:
             return
@@ -229,7 +195,7 @@ class JobState:
 
     @property
     def result(self) -> Result | None:
-        """How this run ended; one whose output is damaged since has failed."""
+        """Result of this run; one whose output is damaged since has failed."""
         result = self.record.result
         if result is None or not self.loss:
             return result
@@ -256,7 +222,7 @@ class JobState:
 
     @property
     def reason(self) -> Reason | None:
-        """What it waits for, if it does."""
+        """Reason why it waits, or None."""
         if self.record.result is not None:
             return None
         if not self.running and self.needs():
@@ -268,17 +234,16 @@ class JobState:
 
     @property
     def _waiting(self) -> Waiting | None:
-        """What has been found to be missing; of a job that runs, by its run."""
         return self.waiting if self.running else self.waiting or self.lacking
 
     @property
     def ended(self) -> float:
-        """When it ended, in seconds since 1970; where that is not known, when it was first seen."""
+        """Time of its end, in seconds since 1970; if unknown, the time it was first seen."""
         return self._known_since if self.record.ended is None else self.record.ended
 
     @property
     def is_of_other_version(self) -> bool:
-        """Whether somebody has to accept that this version goes on with what another one has."""
+        """Whether a user has to accept that this version continues it."""
         versions = self.record.versions
         return bool(versions) and versions[-1] != __version__
 
@@ -287,13 +252,7 @@ class JobState:
         return missing(self.record.spec, self.secrets)
 
     def supply(self, secrets: Mapping[str, Any]) -> None:
-        """Take values of storage options that are only in memory.
-
-        Raises
-        ------
-        ParameterError
-            The job has no such option, or a value is too large; nothing has been taken.
-        """
+        """Take values of storage options that are only in memory; after an error, none of them."""
         if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
             raise ParameterError(
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
@@ -304,9 +263,8 @@ class JobState:
 
     def ask_to_stop(self, why: Why) -> None:
         """End the run at the next chunk; the first reason counts."""
-        if self._why is None:
-            self._why = why
-        self._stop.set()
+        if self.stopped_for is None:
+            self.stopped_for = why
 
     def heed(self, event: Event) -> None:
         """Take up what an event of a run tells of whether it waits."""
@@ -330,7 +288,7 @@ class JobState:
             self._farthest, self.tries = at, 0
 
     def wait_for(self, reason: Reason, text: str) -> float:
-        """Put the job aside, longer each time; the seconds that it has waited so far."""
+        """Postpone the job, longer each time, and return the seconds that it has waited so far."""
         now = time.monotonic()
         if not self.tries:
             self.waits_since = now
@@ -364,20 +322,14 @@ class JobState:
 
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
-        self._why = None
-        self._stop.clear()
+        self.stopped_for = None
         self.about_workers = ""
         self.running, self.note, self.lacking, self.loss = True, "", None, ""
         self.began = time.time()
 
-    @property
-    def stopped_for(self) -> Why | None:
-        """Why the run was asked to end."""
-        return self._why
-
     def is_stopped(self) -> bool:
-        """Whether the run was asked to end."""
-        return self._stop.is_set()
+        """Return whether the run was asked to end."""
+        return self.stopped_for is not None
 
     @property
     def explanation(self) -> str:
@@ -398,23 +350,30 @@ class JobState:
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
-    def status(self) -> dict[str, Any]:
-        """Everything known, as plain values."""
-        record, result = self.record, self.result
-        about = {
+    def summary(self) -> dict[str, Any]:
+        """Return what a list of jobs has of each."""
+        record, spec = self.record, self.record.spec
+        return {
             "id": record.id,
-            "name": record.spec.name,
+            "name": spec.name,
             "state": self.state,
             "reason": self.reason,
+            "owner": record.owner,
+            "created": written(record.created),
+            "algorithm": spec.algorithm.name,
+            "n_clusters": spec.n_clusters,
+            "output": spec.output,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Return everything known, as plain values."""
+        record, result = self.record, self.result
+        about = {
+            **self.summary(),
             "note": self._note(),
             "needs": self.needs() if result is None or record.deleting else [],
-            "owner": record.owner,
-            "created": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds"),
             "run": record.run,
             "data": record.spec.data,
-            "output": record.spec.output,
-            "algorithm": record.spec.algorithm.name,
-            "n_clusters": record.spec.n_clusters,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             # How far each of them is, is told as "workers".
             **(
@@ -432,14 +391,19 @@ class JobState:
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
-            about["ended"] = datetime.fromtimestamp(self.ended, UTC).isoformat(timespec="seconds")
+            about["ended"] = written(self.ended)
         if record.failure is not None:
             about["failure"] = record.failure.model_dump(mode="json")
         return about
 
 
+def written(moment: float) -> str:
+    """Return a time, in seconds since 1970, as text (UTC)."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+
+
 def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
-    """The status of a job whose record cannot be read."""
+    """Return the status of a job whose record cannot be read."""
     unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
     return {
         "id": job_id,
@@ -461,91 +425,54 @@ MOST_TOGETHER = 62_000_000
 """The same of the feeds of all jobs, of the 64 MB meant."""
 OVERHEAD = 72
 """Bytes that an event takes beside its text."""
-STEP_SECONDS = 0.1
-"""Steps that follow each other faster are left out, but not of the file."""
 
 
 class Ready(NamedTuple):
     """Figures of a job as of its last event, replaced as a whole and read without a lock."""
 
     at: float = 0.0
-    """When that was, in seconds since 1970."""
     figures: Mapping[str, float] = MappingProxyType({})
     seconds: Mapping[str, float] = MappingProxyType({})
-    """Seconds by kind."""
 
 
 class Shelf:
-    """Bounds what the feeds of all jobs keep together."""
+    """Bounds the bytes that the feeds of all jobs keep together."""
 
     def __init__(self, most: int = MOST_TOGETHER) -> None:
         self._most = most
-        # Feeds of jobs that are no more go by themselves.
-        self._sizes: WeakKeyDictionary[Feed, tuple[int, int]] = WeakKeyDictionary()
+        self._feeds: WeakSet[Feed] = WeakSet()
         self._lock = threading.Lock()
 
-    def note(self, feed: Feed, of_events: int, of_view: int = 0) -> Feed | None:
-        """Take over how much a feed keeps; one that has to keep less, if it is too much now.
-
-        Parameters
-        ----------
-        feed : Feed
-        of_events : int
-            Bytes of its events, which it can forget.
-        of_view : int
-            Bytes of its view, which it cannot.
-        """
-        with self._lock:
-            self._sizes[feed] = of_events, of_view
-            sizes = dict(self._sizes)
-        if sum(map(sum, sizes.values())) <= self._most:
-            return None
-        return max(sizes, key=lambda name: sizes[name][0])
+    def make_room(self, feed: Feed) -> None:
+        """Make the largest feed drop its oldest events, while all together are too large."""
+        is_less = True
+        while is_less:
+            with self._lock:
+                self._feeds.add(feed)
+                feeds = list(self._feeds)
+            if sum(one.nbytes for one in feeds) <= self._most:
+                return
+            is_less = max(feeds, key=lambda one: one.size).halve()
 
 
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
-    They are kept as text: that is half of what they take as mappings, and how much it is is known.
-
-    Parameters
-    ----------
-    job_id : str
-    emit : callable
-        Called with every event that is kept, in their order.
-    is_new : bool
-        There are no earlier events, which :meth:`load` would bring.
-    shelf : Shelf, optional
-        What it shares with the feeds of other jobs.
-
-    Attributes
-    ----------
-    ready : Ready
-        Figures for callers that must not wait.
-    view : JobView
-        What the events say; updated under a lock of the feed.
+    They are kept as text: half the memory of mappings, and its size is known. ``ready`` has figures
+    for callers that must not wait; ``view``, what the events say. Of a job that ``is_new`` there
+    are no earlier events to :meth:`load`.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        emit: Callable[[Event], None],
-        is_new: bool,
-        shelf: Shelf | None = None,
-    ) -> None:
+    def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:
         self.is_loaded = is_new
         self._is_whole = is_new
-        """Whether the view has the events of all runs."""
         self._job = job_id
-        self._emit = emit
         self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
-        self._size = self._of_view = 0
+        self.size = self._of_view = 0
+        """Bytes of its events, and of its view, which it cannot drop."""
         self._next = 0
         self._lock = threading.Lock()
-        self._step_at = -math.inf
-        self._left_out: Event | None = None
-        """The last step, if it was left out; told after all when none follows."""
         self.view = JobView()
         self._last: str | None = None
         self.ready = Ready()
@@ -553,68 +480,46 @@ class Feed:
     def __call__(self, event: Event) -> None:
         """Take an event in."""
         with self._lock:
-            kind = event["event"]
             self.view.update(event)
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
             at = seconds_of({"time": stamp})
             figures = {**self.view.metrics(), "last_event_timestamp_seconds": int(at)}
             self.ready = Ready(at, figures, self.view.metric_seconds())
-            if kind == UNKEPT:
+            if event["event"] == UNKEPT:
                 return
-            if kind == "step":
-                now = time.monotonic()
-                if now - self._step_at < STEP_SECONDS:
-                    self._left_out = event
-                    return
-                self._step_at = now
-                self._left_out = None
-            elif kind == "stopped" and self._left_out is not None:
-                left_out, self._left_out = self._left_out, None
-                self._emit(self._add({"time": stamp, **plain(left_out)}))
-            numbered = self._add({**plain(event), "time": stamp})
-            # Inside the lock, so that listeners receive events in order.
-            self._emit(numbered)
-        self._make_room()
+            self._add({**plain(event), "time": stamp})
+        self._shelf.make_room(self)
 
-    def _add(self, event: Event) -> dict[str, Any]:
-        """Keep an event under the next number."""
+    def _add(self, event: Event) -> None:
         numbered = {**event, "n": self._next, "job": self._job}
         text = json.dumps(numbered, separators=(",", ":")).encode()
         self._next += 1
         self._texts.append(text)
-        self._size += len(text) + OVERHEAD
+        self.size += len(text) + OVERHEAD
         self._of_view = self.view.nbytes
         most = MOST_BYTES - self._of_view
-        while len(self._texts) > MOST_EVENTS or (self._size > most and len(self._texts) > 1):
+        while len(self._texts) > MOST_EVENTS or (self.size > most and len(self._texts) > 1):
             self._drop()
-        return numbered
 
     def _drop(self) -> None:
-        self._size -= len(self._texts.popleft()) + OVERHEAD
+        self.size -= len(self._texts.popleft()) + OVERHEAD
 
-    def _make_room(self) -> None:
-        """Have the largest feed forget its oldest events, as long as all are too large."""
-        # Without a lock of one's own: the largest may be another, at work at the same time.
-        while (largest := self._note()) is not None:
-            if not largest._halve():
-                return
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its events and its view; read without a lock."""
+        return self.size + self._of_view
 
-    def _note(self) -> Feed | None:
-        return self._shelf.note(self, self._size, self._of_view)
-
-    def _halve(self) -> bool:
-        """Forget the older half; False where there is but one event."""
+    def halve(self) -> bool:
+        """Drop the older half of the events; False if there is only one."""
         with self._lock:
-            goal, before = self._size // 2, len(self._texts)
-            while self._size > goal and len(self._texts) > 1:
+            goal, before = self.size // 2, len(self._texts)
+            while self.size > goal and len(self._texts) > 1:
                 self._drop()
-            is_less = len(self._texts) < before
-        self._note()
-        return is_less
+            return len(self._texts) < before
 
     def load(self, events: Iterable[Event]) -> None:
-        """Put what an earlier scheduler has told before everything else, once."""
+        """Insert the events of earlier schedulers before all others, once."""
         with self._lock:
             if self.is_loaded:
                 return
@@ -629,7 +534,7 @@ class Feed:
                 self.view.update_all(earlier).reset_totals()
                 if earlier:
                     self._last = str(earlier[-1].get("time") or "") or None
-        self._make_room()
+        self._shelf.make_room(self)
 
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
@@ -638,7 +543,6 @@ class Feed:
             self.view.drop_series()
             self._of_view = 0
             self.is_loaded = self._is_whole = False
-        self._shelf.note(self, 0)
 
     def copy_view(self, *, partial: bool = False) -> JobView | None:
         """Return a copy of the view; None if it lacks earlier events, unless ``partial``."""
@@ -659,11 +563,11 @@ class Feed:
             earlier.update_all(later).take_totals(self.view)
             self.view, self._is_whole = earlier, True
             self._of_view = earlier.nbytes
-        self._make_room()
+        self._shelf.make_room(self)
 
     def _clear(self) -> None:
         self._texts.clear()
-        self._size = self._next = 0
+        self.size = self._next = 0
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most ``most`` events from number ``n`` on, or from the first one that is kept."""
@@ -682,7 +586,7 @@ class Feed:
             return max(1, min(self.view.n_chunks, math.ceil(self.view.most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
-        """The last step, and sums over all steps of this scheduler's time: see ``Job.status``."""
+        """Return the last step, and sums of this scheduler's time: see ``Job.status``."""
         with self._lock:
             return {
                 **self.view.figures(),

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask import config
-from largek_dask.driver.events import Event
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -29,7 +28,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.job_state import STATES, JobState, Shelf
+from largek_dask.service.job_state import STATES, JobState, Shelf, written
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.spec import Places, options_of, output_folder
 from largek_dask.service.store import (
@@ -47,44 +46,28 @@ __all__ = ["Deletions", "JobTable", "Lanes", "Query", "Tender", "listing", "mome
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 30.0
-"""How long a job may take to clean up after its last event."""
+"""Timeout of a job's cleaning up after its last event."""
 START_SECONDS = 60.0
-"""How long to wait for a scheduler that is starting."""
+"""Timeout of requests to a scheduler that is starting."""
 MOST_LOOKED_AT = 200
 """Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
 OUTPUT_SECONDS = 5.0
-"""How long after a start questions wait until outputs have been looked at."""
+"""Time after a start during which requests wait until outputs have been looked at."""
 LOOK_PAUSE = 50.0
-"""A pause between two looks whether records are as they have been written, in times of a look."""
+"""Pause between two checks of all records, in durations of a check."""
 
 
 class JobTable:
     """All jobs of a store, for as long as this scheduler has it.
 
-    Parameters
-    ----------
-    tenure : Tenure
-    emit : callable
-        Called with every event of every job.
-    changed : Condition
-        That of the tenure.
-    ready : callable, optional
-        Called each time that the jobs are here.
-
-    Attributes
-    ----------
-    changed : Condition
-        Guards everything here, and notifies those who wait.
-    loaded : Event
-        Set while the jobs are here.
-    unreadable : dict
-        Jobs whose records cannot be read at the moment, and why.
+    ``changed`` guards everything here. ``loaded`` is set while the jobs are here; ``unreadable``
+    has the reason by job whose record cannot be read now. ``ready`` is called each time that the
+    jobs are here.
     """
 
     def __init__(
         self,
         tenure: Tenure,
-        emit: Callable[[Event], None],
         changed: threading.Condition,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
@@ -93,15 +76,11 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self._emit = emit
         self.shelf = Shelf()
-        """What the events of all jobs share."""
         self._lanes = Lanes("largek-places")
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
-        """Marks of all records, when they were looked at last."""
         self._look: threading.Thread | None = None
-        """Looks at the outputs of jobs that had ended."""
         self._look_until = 0.0
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
@@ -117,7 +96,6 @@ class JobTable:
             self._ready()
 
     def _drop(self) -> None:
-        """Another scheduler has taken the store: nothing here is this one's any more."""
         self.loaded.clear()
         for job in self._jobs.values():
             job.ask_to_stop("lost")
@@ -148,7 +126,7 @@ class JobTable:
 
     @staticmethod
     def _look_at_outputs(jobs: list[JobState]) -> None:
-        """Find out of which jobs that have ended the output is damaged, the last ones first.
+        """Find damaged outputs of jobs that have ended, the last ones first.
 
         In a thread of its own: a folder of a network may not answer for long.
         """
@@ -158,22 +136,13 @@ class JobTable:
                 job.look_at_output()
 
     def wait_until_looked(self) -> None:
-        """Wait until the jobs have been read, and for a moment until their outputs are looked at.
-
-        Raises
-        ------
-        ClusterError
-            As of :meth:`wait_until_ready`.
-        """
+        """Wait until the jobs have been read, and briefly until their outputs are looked at."""
         self.wait_until_ready()
         if self._look is not None:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> JobState:
-        """A job that an earlier scheduler had."""
-        job = JobState(
-            record, Places.of(record.spec, links=False), {}, self._emit, False, self.shelf
-        )
+        job = JobState(record, Places.of(record.spec, links=False), {}, False, self.shelf)
 
         def find_place() -> None:
             job.places = Places.of(record.spec)
@@ -182,13 +151,7 @@ class JobTable:
         return job
 
     def wait_until_ready(self) -> None:
-        """Wait until the jobs have been read, as after a start.
-
-        Raises
-        ------
-        ClusterError
-            Another scheduler has them, or they cannot be read.
-        """
+        """Wait until the jobs have been read; raise ClusterError if another scheduler has them."""
         with self.changed:
             self.changed.wait_for(
                 lambda: self.loaded.is_set() or self._tenure.holder, START_SECONDS
@@ -199,28 +162,16 @@ class JobTable:
     # --- who is in it -----------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """All jobs whose records can be read; never waits."""
+        """Return all jobs whose records can be read, without blocking."""
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
-        """Those of them that no thread has for itself, who may begin; never waits."""
+        """Return the jobs that no thread holds for itself, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
-    def ids(self) -> frozenset[str]:
-        """Ids of all jobs that there are; never waits."""
-        return frozenset((*tuple(self._jobs), *tuple(self.unreadable)))
-
     def find(self, job_id: str) -> JobState:
-        """The job of this id.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is none.
-        ClusterError
-            Its record cannot be read, or another scheduler has it.
-        """
+        """Return the job of this id, or raise JobNotFoundError or ClusterError."""
         checked_id(job_id)
         self.wait_until_ready()
         with self.changed:
@@ -237,29 +188,20 @@ class JobTable:
             return self._jobs[job_id]
 
     def add(self, job: JobState, records: Records) -> None:
-        """Take in a job that these records have.
-
-        Whoever has taken the store since has found it there.
-        """
+        """Add a job that these records have, unless another scheduler has taken the store."""
         with self.changed:
             if self.loaded.is_set() and self._tenure.records is records:
                 self._jobs[job.record.id] = job
                 self.changed.notify_all()
 
     def remove(self, job_id: str) -> None:
-        """Let go of a job whose record is no more."""
+        """Remove a job whose record has been removed."""
         with self.changed:
             self._jobs.pop(job_id, None)
 
     @contextlib.contextmanager
     def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Hold a job that has ended for one thread; other jobs stay free.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended, or another scheduler has it.
-        """
+        """Hold a job that has ended for one thread; raise ParameterError if it has not ended."""
         job_id = job.record.id
         with self.changed:
             # Its thread has to have ended too, which gives its lease back last.
@@ -318,7 +260,7 @@ class JobTable:
                     self.add(found, records)
 
     def look(self) -> None:
-        """See to it that the store has the records that this scheduler has written, and no others.
+        """Ensure that the store has the records that this scheduler has written, and no others.
 
         Who had it before may have been stopped, or a write been on its way, between the look
         whether the store is still that one's and the end of the write. Such a record would come
@@ -347,7 +289,7 @@ class JobTable:
 
 
 class Tender(threading.Thread):
-    """Looks after a table's records again and again, and after what else lies in its store."""
+    """Writes and reads records that could not be before, and checks the others, periodically."""
 
     def __init__(self, table: JobTable, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
@@ -385,19 +327,13 @@ class Tender(threading.Thread):
 
 
 WAIT_SECONDS, WAIT_AGAIN_SECONDS = 2.0, 0.1
-"""How long work is waited for, and how long while other work hangs."""
+"""Timeout of work, and timeout while other work hangs."""
 MOST_LANES = 64
-"""Threads of which none may have ended."""
+"""Maximum number of threads that hang."""
 
 
 class Lanes:
-    """Threads by job: at most one each.
-
-    Parameters
-    ----------
-    name : str
-        Begins the names of the threads.
-    """
+    """Threads by job: at most one each."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -405,19 +341,10 @@ class Lanes:
         self._lock = threading.Lock()
 
     def run(self, job_id: str, work: Callable[[], object]) -> bool:
-        """Do the work of a job and wait for its end, for a while.
+        """Do the work of a job, which handles its own errors, and wait for its end, for a while.
 
-        Parameters
-        ----------
-        job_id : str
-        work : callable
-            Handles its own errors.
-
-        Returns
-        -------
-        bool
-            False if it has not ended: it goes on, or has not begun as earlier work still hangs, of
-            this job or of very many others.
+        Returns False if it has not ended: it continues, or has not begun as earlier work still
+        hangs.
         """
         with self._lock:
             hanging = {name: one for name, one in self._busy.items() if one.is_alive()}
@@ -433,17 +360,10 @@ class Lanes:
 
 
 RETRY_SECONDS = 60.0
-"""Interval between retries of an interrupted deletion."""
 
 
 class Deletions:
-    """Deletes jobs that have ended, and finishes interrupted deletions.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    """
+    """Deletes jobs that have ended, and finishes interrupted deletions."""
 
     def __init__(self, table: JobTable, tenure: Tenure) -> None:
         self._table = table
@@ -452,35 +372,17 @@ class Deletions:
         self._next_try = 0.0
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: its record, checkpoints and events.
+        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
 
-        Parameters
-        ----------
-        job_id : str
-        outputs : bool
-            Whether its model and labels are deleted as well.
-
-        Returns
-        -------
-        int
-            Bytes of its files.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended (a job that waits for credentials may be cancelled), or the values of
-            storage options are needed to delete its files.
-        JobNotFoundError
-            There is no such job.
+        With ``outputs`` its model and labels as well. A job that waits for credentials may be
+        cancelled first; values of storage options are needed to delete its files.
         """
         job = self._table.find(job_id)
         with self._table.alone(job, "deleted", "cancel it first"):
-            size = self._delete(job, outputs)
-        job.feed({"event": "deleted", "run": job.record.run})
-        return size
+            return self._delete(job, outputs)
 
     def finish(self) -> None:
-        """Finish interrupted deletions, if it is time to retry; called again and again."""
+        """Finish interrupted deletions, if it is time to retry."""
         if (now := time.monotonic()) < self._next_try:
             return
         self._next_try = now + RETRY_SECONDS
@@ -502,7 +404,6 @@ class Deletions:
         logger.info("Job %s is deleted, as was asked for before", job_id)
 
     def _delete(self, job: JobState, outputs: bool) -> int:
-        """Delete a job that the caller has for itself; bytes of its files."""
         records, spec = self._tenure.records, job.record.spec
         # As long as the store is this scheduler's.
         folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
@@ -520,7 +421,7 @@ class Deletions:
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
-    """Files of a job in its folder, in the order in which they are deleted."""
+    """Return a job's files in its folder, in the order in which they are deleted."""
     if claimed_for(folder) not in (None, job.record.id):
         # A job that failed because its folder belongs to another one leaves that folder alone.
         return []
@@ -543,7 +444,6 @@ class Query(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     state: Annotated[list[Text], Field(max_length=20)] | None = None
-    """Any of these states."""
     owner: Text | None = None
     name: Text | None = None
     """A pattern such as ``"night*"``; case-sensitive."""
@@ -552,17 +452,10 @@ class Query(BaseModel):
     ended_before: float | None = None
     """Ended at or before this time, in seconds since 1970."""
     limit: Annotated[int, Field(ge=1)] | None = 100
-    """Maximum number of jobs, the newest ones."""
 
     @classmethod
     def of(cls, asked: Mapping[str, Any]) -> Query:
-        """The query in a client's message.
-
-        Raises
-        ------
-        ParameterError
-            A filter is unknown or not valid.
-        """
+        """Return the query in a client's message, or raise ParameterError."""
         try:
             query = cls.model_validate(dict(asked))
         except ValidationError as error:
@@ -579,32 +472,12 @@ class Query(BaseModel):
         return query
 
 
-class _Listed(NamedTuple):
-    """A job as it is at one moment; those whose records cannot be read count as the newest."""
-
-    created: float
-    id: str
-    state: str
-    job: JobState | None
-
-
 def moment_of(value: object, name: str, now: float | None = None) -> float:
-    """Seconds since 1970 of a date, or of a time before now.
+    """Return the seconds since 1970 of a date, or of a time before now.
 
-    Parameters
-    ----------
-    value : datetime or str
-        ``"2026-11-25"``, ``"2026-11-25T08:30"`` (UTC unless it says otherwise), or how long ago,
-        such as ``"90m"`` or ``"30d"``.
-    name : str
-        Name of the parameter, for the error.
-    now : float, optional
-        Seconds since 1970.
-
-    Raises
-    ------
-    ParameterError
-        It is neither, or in the future.
+    ``value`` is ``"2026-11-25"``, ``"2026-11-25T08:30"`` (UTC unless it says otherwise), a
+    datetime, or an age such as ``"90m"`` or ``"30d"``. One that is neither, or in the future, is a
+    ParameterError.
     """
     now = time.time() if now is None else now
     found = value
@@ -630,40 +503,15 @@ def moment_of(value: object, name: str, now: float | None = None) -> float:
 def listing(
     jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
 ) -> dict[str, Any]:
-    """Rows of the jobs that a query selects.
+    """Return the jobs that a query selects.
 
-    Parameters
-    ----------
-    jobs : iterable of JobState
-    unreadable : mapping
-        Ids of jobs whose records cannot be read.
-    query : Query
-
-    Returns
-    -------
-    dict
-        ``jobs`` (rows, the oldest first), ``counts`` (number of jobs by state, regardless of the
-        filter by state), ``total`` (number of jobs selected, beyond the limit too).
+    ``jobs`` are rows, the oldest first; ``counts``, numbers of jobs by state, whatever state is
+    asked for; ``total``, the number of jobs selected, beyond the limit too.
     """
-    found = _found(jobs, unreadable, query)
-    counts = Counter(listed.state for listed in found)
-    if query.state is not None:
-        wanted = frozenset(query.state)
-        found = [listed for listed in found if listed.state in wanted]
-    limit = len(found) if query.limit is None else query.limit
-    newest = heapq.nlargest(limit, found, key=lambda listed: (listed.created, listed.id))
-    return {
-        "jobs": [_row(listed) for listed in reversed(newest)],
-        "counts": {state: counts[state] for state in STATES if counts[state]},
-        "total": len(found),
-    }
-
-
-def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query) -> list[_Listed]:
-    """Jobs of all states that pass the other filters."""
+    # Jobs whose records cannot be read count as the newest, and pass no filter.
     named = None if query.name is None else re.compile(translate(query.name)).match
     since = -math.inf if query.since is None else query.since
-    found = []
+    found: list[tuple[float, str, str, JobState | None]] = []
     for job in jobs:
         record, state = job.record, job.state
         if (
@@ -672,31 +520,23 @@ def _found(jobs: Iterable[JobState], unreadable: Mapping[str, str], query: Query
             and (named is None or named(record.spec.name or ""))
             and (query.ended_before is None or (state in ENDS and job.ended <= query.ended_before))
         ):
-            found.append(_Listed(record.created, record.id, state, job))
+            found.append((record.created, record.id, state, job))
     filters = (query.owner, query.name, query.since, query.ended_before)
     if all(wanted is None for wanted in filters):
-        found += [_Listed(math.inf, name, "unreadable", None) for name in unreadable]
-    return found
-
-
-def _row(listed: _Listed) -> dict[str, Any]:
-    if listed.job is None:
-        return {"id": listed.id, "name": None, "state": listed.state}
-    record = listed.job.record
-    spec = record.spec
+        found += [(math.inf, job_id, "unreadable", None) for job_id in unreadable]
+    counts = Counter(state for _, _, state, _ in found)
+    found = [one for one in found if query.state is None or one[2] in query.state]
+    limit = len(found) if query.limit is None else query.limit
+    newest = heapq.nlargest(limit, found, key=lambda one: one[:2])
     return {
-        "id": record.id,
-        "name": spec.name,
-        "state": listed.state,
-        "reason": listed.job.reason,
-        "owner": record.owner,
-        "created": _written(record.created),
-        "ended": _written(listed.job.ended) if listed.state in ENDS else None,
-        "algorithm": spec.algorithm.name,
-        "n_clusters": spec.n_clusters,
-        "output": spec.output,
+        "jobs": [_row(job_id, state, job) for _, job_id, state, job in reversed(newest)],
+        "counts": {state: counts[state] for state in STATES if counts[state]},
+        "total": len(found),
     }
 
 
-def _written(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+def _row(job_id: str, state: str, job: JobState | None) -> dict[str, Any]:
+    if job is None:
+        return {"id": job_id, "name": None, "state": state}
+    ended = written(job.ended) if state in ENDS else None
+    return {**job.summary(), "state": state, "ended": ended}

@@ -54,10 +54,12 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["CHANGEABLE", "Check", "Jobs", "Submissions"]
+__all__ = ["CHANGEABLE", "Check", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: none that changes bits."""
+
+Check = Callable[["Client", Rows, float], None]
 
 
 class Jobs:
@@ -68,34 +70,20 @@ class Jobs:
     records : Records
     connect : callable
         Returns the client whose cluster computes; None: threads of this process.
-    emit : callable
-        Called with every event of every job.
     owner : str
         Name and location of this scheduler, for claims of the store and jobs.
     made : callable, optional
-        Returns the content of the store's ``scheduler.json`` for the number of a claim; without it
-        there is no such file.
+        Returns the content of the store's ``scheduler.json`` for the number of a claim.
     workers : callable, optional
         Returns the workers of the cluster; None: unknown.
     idle : callable, optional
         Makes the :class:`IdleWorkers`.
-
-    Attributes
-    ----------
-    idle : IdleWorkers, optional
-        Ends workers while there are no jobs.
-
-    Raises
-    ------
-    ParameterError
-        The configuration of the service is invalid.
     """
 
     def __init__(
         self,
         records: Records,
         connect: Callable[[], Client | None],
-        emit: Callable[[Event], None],
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
@@ -104,8 +92,10 @@ class Jobs:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
         tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, emit, self._changed, *tend)
-        self._submissions = Submissions(table, tenure, owner, connect, emit, workers)
+        self._table = table = JobTable(tenure, self._changed, *tend)
+        self._owner, self._connect, self._workers = owner, connect, workers
+        self._store = place_of(records.url)
+        self._under_way: list[Places] = []
         self._queue = Queue(table, tenure, owner, connect, workers)
         self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
@@ -123,10 +113,7 @@ class Jobs:
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
-        Returns
-        -------
-        list of str
-            Jobs that had not stopped after ``seconds``.
+        Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
         threads = [self._queue, self._tender]
@@ -161,10 +148,6 @@ class Jobs:
         """Return the running jobs, without blocking."""
         return [job for job in self._table.jobs() if job.running]
 
-    def ids(self) -> frozenset[str]:
-        """Return the ids of all jobs, without blocking."""
-        return self._table.ids()
-
     # --- what a client may ask --------------------------------------------------------------------
 
     @property
@@ -173,13 +156,7 @@ class Jobs:
         return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
-        """Wait until this scheduler has read its jobs.
-
-        Raises
-        ------
-        ClusterError
-            Another scheduler has them, or they cannot be read.
-        """
+        """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
         self._table.wait_until_ready()
 
     def why_not_ready(self) -> str:
@@ -191,28 +168,15 @@ class Jobs:
     def submit(
         self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
     ) -> str:
-        """Check and store a new job, and return its id.
+        """Check and store a new job, and return its id; after an error nothing has been written.
 
-        Parameters
-        ----------
-        document : str
-            JSON of a ``JobSpec``.
-        secrets : mapping
-            Values of its storage options that are kept in memory only.
-        owner : str
-            User who submits it.
-        check : callable, optional
-            Checks that the workers are suitable.
-
-        Raises
-        ------
-        LargekError
-            Nothing has been written.
+        ``document`` is the JSON of a ``JobSpec``, ``secrets`` are the values of its storage options
+        that are kept in memory only, and ``check`` checks that the workers are suitable.
         """
         check_asked(owner=owner, secrets=secrets)
         check_secrets(secrets)
         spec = JobSpec.parse(document)
-        return self._submissions.take(spec, secrets, owner, check).record.id
+        return self._take(spec, secrets, owner, check).record.id
 
     def resume(
         self,
@@ -223,20 +187,8 @@ class Jobs:
     ) -> str:
         """Resume a job that has ended, with other stop rules if given, or that awaits its version.
 
-        Parameters
-        ----------
-        job_id : str
-        changes : mapping
-            New values of fields, of those in ``CHANGEABLE``.
-        secrets : mapping
-            Values of storage options that are kept in memory only.
-        accept_version : bool
-            Whether this version may continue what another version has computed.
-
-        Raises
-        ------
-        ParameterError
-            It has not ended and does not wait for its version, or another field would change.
+        ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
+        continue what another one has computed.
         """
         check_asked(secrets=secrets, changes=changes)
         job = self._table.find(job_id)
@@ -280,7 +232,6 @@ class Jobs:
     def _accept_version(
         self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
     ) -> None:
-        """Let this version continue a job that has not ended."""
         job_id = job.record.id
         if not accept:
             raise ParameterError(
@@ -319,7 +270,6 @@ class Jobs:
         return self._placed([self._table.find(job_id).status()])[0]
 
     def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Add their positions to statuses of queued jobs."""
         if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
             positions = self._queue.positions()
             for status in wait:
@@ -329,13 +279,7 @@ class Jobs:
     def all(
         self, status: Callable[[JobState], dict[str, Any]] = JobState.status
     ) -> list[dict[str, Any]]:
-        """Return the status of every job, oldest first; unreadable ones are last.
-
-        Parameters
-        ----------
-        status : callable
-            Returns that of a job.
-        """
+        """Return the ``status`` of every job, oldest first; unreadable ones are last."""
         self._table.wait_until_looked()
         with self._changed:
             jobs = sorted(self._table.jobs(), key=lambda job: job.record.created)
@@ -385,11 +329,7 @@ class Jobs:
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
 
-        Parameters
-        ----------
-        job_id : str
-        who : str, optional
-            Origin of the request, for the event; None for clients, which are known.
+        ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
         job = self._table.find(job_id)
         with self._changed:
@@ -427,13 +367,7 @@ class Jobs:
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
-        """Return the model of a job: the final one, or the best so far.
-
-        Raises
-        ------
-        NoModelError
-            There is none yet.
-        """
+        """Return the final model of a job, or the best so far, or raise NoModelError."""
         job = self._table.find(job_id)
         snapshot, spec = job.snapshot, job.record.spec
         if snapshot is not None:
@@ -476,65 +410,12 @@ class Jobs:
             )
         return model
 
+    # --- what a submit checks ---------------------------------------------------------------------
 
-def _worth(job: JobState, seconds: float) -> int:
-    """Return the number of workers that a job can use now."""
-    asked = job.record.spec.workers
-    if job.running:
-        worth = job.feed.worth(seconds)
-        return worth if asked is None else asked.pick().count(max(worth, asked.min))
-    waits = job.lacking is not None and job.reason == "workers"
-    return asked.min if waits and asked is not None else 0
-
-
-Check = Callable[["Client", Rows, float], None]
-"""Checks that the workers are suitable."""
-
-
-class Submissions:
-    """Check new jobs, reserve their outputs, and store them.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    owner : str
-        This scheduler's name, for the claims of outputs.
-    connect, emit, workers : callable
-        As of :class:`Jobs`.
-    """
-
-    def __init__(
-        self,
-        table: JobTable,
-        tenure: Tenure,
-        owner: str,
-        connect: Callable[[], Client | None],
-        emit: Callable[[Event], None],
-        workers: Callable[[], Collection[Standing] | None] = lambda: None,
-    ) -> None:
-        self._table = table
-        self._tenure = tenure
-        self._owner = owner
-        self._connect = connect
-        self._emit = emit
-        self._workers = workers
-        self._store = place_of(tenure.records.url)
-        self._under_way: list[Places] = []
-        """Places of jobs that are being submitted."""
-
-    def take(
+    def _take(
         self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
     ) -> JobState:
-        """Create a job, which runs when its turn comes.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store meanwhile, and perhaps the job.
-        LargekError
-            Nothing has been written.
-        """
+        """Create a job, which runs when its turn comes; after an error nothing has been written."""
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
@@ -547,7 +428,7 @@ class Submissions:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, self._emit, True, self._table.shelf)
+            job = JobState(record, places, secrets, True, self._table.shelf)
             # Sent before it can begin, so that this is its first event.
             job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)
@@ -557,13 +438,13 @@ class Submissions:
     def _reserved(self, places: Places) -> Iterator[None]:
         """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
         self._table.wait_until_ready()
-        with self._table.changed:
+        with self._changed:
             self._check_free(places)
             self._under_way.append(places)
         try:
             yield
         finally:
-            with self._table.changed:
+            with self._changed:
                 self._under_way.remove(places)
 
     def _check_free(self, wanted: Places) -> None:
@@ -649,8 +530,16 @@ class Submissions:
         return record
 
 
+def _worth(job: JobState, seconds: float) -> int:
+    asked = job.record.spec.workers
+    if job.running:
+        worth = job.feed.worth(seconds)
+        return worth if asked is None else asked.pick().count(max(worth, asked.min))
+    waits = job.lacking is not None and job.reason == "workers"
+    return asked.min if waits and asked is not None else 0
+
+
 def _without_secrets(error: Exception, redact: Callable[[Any], Any]) -> Exception:
-    """Return the error without secrets in its text."""
     text, redacted = str(error), redact(str(error))
     if redacted == text and not isinstance(error, OSError):
         return error

@@ -1,20 +1,15 @@
 """The right of one scheduler to a job, and to a store of jobs: the highest claim has it.
 
 A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
-that of several schedulers one gets each number. The holder of the highest one writes the job; the
-number is its fencing token. A claim says which job it is for, so that no other job is written into
-this folder; the first one is made when the job is submitted, and given back at once. The holder
-shows that it is alive by changing ``claims/000002.beat`` again and again. Whoever sees the same
-beat for longer than a patience, by its own clock (the clocks of two machines are never compared),
-may claim the next number; from then on the one before has lost the job, notices it before whatever
-it writes next, and stops.
+that one scheduler gets each number. The holder of the highest one writes the job; the number is its
+fencing token. A claim names its job, so that no other job is written into this folder; the first
+one is made when the job is submitted, and released at once. The holder renews the lease by changing
+``claims/000002.beat``. A scheduler that sees the same beat for longer than a patience, by its own
+clock, may claim the next number; the holder before has then lost the job, notices it before its
+next write, and stops. A store of jobs is held in the same way.
 
-A scheduler holds the store of its jobs in the same way: who has lost that changes no record any
-more, and whoever has it need not wait for claims of those who had it before.
-
-Between that look and the write there is a moment in which a stopped process may have lost the
-job unknown to itself. So what is published once and for all must be created exclusively
-(``Folder.create``), and everything else kept under the token.
+Between that check and the write a stopped process may have lost the job. So what is published once
+must be created exclusively (``Folder.create``), and everything else kept under the token.
 """
 
 from __future__ import annotations
@@ -55,21 +50,21 @@ CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
 REMEMBERED = 20
-"""Claims before a lease's own that are looked through for those who have lost it."""
+"""Number of earlier claims whose owners are known to have lost the lease."""
 
 
 STORE = "the store of a scheduler"
-"""What the claims in a store say that they are for."""
+"""Job named by the claims of a store."""
 
 
 def _newest(folder: Folder) -> int:
-    """The highest number claimed so far; 0 without any."""
+    """Return the highest number claimed so far; 0 without any."""
     found = (CLAIM.fullmatch(name) for name in folder.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """The last sign of life of a claim; nothing if it has given none yet."""
+    """Return the last sign of life of a claim; empty without one."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
@@ -77,13 +72,7 @@ def _beat(folder: Folder, number: int) -> bytes:
 
 
 def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """What a claim says; None where it does not say it (a kill, an earlier version).
-
-    Raises
-    ------
-    ParameterError
-        A later version made it in a format of its own.
-    """
+    """Return a field of a claim; None if it is missing (a kill, an earlier version)."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
@@ -96,20 +85,14 @@ def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | N
 
 
 def claimed_for(folder: Folder) -> str | None:
-    """The job whose folder this is; None where no claim says so."""
+    """Return the job whose folder this is; None if no claim names one."""
     claims = folder.sub("claims")
     number = _newest(claims)
     return _told(claims, number, "job") if number else None
 
 
 def check_job(folder: Folder, job: str) -> None:
-    """Find out that a folder is another job's before anything in it is taken for this one's.
-
-    Raises
-    ------
-    ParameterError
-        It is.
-    """
+    """Raise ParameterError if a folder is another job's, before anything in it is used."""
     found = claimed_for(folder)
     if found not in (None, job):
         what = found if found == STORE else f"the output of job {found}"
@@ -117,13 +100,7 @@ def check_job(folder: Folder, job: str) -> None:
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
-    """Make this folder a job's, before anything else lies in it.
-
-    Raises
-    ------
-    OutputError
-        It is another job's already, or cannot be written.
-    """
+    """Make this folder a job's before anything is written; raise OutputError if it is another's."""
     try:
         lease = Contender(folder, job, owner, 0.0).claim()
     except ParameterError as error:
@@ -137,23 +114,16 @@ def reserve(folder: Folder, job: str, owner: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write a job, until somebody else has claimed it."""
+    """The right to write a job, until another scheduler has claimed it."""
 
     folder: Folder
-    """The job's ``claims`` folder."""
     token: int
     owner: str
     taken_from: str | None = None
-    """Who had it before and has not given it back: it was silent for too long."""
+    """Owner before, if it was silent for too long and has not released the lease."""
 
     def holds(self) -> bool:
-        """Whether nobody has claimed the job since.
-
-        Raises
-        ------
-        FileNotFoundError
-            The claim itself is not there: the folder is gone.
-        """
+        """Return whether nobody has claimed the job since; without a folder, FileNotFoundError."""
         return self._found() == self.token
 
     def _found(self) -> int:
@@ -165,12 +135,8 @@ class Lease:
     def check(self) -> None:
         """Look before writing.
 
-        Raises
-        ------
-        LostJobError
-            Somebody else has claimed the job.
-        FileNotFoundError
-            The folder is gone.
+        Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
+        folder is gone.
         """
         newest = self._found()
         if newest != self.token:
@@ -180,36 +146,28 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Show that the holder is alive.
-
-        Raises
-        ------
-        LostJobError
-            Somebody else has claimed the job meanwhile.
-        OutputError
-            The sign cannot be written.
-        """
+        """Show that the holder is alive; raise LostJobError if another one has claimed the job."""
         self.check()
         self._beat(uuid.uuid4().hex.encode())
 
     def _beat(self, sign: bytes) -> None:
-        """Write a sign, which says nothing after a power failure and must not wait for a disk."""
+        """Write a sign of life, which need not outlast a power failure."""
         self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
-        """Who had the claims before this one, as far as they can be read."""
+        """Return the owners of the claims before this one, if they can be read."""
         earlier = range(max(1, self.token - REMEMBERED), self.token)
         found = {_told(self.folder, number, "owner") for number in earlier}
         return frozenset(owner for owner in found if owner is not None) - {self.owner}
 
     def release(self) -> None:
-        """Let anybody claim the job at once."""
+        """Allow everybody to claim the job at once."""
         if self.holds():
             self._beat(RELEASED)
 
 
 class Contender:
-    """Somebody who would write a job, and waits for its turn.
+    """A scheduler that would write a job, and waits for its turn.
 
     Parameters
     ----------
@@ -218,11 +176,11 @@ class Contender:
     job : str
         Its id, or ``STORE``.
     owner : str
-        Told to whoever loses the job to this one.
+        Name of this scheduler, for whoever loses the job to it.
     patience : float
         Seconds for which a holder may be without a sign of life.
     gone : collection of str
-        Owners that are known to have lost everything: their claims are not waited for.
+        Owners that have lost everything: their claims are not waited for.
     clock : callable
         Seconds of this process, never set back.
     """
@@ -249,14 +207,9 @@ class Contender:
         """Who holds it, once that one has been seen to give a sign of life."""
 
     def claim(self) -> Lease | None:
-        """The lease, if the job is free or its holder has been silent for too long.
+        """Return the lease, if the job is free or its holder has been silent for too long.
 
-        Raises
-        ------
-        ParameterError
-            The folder is another job's.
-        OutputError
-            The claim cannot be written.
+        Raises ParameterError if the folder is another job's.
         """
         number = _newest(self._folder)
         taken_from = None
@@ -291,7 +244,7 @@ class Contender:
 
 
 class Keeper(threading.Thread):
-    """Shows again and again that a lease is still held; says once that it is lost."""
+    """Renews a lease periodically, and reports once that it is lost."""
 
     def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
         super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)
@@ -343,28 +296,9 @@ def check_patience() -> None:
 class Tenure:
     """The right of one scheduler to a store, while it has it and while another one does.
 
-    Parameters
-    ----------
-    records : Records
-        Those in the store.
-    owner : str
-        Name of this scheduler, with its address: shown to a second one that claims the store.
-    changed : Condition
-        Everything here changes under it.
-
-    Attributes
-    ----------
-    records : Records
-        Under the last claim, once there is one: after its loss nothing is written by them.
-    holder : str
-        The scheduler that has the store, if it is known and not this one.
-    epoch : str
-        Another one each time that the store is taken.
-
-    Raises
-    ------
-    ParameterError
-        The lease would be renewed less often than others wait for it.
+    ``records`` are under the last claim, so that after its loss nothing is written by them.
+    ``holder`` is the other scheduler that has the store, if known. ``epoch`` changes each time that
+    the store is taken. Everything changes under ``changed``.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
@@ -376,7 +310,6 @@ class Tenure:
         self._changed = changed
         self._contender: Contender | None = None
         self._keeper: Keeper | None = None
-        """Shows that the lease is held; None while this scheduler does not have the store."""
         self._is_over = False
 
     @property
@@ -387,10 +320,7 @@ class Tenure:
     def claim(self, lost: Callable[[], None]) -> None:
         """Take the store, unless another scheduler has it.
 
-        Parameters
-        ----------
-        lost : callable
-            Called under the condition when another scheduler has taken it.
+        ``lost`` is called under the condition when another scheduler has taken it.
         """
         if self._contender is None:
             patience = float(config.get("service.patience-seconds"))
@@ -423,7 +353,7 @@ class Tenure:
             self._changed.notify_all()
 
     def refusal(self) -> ClusterError:
-        """Why nothing can be asked of this scheduler, and who can be asked instead."""
+        """Return the error that says which scheduler to ask instead."""
         if not self.holder:
             return ClusterError(
                 f"the jobs in {self.records.url} cannot be read at the moment: try later."
@@ -440,6 +370,6 @@ class Tenure:
             self._is_over = True
 
     def give_back(self) -> None:
-        """Let another scheduler have the store at once."""
+        """Allow another scheduler to take the store at once."""
         if (keeper := self._keeper) is not None:
             keeper.stop()

@@ -1,9 +1,7 @@
 """Figures of jobs and workers for Prometheus, on the page ``/metrics`` of Dask's servers.
 
-One collector a process, as its registry allows no second: it is told of the newest scheduler and
-the newest worker. It is asked on their event loop, so it hands out figures that are ready and waits
-for no lock. Without ``prometheus-client`` (extra ``metrics``) there is none, and nothing else
-changes.
+One collector per process, for the newest scheduler and worker. It is called on their event loop, so
+it blocks on no lock. Without ``prometheus-client`` (extra ``metrics``) there is none.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from largek_dask import config
 from largek_dask.driver.formatting import printable
@@ -28,7 +25,6 @@ __all__ = [
     "JOB_METRICS",
     "STORE_METRICS",
     "WORKER_METRICS",
-    "JobFigures",
     "JobsFigures",
     "forget",
     "metered",
@@ -37,7 +33,6 @@ __all__ = [
 ]
 
 MOST_NAME = 64
-"""Characters of a job's name."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
     "failed": ("gauge", "1 when the job has failed; absent otherwise."),
@@ -62,7 +57,6 @@ STORE_METRICS: dict[str, tuple[str, str]] = {
     "free_bytes": ("gauge", "Free bytes of the disk of the store; absent if that is not local."),
     "size_bytes": ("gauge", "All bytes of that disk."),
 }
-"""Figures of the store of a scheduler: kind and what they say."""
 WORKER_METRICS: dict[str, tuple[str, str]] = {
     "rows": ("counter", "Rows that were computed here."),
     "bytes": ("counter", "Bytes of rows that were read here."),
@@ -75,45 +69,30 @@ WORKER_METRICS: dict[str, tuple[str, str]] = {
 SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
-    """What is told of a job."""
-
-    job_id: str
-    name: str
-    algorithm: str
-    n_clusters: int
-    figures: Mapping[str, float]
-    """By names of :data:`JOB_METRICS`, as far as they are known."""
-    seconds: Mapping[str, float]
-    """Seconds by kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobsFigures:
-    """What is told of the jobs of a scheduler."""
+class JobsFigures(NamedTuple):
+    """Figures of the jobs of a scheduler."""
 
     states: Mapping[str, int]
-    """How many jobs are in each state."""
-    jobs: tuple[JobFigures, ...]
+    jobs: list[JobState]
     """Those that run or have ended a short time ago."""
     store: Mapping[str, float]
     """By names of :data:`STORE_METRICS`, as far as they are known."""
+    at: float
 
 
 class _Collector:
-    """What Prometheus' registry asks."""
+    """Collector of Prometheus' registry."""
 
     def __init__(self) -> None:
         self.jobs: Callable[[], JobsFigures] | None = None
         self.worker: Callable[[], Mapping[str, Any]] | None = None
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: else all figures would be collected to be registered."""
+        """Return nothing: otherwise all figures would be collected to be registered."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All figures, as they are now."""
+        """Yield all figures, as they are now."""
         # Read once: whoever is watched may go meanwhile.
         jobs, worker = self.jobs, self.worker
         if jobs is not None:
@@ -126,7 +105,7 @@ _registered: _Collector | None = None
 
 
 def _collector() -> _Collector | None:
-    """The collector of this process; None where there is no Prometheus."""
+    """Return the collector of this process; None without Prometheus."""
     global _registered
     if _registered is None:
         try:
@@ -140,25 +119,13 @@ def _collector() -> _Collector | None:
 
 
 def watch_jobs(ask: Callable[[], JobsFigures]) -> None:
-    """Show the jobs of a scheduler from now on, and those of no other.
-
-    Parameters
-    ----------
-    ask : callable
-        Gives figures that are ready; called on an event loop.
-    """
+    """Show the jobs of a scheduler from now on; ``ask`` is called on an event loop."""
     if (collector := _collector()) is not None:
         collector.jobs = ask
 
 
 def watch_worker(ask: Callable[[], Mapping[str, Any]]) -> None:
-    """Show a worker from now on, and no other.
-
-    Parameters
-    ----------
-    ask : callable
-        Gives figures by names of :data:`WORKER_METRICS`, and ``seconds`` by kind.
-    """
+    """Show a worker from now on: figures by :data:`WORKER_METRICS`, and ``seconds`` by kind."""
     if (collector := _collector()) is not None:
         collector.worker = ask
 
@@ -182,19 +149,21 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
     about = _family("largek_job_info", "gauge", "What a job is: 1.",
                     ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
     for job in found.jobs:
-        name = printable(job.name[:MOST_NAME])
-        about.add_metric((job.job_id, name, job.algorithm, str(job.n_clusters)), 1)
+        spec = job.record.spec
+        name = printable((spec.name or "")[:MOST_NAME])
+        about.add_metric((job.record.id, name, spec.algorithm.name, str(spec.n_clusters)), 1)
     yield about
+    figures = {job.record.id: _figures(job, found.at) for job in found.jobs}
     for name, (kind, says) in JOB_METRICS.items():
         family = _family(f"largek_job_{name}", kind, says, ("job_id",))
-        for job in found.jobs:
-            if name in job.figures:
-                family.add_metric((job.job_id,), job.figures[name])
+        for job_id, known in figures.items():
+            if name in known:
+                family.add_metric((job_id,), known[name])
         yield family
     seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
     for job in found.jobs:
-        for kind, value in job.seconds.items():
-            seconds.add_metric((job.job_id, kind), value)
+        for kind, value in job.feed.ready.seconds.items():
+            seconds.add_metric((job.record.id, kind), value)
     yield seconds
 
 
@@ -209,7 +178,6 @@ def _of_worker(found: Mapping[str, Any]) -> Iterator[Metric]:
 def _each(
     prefix: str, metrics: Mapping[str, tuple[str, str]], found: Mapping[str, Any]
 ) -> Iterator[Metric]:
-    """Metrics without labels."""
     for name, (kind, says) in metrics.items():
         family = _family(f"largek_{prefix}_{name}", kind, says, ())
         if name in found:
@@ -254,23 +222,16 @@ def metered(
             ended.append(job)
     ended.sort(key=lambda job: job.feed.ready.at, reverse=True)
     shown = [*running, *ended][: int(config.get("observe.metrics-jobs"))]
-    return JobsFigures(states, tuple(_figures(job, now) for job in shown), store)
+    return JobsFigures(states, shown, store, now)
 
 
-def _figures(job: JobState, now: float) -> JobFigures:
-    spec, ready, state, began = job.record.spec, job.feed.ready, job.state, job.began
-    figures = dict(ready.figures)
+def _figures(job: JobState, now: float) -> dict[str, float]:
+    """Return the figures of a job, by names of :data:`JOB_METRICS`, as far as they are known."""
+    figures, state, began = dict(job.feed.ready.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0
     elif began is not None:
         figures["before_first_step_seconds"] = max(0.0, round(now - began, 1))
     if state == "failed":
         figures["failed"] = 1.0
-    return JobFigures(
-        job_id=job.record.id,
-        name=spec.name or "",
-        algorithm=spec.algorithm.name,
-        n_clusters=spec.n_clusters,
-        figures=figures,
-        seconds=ready.seconds,
-    )
+    return figures

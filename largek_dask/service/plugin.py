@@ -32,8 +32,6 @@ from distributed.security import Security
 from distributed.utils import format_dashboard_link
 
 from largek_dask import config
-from largek_dask.driver.events import Event
-from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OutputError, ParameterError
 from largek_dask.passes.admission import check_workers
@@ -55,22 +53,15 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from largek_dask.service.web.page import Page
 
-__all__ = ["HANDLER", "TOPIC", "JobsPlugin"]
+__all__ = ["HANDLER", "JobsPlugin"]
 
 logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
-TOPIC = "largek"
-"""Topic of the events of all jobs; those of one are also in ``largek/ID``."""
-MOST_LOGGED, MOST_LOGGED_OF_JOB = 1_000, 100
-"""Maximum number of events in Dask's log: of all jobs, and of one that has not ended."""
-LET_GO_SECONDS = 0.1
-"""Delay between the removal of a job and that of its topic."""
 GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
-"""Maximum number of threads per pool."""
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Maximum number of requests for files of one job once the first has taken this many seconds."""
 POOLS = {
@@ -86,7 +77,6 @@ All other requests are answered from memory.
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_EVENTS = 1_000
-"""Maximum number of events per answer."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -115,9 +105,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._at_files: dict[str, list[float]] = {}
         """Begin times of requests in progress, by the job whose files they read."""
         self._has_begun = False
-        """Whether there are jobs to close."""
         self._page: Page | None = None
-        self._letting_go: asyncio.TimerHandle | None = None
 
     async def start(self, scheduler: Any) -> None:
         """Start the jobs; called by Dask with the running scheduler."""
@@ -163,9 +151,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
         idle = partial(IdleWorkers, activity=self._activity, release=self._release)
-        return Jobs(
-            records, self._connect, self._emit, owner, self._scheduler_file, self._standing, idle
-        )
+        return Jobs(records, self._connect, owner, self._scheduler_file, self._standing, idle)
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
         """Return this scheduler's entry in the store, for the claim ``token``."""
@@ -203,7 +189,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _standing(self) -> list[Standing]:
-        """Return the workers of the cluster."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
@@ -225,7 +210,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return addresses, (self.scheduler.transition_counter, busy)
 
     def _release(self) -> None:
-        """Retire all workers."""
         workers = [worker.address for worker in tuple(dict.values(self.scheduler.workers))]
         work = self.scheduler.retire_workers(workers=workers, close_workers=True, remove=True)
         asyncio.run_coroutine_threadsafe(work, self._loop).result(RETIRE_SECONDS)
@@ -250,43 +234,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client.close()
                 self._client = None
 
-    def _emit(self, event: Event) -> None:
-        # The loop may have ended.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._log, event)
-            if event["event"] == "deleted":
-                self._loop.call_soon_threadsafe(self._let_go_soon)
-
     # --- on the event loop ------------------------------------------------------------------------
-
-    def _log(self, event: Event) -> None:
-        """Send an event to subscribers; Dask's log keeps only a few, as jobs have their own."""
-        own = f"{TOPIC}/{event['job']}"
-        self.scheduler.log_event([TOPIC, own], event)
-        topics = self.scheduler._broker._topics
-        for name, most in ((TOPIC, MOST_LOGGED), (own, MOST_LOGGED_OF_JOB)):
-            logged = topics[name].events
-            while len(logged) > most:
-                logged.popleft()
-        if event["event"] in ENDS:
-            # Subscribers have been sent the end; new ones request stored events.
-            topics[own].truncate()
-
-    def _let_go_soon(self) -> None:
-        """Remove topics once for several jobs that are removed in turn."""
-        if self._letting_go is None or self._letting_go.when() <= self._loop.time():
-            self._letting_go = self._loop.call_later(LET_GO_SECONDS, self._let_go)
-
-    def _let_go(self) -> None:
-        """Remove the topics of deleted jobs, which Dask would keep forever.
-
-        Those with subscribers are removed next time.
-        """
-        topics = self.scheduler._broker._topics
-        ids = self._jobs.ids()
-        for name in [name for name in topics if name.startswith(f"{TOPIC}/")]:
-            if name.removeprefix(f"{TOPIC}/") not in ids and not topics[name].subscribers:
-                del topics[name]
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = partial(function, *args)
@@ -313,11 +261,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return answer
 
     async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        """Answer all requests while the scheduler shuts down."""
         return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
 
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
-        """Convert an error to an answer without secrets."""
         try:
             given = read_arguments(arguments).get("secrets") or {}
             check_secrets(given)
@@ -343,10 +289,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
         """Keep requests for a job whose folder hangs from taking all threads.
 
-        Raises
-        ------
-        OutputError
-            Many are in progress, and the first has no answer.
+        Raises OutputError if many are in progress and the first has no answer.
         """
         key, now = str(job_id), time.monotonic()
         with self._at_files_lock:
@@ -408,13 +351,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request.
-
-    Raises
-    ------
-    ParameterError
-        They are too long, or not a JSON object.
-    """
+    """Parse the arguments of a request; anything but a short JSON object is an error."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(
             f"a question may have at most {MOST_ARGUMENTS:,} letters, and this one has "

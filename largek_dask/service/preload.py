@@ -25,7 +25,7 @@ LEADS_ON = """<!DOCTYPE html>
 
 
 def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """A document of Bokeh that is empty, and leads to the page of jobs."""
+    """Make an empty document of Bokeh that redirects to the page of jobs."""
     from jinja2 import Template
 
     doc.title = "largek"
@@ -33,7 +33,7 @@ def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
 
 
 def add_panel() -> None:
-    """Have JupyterLab list the page of jobs, where the dashboard can be."""
+    """Add the page of jobs to JupyterLab's list, if there can be a dashboard."""
     try:
         from distributed.dashboard.scheduler import applications
     except ImportError:

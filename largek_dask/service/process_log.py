@@ -39,7 +39,6 @@ MOST_LINES, MOST_LETTERS = 50, 400
 MOST_WORKERS = 1_000
 """Workers whose warnings are kept; those that were heard of first go first."""
 SEND_SECONDS = 0.1
-"""Shortest interval between two messages of a worker."""
 LOGGERS = ("", "distributed")
 """Dask's logger does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -85,7 +84,6 @@ class LastWarnings(logging.Handler):
         self.setFormatter(logging.Formatter(FORMAT))
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.senders: dict[int, Callable[[], object] | None] = {}
-        """What sends them on, by scheduler or worker of this process."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line."""
@@ -108,12 +106,8 @@ _of_workers: dict[str, list[str]] = {}
 def watch(node: Any, send: Callable[[], object] | None = None) -> None:
     """Keep the last warnings of this process, and show lines of all libraries in Dask's logs.
 
-    Parameters
-    ----------
-    node : distributed.Scheduler or distributed.Worker
-        Its ``get_logs`` has these lines, too.
-    send : callable, optional
-        Called after each warning, by any thread; must not wait.
+    ``node`` is a scheduler or worker, whose ``get_logs`` has these lines, too. ``send`` is called
+    after each warning, by any thread; it must not wait.
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
@@ -180,7 +174,6 @@ NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("rows", "bytes", "retries", "state_bytes", "cache_bytes"), 0),
     "seconds": {},
 }
-"""Figures of a worker that has not been given any work."""
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -201,7 +194,7 @@ class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no typ
         unwatch(worker)
 
     def figures(self) -> Mapping[str, Any]:
-        """What the passes of all jobs have done on this worker; never waits."""
+        """Return figures of the passes of all jobs on this worker, without blocking."""
         plugin: WorkPlugin | None = self.worker.plugins.get(WorkPlugin.name)
         limit = self.worker.memory_manager.memory_limit
         return {

@@ -35,16 +35,7 @@ FEEDS = 50
 class Queue(threading.Thread):
     """Takes up the jobs of a store and runs them, each when its turn has come.
 
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    owner : str
-        This scheduler's name, for the claims of jobs.
-    connect : callable
-        Gives the client whose cluster computes; None as its value: threads of this process.
-    workers : callable, optional
-        Gives the workers of its scheduler; None as its value: they are not known.
+    ``connect`` and ``workers`` are those of :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
@@ -62,7 +53,6 @@ class Queue(threading.Thread):
         self._connect = connect
         self._workers = workers
         self._cluster: Cluster | None = None
-        """The workers when they were looked at last; None: not known."""
         self._changed = table.changed
         self._runners: set[Runner] = set()
         self._closing = False
@@ -96,7 +86,7 @@ class Queue(threading.Thread):
                 self._tell_versions()
 
     def _look_at_workers(self) -> None:
-        """Note of each job that has not begun what the workers that there are lack for it."""
+        """Note what the workers lack for each job that has not begun."""
         waiting = [job for job in self._table.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._cluster = None if workers is None else Cluster(workers)
@@ -109,7 +99,7 @@ class Queue(threading.Thread):
                 job.emit({"event": "waiting", **told})
 
     def _tell_versions(self) -> None:
-        """Tell once of each job that waits for its version to be accepted."""
+        """Emit an event, once, for each job that waits for its version to be accepted."""
         for job in self._table.jobs():
             if not job.has_told_version and job.is_of_other_version and job.reason == "version":
                 job.has_told_version = True
@@ -140,7 +130,7 @@ class Queue(threading.Thread):
         return worker_memory(job.record.spec, job.record.takes, self._cluster)
 
     def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
-        """Those of the jobs in turn that fit the workers beside those that run.
+        """Yield the jobs in turn that fit the workers beside those that run.
 
         None overtakes one that does not: that one would wait for ever.
         """
@@ -153,7 +143,7 @@ class Queue(threading.Thread):
             running.append(memory)
 
     def positions(self) -> dict[str, dict[str, Any]]:
-        """Where all jobs that are queued or wait stand, by id.
+        """Return the positions of all jobs that are queued or wait, by id.
 
         ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
         that are queued, ``waits_for`` one of place, memory, storage, workers, credentials and
@@ -216,12 +206,11 @@ class Queue(threading.Thread):
 
 
 def _age(job: JobState) -> tuple[float, str]:
-    """Sort key of jobs: the oldest begins first."""
     return job.record.created, job.record.id
 
 
 def _place_of_next(running: int) -> tuple[bool, str]:
-    """Whether one more job may run, and what the next one waits for, as a sentence."""
+    """Return whether one more job may run, and what the next one waits for."""
     most = int(config.get("service.concurrent-jobs"))
     if running < most:
         return True, "it begins in a moment"
@@ -232,7 +221,7 @@ def _place_of_next(running: int) -> tuple[bool, str]:
 
 
 def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
-    """What a cluster lacks for a job to begin; None where nothing, or nobody knows."""
+    """Return what a cluster lacks for a job to begin; None if nothing, or unknown."""
     if cluster is None:
         return None
     spec = job.record.spec
@@ -252,26 +241,20 @@ class Standing(NamedTuple):
 
     tags: frozenset[str]
     is_able: bool
-    """It takes tasks."""
     n_threads: int = 1
     memory_limit: int = 0
     """Bytes; 0: none."""
 
 
 class Cluster:
-    """The workers that there are, by the tags that jobs ask for.
-
-    Parameters
-    ----------
-    workers : collection of Standing
-    """
+    """The workers that there are, by the tags that jobs ask for."""
 
     def __init__(self, workers: Collection[Standing]) -> None:
         self.workers = workers
         self._allowed: dict[frozenset[str], _Allowed] = {}
 
     def allowed(self, tags: frozenset[str]) -> _Allowed:
-        """The workers that have all these tags."""
+        """Return the workers that have all these tags."""
         if tags not in self._allowed:
             found = [worker for worker in self.workers if tags.issubset(worker.tags)]
             self._allowed[tags] = _Allowed(
@@ -283,7 +266,7 @@ class Cluster:
 
 
 class _Allowed(NamedTuple):
-    """Workers that a job may use: how many, the most threads, the least memory (0: no limit)."""
+    """Workers that a job may use: number, most threads, least memory (0: no limit)."""
 
     n_workers: int
     n_threads: int
@@ -293,14 +276,7 @@ class _Allowed(NamedTuple):
 def worker_memory(
     spec: JobSpec, takes: FitMemory | None, cluster: Cluster | None
 ) -> ProcessMemory | None:
-    """Return the memory of the smallest worker that a job may use; None if it is not known.
-
-    Parameters
-    ----------
-    spec : JobSpec
-    takes : FitMemory or None
-    cluster : Cluster or None
-    """
+    """Return the memory of the smallest worker that a job may use; None if it is not known."""
     if takes is None or cluster is None:
         return None
     asked = spec.workers
@@ -331,11 +307,7 @@ def does_not_fit(
 ) -> str | None:
     """Return why a job has to wait for running ones, for lack of memory; None if it need not.
 
-    Parameters
-    ----------
-    memory : ProcessMemory or None
-    running : iterable of ProcessMemory or None
-        That of each running job; None: not known.
+    ``running`` has the memory of each running job; None where it is not known.
     """
     others = [one for one in running if one is not None]
     if memory is None or not others:

@@ -18,7 +18,7 @@ HEALTH = "health$"
 
 
 class Ready(GuardedHandler):
-    """200, or 503 with the reason."""
+    """Send whether the scheduler has its jobs."""
 
     def initialize(  # type: ignore[override]
         self, why_not: Callable[[], str], hosts: Hosts
@@ -28,7 +28,7 @@ class Ready(GuardedHandler):
         self._why_not = why_not
 
     def get(self) -> None:
-        """Say whether clients may come, and why not."""
+        """Send 200, or 503 with the reason."""
         reason = self._why_not()
         self.set_status(503 if reason else 200)
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -37,27 +37,21 @@ class Ready(GuardedHandler):
         self.finish(f"{reason or 'ready'}\n")
 
     def head(self) -> None:
-        """The same: tornado leaves the text out."""
+        """Do the same: tornado leaves the text out."""
         self.get()
 
 
 def answer_on(application: Any, why_not: Callable[[], str], hosts: Hosts) -> None:
-    """Have an HTTP server of Dask's say whether its scheduler has its jobs.
+    """Add ``/largek/ready`` to an HTTP server of Dask's.
 
-    Parameters
-    ----------
-    application : tornado.web.Application
-    why_not : callable
-        Gives the reason why it has not; nothing if it has. It is called on the event loop.
-    hosts : Hosts
-        Names under which it answers.
+    ``why_not`` returns the reason why it has not, or ""; it is called on the event loop.
     """
     path = f"{prefix_of(application)}{PATH}"
     application.add_handlers(".*$", [(path, Ready, {"why_not": why_not, "hosts": hosts})])
 
 
 def prefix_of(application: Any) -> str:
-    """What all addresses of an HTTP server of Dask's begin with, such as ``/`` or ``/proxy/``.
+    """Return the prefix of all paths of an HTTP server of Dask's, such as ``/`` or ``/proxy/``.
 
     Dask keeps it nowhere but in its routes: those that are there without a dashboard, and pages.
     """

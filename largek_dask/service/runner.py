@@ -83,18 +83,7 @@ LONGEST_TRACEBACK = 1 << 16
 class Runner(threading.Thread):
     """Claims a job, runs it to its end, publishes how it ended.
 
-    Parameters
-    ----------
-    job : JobState
-        ``job.begin()`` has been called.
-    records : Records
-        Where it is kept.
-    owner : str
-        This scheduler's name, for the claim.
-    connect : callable
-        Gives the client whose cluster computes, or None for threads of this process.
-    done : callable
-        Called at the very end, whatever has happened.
+    ``job.begin()`` has been called. ``done`` is called at the very end, whatever has happened.
     """
 
     def __init__(
@@ -138,13 +127,9 @@ class Runner(threading.Thread):
     # --- waiting ----------------------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
-        """What is wrong that may pass; None: nothing.
+        """Return what is wrong that may pass; None if nothing is.
 
-        Parameters
-        ----------
-        error : Exception
-        was_there : bool
-            What it is about is known to have been there, also of a job that has not run before.
+        With ``was_there`` the thing existed once, although this job has not run.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
@@ -155,7 +140,7 @@ class Runner(threading.Thread):
         return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
 
     def _put_aside(self, error: Exception) -> None:
-        """Have the job tried again later; one that cannot, or has been for long, ends here.
+        """Postpone the job; one that cannot succeed, or has waited for long, ends here.
 
         Its result is in the scheduler's records alone then: nothing can be published where its
         output would be.
@@ -166,7 +151,7 @@ class Runner(threading.Thread):
         if reason is None:
             self._keep(self._failure(error, 0))
         elif job.record.cancel:
-            self._keep(self._without_model(0))
+            self._keep(self._result(0, "cancelled"))
         else:
             is_new = job.waiting is None or job.waiting.reason != reason
             waited = job.wait_for(reason, self._redact(str(error)))
@@ -176,12 +161,11 @@ class Runner(threading.Thread):
             elif is_new and job.feed.is_loaded:
                 self._emit("waiting", reason=reason, message=str(error))
 
-    def _without_model(
-        self, token: int, state: End = "cancelled", stop_reason: str | None = None
-    ) -> Result:
+    def _result(self, token: int, state: End, model: Model | None = None, **about: Any) -> Result:
         record = self.job.record
-        return Result(job=record.id, run=record.run, token=token, state=state,
-                      stop_reason=stop_reason)  # fmt: skip
+        if model is not None:
+            about |= {"digest": model.digest(), "figures": plain(model.fit_figures()) or None}
+        return Result(job=record.id, run=record.run, token=token, state=state, **about)
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -235,7 +219,7 @@ class Runner(threading.Thread):
             self._leave("another scheduler has taken it over")
 
     def _is_lost(self, folder: Folder, standing: Result) -> bool:
-        """Whether a result says more than is there; the run goes on then."""
+        """Return whether a result names outputs that are damaged; then the run continues."""
         loss = "" if standing.digest is None else loss_in(folder, labels=standing.labels)
         if loss:
             self._hear(f"{loss} The job goes on to compute it again.", RecoveryWarning)
@@ -246,7 +230,6 @@ class Runner(threading.Thread):
         self.job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
     def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
-        """Do all that needs the lease."""
         try:
             log = JsonLines(folder)
         except Exception as error:
@@ -275,7 +258,7 @@ class Runner(threading.Thread):
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
 
     def _note_version(self) -> None:
-        """Have the record say which version computes it; of another one that was accepted."""
+        """Write the version that computes the job into its record."""
         job = self.job
         if not job.record.versions:
             job.change_now(versions=(__version__,))
@@ -286,7 +269,7 @@ class Runner(threading.Thread):
                 logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
-        """Writes events; a job is worth more than its log, so that a failure ends nothing."""
+        """Return a sink that writes events; a failure to do so does not end the job."""
         failed = False
 
         def write(event: Event) -> None:
@@ -307,7 +290,7 @@ class Runner(threading.Thread):
         return write
 
     def _ended(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        """How the run ended; None where it has not, and somebody is to go on with it."""
+        """Return how the run ended; None if it is to be continued."""
         job = self.job
         if job.record.cancel:
             return self._stopped(folder, lease)
@@ -317,7 +300,7 @@ class Runner(threading.Thread):
             raise
         except NoModelError as error:
             if error.reason == "max_time":
-                # Workers may have been waited for, and an earlier run have come farther.
+                # It may have waited for workers, and an earlier run may have a model.
                 found = self._of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
             return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
@@ -331,17 +314,17 @@ class Runner(threading.Thread):
             return self._failure(error, lease.token)
 
     def _stopped(self, folder: Folder, lease: Lease) -> Result:
-        """How a run ends that is cancelled before it has a model."""
+        """Return the result of a run that is cancelled before it has a model."""
         return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
 
     def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
-        """A result with the model of the last checkpoint, if there is one.
+        """Return a result with the model of the last checkpoint, if there is one.
 
         One that has come no farther than the run before leaves that one's model alone.
         """
         before = self.job.record.before
         beyond = -1 if before is None else before.n_iter
-        result = self._without_model(lease.token, state, stop_reason)
+        result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
             found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
         except LostJobError:
@@ -354,15 +337,15 @@ class Runner(threading.Thread):
         if found is None:
             return result
         model, saved = found
-        return result.model_copy(
-            update={
-                "digest": model.digest(),
-                "labels": labels_in(folder),
-                "n_iter": saved.n_iter,
-                **_value(saved.objective, saved.value),
-                "figures": plain(model.fit_figures()) or None,
-                "seconds": saved.seconds,
-            }
+        return self._result(
+            lease.token,
+            state,
+            model,
+            stop_reason=stop_reason,
+            labels=labels_in(folder),
+            n_iter=saved.n_iter,
+            seconds=saved.seconds,
+            **_value(saved.objective, saved.value),
         )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
@@ -387,19 +370,15 @@ class Runner(threading.Thread):
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None
-        cancelled = fitted.stop_reason == "cancelled"
-        return Result(
-            job=job.record.id,
-            run=job.record.run,
-            token=lease.token,
-            state="cancelled" if cancelled else "finished",
-            digest=model.digest(),
+        return self._result(
+            lease.token,
+            "cancelled" if fitted.stop_reason == "cancelled" else "finished",
+            model,
+            stop_reason=fitted.stop_reason,
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
-            stop_reason=fitted.stop_reason,
-            **_value(fitted.objective, fitted.value),
-            figures=plain(model.fit_figures()) or None,
             seconds=fitted.seconds,
+            **_value(fitted.objective, fitted.value),
         )
 
     def _remember(self, snapshot: Snapshot) -> None:
@@ -410,21 +389,19 @@ class Runner(threading.Thread):
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         record, self._failed_on = self.job.record, worker_of(error)
-        # Indented, so that no line of somebody's text passes for a line of the log.
+        # Indented, so that no text can forge a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
-        return Result(
-            job=record.id,
-            run=record.run,
-            token=token,
-            state="failed",
+        return self._result(
+            token,
+            "failed",
             error=type(error).__name__,
             message=self._redact(str(error))[:LONGEST_TRACEBACK],
             traceback=self._redact(text),
         )
 
     def _publish(self, folder: Folder, result: Result) -> None:
-        """Say where the output is how it ended; what was said before stands."""
+        """Write the result into the output's folder; an earlier one stands."""
         try:
             with at("publish"):
                 standing = write_result(folder, result)
@@ -439,7 +416,7 @@ class Runner(threading.Thread):
         self._keep(standing)
 
     def _still_there(self, before: Result) -> Result | None:
-        """The result of the run before, if what it has left is there still."""
+        """Return the result of the run before, if its outputs are there still."""
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
@@ -447,14 +424,14 @@ class Runner(threading.Thread):
             model = model_in(folder)
             labels = before.labels and folder.exists(LABELS)
         except (LargekError, OSError):
-            # Out of reach: whoever asks for the model later finds out whether it is that one.
+            # Out of reach: a later request for the model checks it.
             return before
         if model is None or model.digest() != before.digest:
             return None
         return before.model_copy(update={"labels": labels})
 
     def _keep(self, result: Result) -> None:
-        """Note in the scheduler's own records how it ended.
+        """Write the result into the scheduler's record of the job.
 
         A run that was to go on, and has no model, leaves the job as it was before.
         """
@@ -493,13 +470,13 @@ def _with_log(event: Event) -> Event:
 
 
 def _value(objective: Objective, value: float | None) -> dict[str, Any]:
-    """The fields of a result that say how far a fit has come."""
+    """Return the fields of a result that have the objective and its value."""
     told = objective.describe(value=plain(value))
     return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
 
 
 def model_in(folder: Folder) -> Model | None:
-    """The model of a job's folder; None while there is no whole one."""
+    """Return the model of a job's folder; None without a complete one."""
     try:
         return load_model(folder.sub(MODEL))
     except ModelFormatError:
@@ -507,7 +484,7 @@ def model_in(folder: Folder) -> Model | None:
 
 
 def _forget_useless_labels(folder: Folder) -> None:
-    """Remove labels that no fit goes on with: torn ones, and those that a model was writing."""
+    """Remove labels that no fit can continue: torn ones, and those that a model was writing."""
     torn = of_model = False
     try:
         record = folder.read(UNFINISHED_LABELS)
@@ -529,11 +506,11 @@ def _forget_useless_labels(folder: Folder) -> None:
 
 
 def _is_of_model(record: bytes) -> bool:
-    """Whether unfinished labels were begun by a model, in the place of earlier ones."""
+    """Return whether unfinished labels were begun by a model, replacing earlier ones."""
     try:
         return "model" in json.loads(record)["owner"]
     except (RecursionError, KeyError, TypeError):
-        # Whoever goes on with them says what is wrong.
+        # The fit that continues them says what is wrong.
         return False
 
 
@@ -547,24 +524,11 @@ def fit_into(
     n_threads: int | None = None,
     **told: Any,
 ) -> tuple[Model, FitResult]:
-    """Fit, and write model and labels; what an earlier run has left there is gone on with.
+    """Fit, and write model and labels; continue what an earlier run has left there.
 
-    Labels of an earlier run stay until it is known that they are out of date.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    rows : Rows
-    options : FitOptions
-        What is asked of the fit.
-    labels : bool
-        Whether labels are written. None are after a cancel.
-    client, n_threads
-        Where to compute.
-    told
-        ``events``, ``log``, ``callbacks``, ``cancelled``, ``held``: see
-        :func:`largek_dask.driver.fit.fit`, whose errors are raised.
+    Labels of an earlier run stay until it is known that they are out of date; none are written
+    after a cancel. Other arguments are those of :func:`largek_dask.driver.fit.fit`, whose errors
+    are raised.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
@@ -595,29 +559,10 @@ def fit_into(
 def model_of_checkpoint(
     folder: Folder, stop_reason: str, beyond: int = -1
 ) -> tuple[Model, Saved] | None:
-    """Write the model of the last checkpoint, for a fit that is not gone on with.
+    """Write the model of the last checkpoint, for a fit that is not continued, and return both.
 
-    Neither rows nor workers are needed.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    stop_reason : str
-        Why it is not gone on with, for the model's provenance.
-    beyond : int
-        None of a checkpoint after so many steps or fewer.
-
-    Returns
-    -------
-    The model and what it is of; None where there is no such checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-        It cannot be understood.
-    OSError
-        It cannot be read, or the model not be written.
+    Neither rows nor workers are needed. None is returned if there is no checkpoint after more than
+    ``beyond`` steps. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None or found[1].n_iter <= beyond:
@@ -669,7 +614,7 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
 
 
 def _save(model: Model, folder: Folder, before: Model | None) -> None:
-    """Write a model in the place of the one before."""
+    """Write a model, replacing the one before."""
     if before is None:
         # Half of one may be there, which nobody but an earlier run of this job has written.
         folder.remove(MODEL)

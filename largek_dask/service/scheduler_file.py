@@ -1,9 +1,8 @@
 """Find a scheduler by its address or by the file in its store, and connect to it.
 
-``STORE/scheduler.json`` says which scheduler has the store and its jobs. It is replaced as a whole
-each time that one takes them up, and nobody removes it: a scheduler that ends late would remove
-that of the next one. Whoever follows a job reads it again when the connection is lost, and goes on
-at whatever address it names then. ``dask worker --scheduler-file`` reads the same file.
+``STORE/scheduler.json`` says which scheduler has the store. It is replaced as a whole, and nobody
+removes it: a scheduler that ends late would remove that of the next one. A client that has lost its
+connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 """
 
 from __future__ import annotations
@@ -110,40 +109,25 @@ class SchedulerFile(BaseModel):
     type: Literal["Scheduler"] = "Scheduler"
     """As Dask's own file says it."""
     address: Annotated[str, Field(max_length=300, pattern=rf"^({'|'.join(COMMS)})://[\x21-\x7e]+$")]
-    """Address for clients and workers."""
     dashboard: Text | None = None
-    """Address of the scheduler's pages; None without."""
     started: AwareDatetime
     """Time at which it began to take up the store."""
     token: Annotated[int, Field(ge=1)]
     """Number of its claim of the store: who comes later has a higher one."""
     version: Text = __version__
-    """Version of this package there."""
     slurm_job: Text | None = None
     """Id of the SLURM job that it runs in; None outside."""
     tls: TlsFiles | None = None
     """Files with which clients and workers connect; None without TLS, or where it has none."""
 
     def dumped(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         absent = {"tls"} if self.tls is None else None
         return self.model_dump_json(indent=2, exclude=absent).encode() + b"\n"
 
     @classmethod
     def parsed(cls, data: bytes, where: str) -> SchedulerFile:
-        """What a file says.
-
-        Parameters
-        ----------
-        data : bytes
-        where : str
-            The file's URL, for errors.
-
-        Raises
-        ------
-        ParameterError
-            It is no such file.
-        """
+        """Return what a file says; ``where`` is its URL, for errors."""
         if not data.strip():
             raise _no_file_of_a_scheduler(where, "is empty")
         try:
@@ -176,24 +160,8 @@ def _no_file_of_a_scheduler(where: str, what: str) -> ParameterError:
 class Finder:
     """Finds a scheduler, again each time that it is asked.
 
-    Parameters
-    ----------
-    place : str or path-like
-        An address ("tcp://host:8786"), or the path or URL of a file that says one.
-    storage_options : mapping, optional
-        For the file.
-
-    Attributes
-    ----------
-    place : str
-    is_file : bool
-    found : SchedulerFile or None
-        What the file said when :meth:`find` read it last.
-
-    Raises
-    ------
-    DataError
-        The URL has a secret in it, or is of no kind that there is.
+    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that says one.
+    ``found`` is what the file said when :meth:`find` read it last.
     """
 
     def __init__(
@@ -208,28 +176,14 @@ class Finder:
             self._folder, self._name = Folder(self.place, storage_options).parent()
 
     def find(self) -> str:
-        """The scheduler's address as it is now.
-
-        Raises
-        ------
-        ClusterError
-            There is no such file, or it cannot be read.
-        ParameterError
-            The file is none of a scheduler.
-        """
+        """Return the scheduler's address as it is now; a missing file is a ClusterError."""
         if not self.is_file:
             return self.place
         self.found = self._read()
         return self.found.address
 
     def security(self) -> Security | None:
-        """Return what to connect with: files that were found, or None for Dask's own settings.
-
-        Raises
-        ------
-        ClusterError
-            The scheduler asks for certificates, and this process can read none.
-        """
+        """Return what to connect with: files that were found, or None for Dask's own settings."""
         told = self.found
         if told is None or not told.address.startswith("tls://"):
             return None
@@ -244,7 +198,7 @@ class Finder:
         return found
 
     def has_moved(self) -> bool:
-        """Whether the file names another scheduler than when it was read last."""
+        """Return whether the file names another scheduler than when it was read last."""
         if not self.is_file:
             return False
         try:
@@ -274,15 +228,7 @@ class Finder:
         return SchedulerFile.parsed(data, self.place)
 
     def nobody(self, error: BaseException, now: datetime | None = None) -> SchedulerAwayError:
-        """The error where nobody answers.
-
-        Parameters
-        ----------
-        error : Exception
-            What was raised instead of an answer.
-        now : datetime, optional
-            The present time by default.
-        """
+        """Return the error for an address that does not answer; ``error`` was raised instead."""
         if self.found is None:
             quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
             return SchedulerAwayError(
@@ -301,7 +247,7 @@ class Finder:
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
-    """Whether this is the path or URL of a file, and not an address of Dask's."""
+    """Return whether this is the path or URL of a file, and not an address of Dask's."""
     if not isinstance(place, str):
         return True
     protocol = split_protocol(place)[0]
@@ -311,14 +257,7 @@ def is_file(place: str | os.PathLike[str]) -> bool:
 
 
 class Sign:
-    """Has the file in a store say where this scheduler is, for as long as it has the store.
-
-    Parameters
-    ----------
-    tenure : Tenure
-    made : callable
-        Gives what the file is to say, of the number of this scheduler's claim.
-    """
+    """Has the file in a store say where this scheduler is, for as long as it has the store."""
 
     def __init__(self, tenure: Tenure, made: Callable[[int], SchedulerFile]) -> None:
         self._tenure = tenure
@@ -341,7 +280,7 @@ class Sign:
             if self._standing(records.folder) != wanted:
                 records.post(NAME, wanted)
         except LostJobError:
-            # Whoever has the store now writes its own.
+            # The scheduler that has the store now writes its own.
             return
         except (LargekError, OSError) as error:
             trouble = records.reason(error)
@@ -351,7 +290,7 @@ class Sign:
 
     @staticmethod
     def _standing(folder: Folder) -> bytes:
-        """What the file says now; nothing if there is none, or whatever else lies there."""
+        """Return what the file says now; empty if there is none."""
         try:
             return folder.read(NAME, MOST_BYTES)
         except (FileNotFoundError, DamagedError):
@@ -373,41 +312,14 @@ class Client(distributed.Client):  # type: ignore[misc]
 def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
     """Return a client of the scheduler at this address, separate from other work of the process.
 
-    Parameters
-    ----------
-    address : str
-    seconds : float
-        Timeout of this connection, and of each one after it is lost. A frozen scheduler takes
-        longer.
-    security : Security, optional
-        Certificates; those of Dask's settings by default.
-
-    Raises
-    ------
-    OSError
-        Nothing answers there.
-    ValueError
-        Such as a protocol that Dask does not know.
+    ``seconds`` is the timeout of this connection, and of each one after it is lost. OSError:
+    nothing answers. ValueError: such as a protocol that Dask does not know.
     """
     return Client(address, timeout=seconds, set_as_default=False, security=security)
 
 
 def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
-    """Return a new client of the scheduler that is found.
-
-    Parameters
-    ----------
-    finder : Finder
-    timeout : float or str
-        Of the connection: seconds, or such as "10s".
-
-    Raises
-    ------
-    SchedulerAwayError
-        Nothing answers there.
-    ClusterError, ParameterError
-        The file is missing, or not that of a scheduler; or there are no certificates for it.
-    """
+    """Return a new client of the scheduler that is found, or raise ClusterError."""
     seconds = float(parse_timedelta(timeout))
     until = time.monotonic() + seconds
 
@@ -432,20 +344,13 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
 
 CHECK = "check the address and that `dask scheduler` runs there"
 CONNECT_SECONDS = 3.0
-"""Timeout of the connection and of its handshake."""
 
 
 def why_no_answer(address: str, security: Security | None = None) -> str:
     """Return why a connection to an address fails, and what to do.
 
-    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS,
-    and which certificate was refused.
-
-    Parameters
-    ----------
-    address : str
-    security : Security, optional
-        Certificates of this process; those of Dask's settings by default.
+    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS, and
+    which certificate was refused.
     """
     scheme, _, place = address.rpartition("://")
     if scheme not in ("tcp", "tls"):
@@ -489,34 +394,28 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
 
 
 def _context(scheme: str, security: Security) -> ssl.SSLContext:
-    """Return Dask's context of a client, or for a plain address one that accepts anything.
-
-    Raises
-    ------
-    ValueError
-        Dask's settings name no certificates, or files that cannot be read.
-    """
-    if scheme == "tls":
-        names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
-        if lacking := [
-            f"distributed.comm.tls.{name}" for name, value in names.items() if not value
-        ]:
-            raise ValueError(
-                f"this process has no certificates ({lacking[0]} is not set): set DASK_CONFIG to "
-                "the folder of a tls.yaml that names them"
-            )
-        files = security.get_tls_config_for_role("client")
-        try:
-            context: ssl.SSLContext = security.get_connection_args("client")["ssl_context"]
-        except OSError as error:
-            # A file's content may be given instead of its path.
-            paths = [path for path in files.values() if path and "\n" not in path]
-            raise ValueError(
-                f"the certificates of this process cannot be read ({', '.join(paths)}): {error}; "
-                "correct the paths in tls.yaml, and let this user read those files"
-            ) from error
+    """Return Dask's context of a client, or for a plain address one that accepts anything."""
+    context: ssl.SSLContext
+    if scheme == "tcp":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
         return context
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
+    for name, value in names.items():
+        if not value:
+            raise ValueError(
+                f"this process has no certificates (distributed.comm.tls.{name} is not set): set "
+                "DASK_CONFIG to the folder of a tls.yaml that names them"
+            )
+    try:
+        context = security.get_connection_args("client")["ssl_context"]
+    except OSError as error:
+        # A file's content may be given instead of its path.
+        files = security.get_tls_config_for_role("client").values()
+        paths = ", ".join(path for path in files if path and "\n" not in path)
+        raise ValueError(
+            f"the certificates of this process cannot be read ({paths}): {error}; correct the "
+            "paths in tls.yaml, and let this user read those files"
+        ) from error
     return context

@@ -24,7 +24,7 @@ __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
-    """A model as a message; arrays are sent as they are, in frames of their own."""
+    """Return a model as a message; arrays are sent as they are, in frames of their own."""
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -43,13 +43,7 @@ def message_of_model(model: Model) -> dict[str, Any]:
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
-    """The model of a message.
-
-    Raises
-    ------
-    ModelFormatError
-        It is none, or of a kind that this version does not know.
-    """
+    """Return the model of a message, or raise ModelFormatError."""
     sent = "What the scheduler has sent"
     kind = kind_named(message.get("kind", FIRST_KIND), sent)
     try:
@@ -61,18 +55,14 @@ def model_of(message: Mapping[str, Any]) -> Model:
 
 
 def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:
-    """An error as a message; ``redact`` leaves out of its text what is not for everybody."""
+    """Return an error as a message; ``redact`` removes secrets from its text."""
     return {"error": type(error).__name__, "message": redact(str(error))}
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
-    """The error of that name; one that is not known here becomes a ``FailedJobError``.
+    """Return the error of that name; one that is not known here becomes a ``FailedJobError``.
 
-    Parameters
-    ----------
-    name, message : str
-    traceback : str, optional
-        Where it was raised: shown below the error.
+    ``traceback`` is where it was raised: shown below the error.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception | None = None

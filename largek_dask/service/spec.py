@@ -1,9 +1,8 @@
 """The description of a job: one strict, versioned document, checked by client and scheduler.
 
-Nothing in it is code: algorithms are found by name in this package, their parameters are plain
-numbers and words. Nothing in it is secret either: of storage options only the names of the
-environment variables that hold their values are written; values given in memory are replaced by
-a mark that says so, and have to be supplied again where the document is all that is left.
+It holds no code: algorithms are found by name, their parameters are plain numbers and words. It
+holds no secret: of storage options only the names of environment variables are written; values
+given in memory are replaced by a mark, and have to be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=Fal
 
 
 def _plain_text(text: str) -> str:
-    """Refuse what could forge a line of a log or hide in it."""
+    """Refuse text that could forge a line of a log."""
     if not text.isprintable() or text != text.strip():
         raise ValueError("has control characters, or spaces at an end")
     return text
 
 
 def _address(url: str) -> str:
-    """Refuse what means something else on every machine."""
+    """Refuse an address that means something else on every machine."""
     _plain_text(url)
     protocol, path = split_protocol(url)
     if protocol in (None, "file", "local") and not posixpath.isabs(path):
@@ -98,7 +97,7 @@ def _address(url: str) -> str:
 
 
 def _init(name: str, told: ValidationInfo) -> str:
-    """Refuse what is no way to begin with the problem that the algorithm answers."""
+    """Refuse an init that the problem of the algorithm does not have."""
     algorithm, name = told.data.get("algorithm"), OTHER_INITS.get(name, name)
     if told.data.get("mixture") is not None:
         return _one_of(("auto", *MIXTURE_INITS), name)
@@ -157,19 +156,13 @@ class AlgorithmSpec(BaseModel):
         return self
 
     def make(self) -> Algorithm[Any] | Auto:
-        """The algorithm object."""
+        """Return the algorithm object."""
         made: Algorithm[Any] | Auto = ALGORITHMS[self.name](**self.parameters)
         return made
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:
-        """The document of a name or an algorithm object.
-
-        Raises
-        ------
-        ParameterError
-            It is neither.
-        """
+        """Return the document of a name or an algorithm object."""
         if isinstance(algorithm, str):
             return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
@@ -189,7 +182,6 @@ class AlgorithmSpec(BaseModel):
 
 
 def _as_list(value: Any) -> Any:
-    """A tuple as a list; a text alone is none."""
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -199,9 +191,7 @@ class WorkersSpec(BaseModel):
     model_config = _STRICT
 
     min: NumberOfWorkers = 1
-    """With fewer the job waits."""
     max: NumberOfWorkers | None = None
-    """It never uses more."""
     tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
     """Names of Dask's worker resources, all of which each of its workers has."""
 
@@ -212,12 +202,12 @@ class WorkersSpec(BaseModel):
         return self
 
     def pick(self) -> WorkerSelection:
-        """Those of one run, which have not been chosen yet."""
+        """Return the selection of one run, without workers yet."""
         return WorkerSelection(self.min, self.max, self.tags)
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """The field of an option of a fit: its default, bound and meaning, and limits of documents."""
+    """Return the field of an option of a fit, with limits of documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -246,7 +236,6 @@ class JobSpec(BaseModel):
     max_iter: int = _of("max_iter", le=10_000_000)
     tol: float = _of("tol")
     max_time: float | None = _of("max_time", ge=None, gt=0)
-    """Seconds after which to stop."""
     seed: int = _of("seed", lt=1 << 63)
     sample_weight: Address | None = None
     empty_clusters: EmptyClusters = _of("empty_clusters")
@@ -262,13 +251,7 @@ class JobSpec(BaseModel):
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
-        """The job of a document.
-
-        Raises
-        ------
-        ParameterError
-            It is no document of a job that this version knows; every wrong field is named.
-        """
+        """Return the job of a document; the ParameterError names every wrong field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
                 raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
@@ -281,7 +264,7 @@ class JobSpec(BaseModel):
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:
-        """The document, as plain JSON values; what is not asked for is left out where it is new.
+        """Return the document as plain JSON values, without newer fields that are not used.
 
         So a document of k-means on all workers is one that earlier versions read.
         """
@@ -293,7 +276,7 @@ class JobSpec(BaseModel):
         return document
 
     def fit_options(self) -> FitOptions:
-        """What is asked of the fit."""
+        """Return the options of the fit."""
         given = {name: getattr(self, name) for name in OPTIONS if name in type(self).model_fields}
         if self.memory_limit == 0:
             given["memory_limit"] = 1
@@ -301,7 +284,7 @@ class JobSpec(BaseModel):
 
     @property
     def objective(self) -> Objective:
-        """What the fit lowers or raises."""
+        """Objective of the fit."""
         return self.algorithm.make().objective if self.mixture is None else MIXTURE
 
     @property
@@ -311,7 +294,7 @@ class JobSpec(BaseModel):
 
 
 class _Asked(BaseModel):
-    """What comes beside a document when a job is submitted, gone on with or supplied."""
+    """Values beside a document when a job is submitted, resumed or supplied."""
 
     model_config = _STRICT
 
@@ -321,18 +304,12 @@ class _Asked(BaseModel):
 
 
 def check_asked(**values: Any) -> None:
-    """Refuse what no client of this package sends beside a document.
-
-    Raises
-    ------
-    ParameterError
-        A field is of another type, or has control characters.
-    """
+    """Raise ParameterError for what no client of this package sends beside a document."""
     _checked(_Asked, values)
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Storage options as a document may hold them, and the values that stay in memory.
+    """Return storage options as a document may hold them, and the values that stay in memory.
 
     A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is a
     secret, since nobody can know which are not.
@@ -348,7 +325,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one with a field given twice means something else to every reader."""
+    """Return a JSON object; refuse a field given twice, which readers interpret differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
@@ -356,7 +333,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(model: type[Model], values: dict[str, Any]) -> Model:
-    """The model of these values; errors name fields, and repeat no value that was given."""
+    """Validate values; errors name fields, and repeat no value that was given."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -364,34 +341,8 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
         raise ParameterError(f"this is no job: {'; '.join(told)}.") from None
 
 
-WORDS = {
-    "missing": "is missing",
-    "int_type": "must be an integer",
-    "int_from_float": "must be an integer",
-    "int_parsing_size": "is too large",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be True or False",
-    "string_type": "must be a text",
-    "list_type": "must be a list of texts",
-    "dict_type": "must be a mapping of names to values",
-    "model_type": "must be a mapping of names to values",
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be more than {gt:g}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be less than {lt}",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_long": "must have at most {max_length} entries",
-    "string_pattern_mismatch": "must be the name of an environment variable",
-    "value_error": "{error}",
-}
-"""What is wrong with a value, by the name that pydantic has for it and with its limits."""
-
-
 def _told(model: type[BaseModel], error: Any) -> str:
-    """A wrong field and what is wrong with it, in this package's words; no value is repeated."""
+    """Return a wrong field and what is wrong with it; no value is repeated."""
     place = [_shown(part) for part in error["loc"]]
     if tuple(place[:2]) == ("algorithm", "parameters") and len(place) == 4:
         # One of several types that it could be of.
@@ -404,12 +355,10 @@ def _told(model: type[BaseModel], error: Any) -> str:
         near = get_close_matches(place[-1], known, 1, 0.75) if is_told else []
         told = f"use {near[0]}" if near else f"there are {', '.join(known)}"
         return f"{field}: is not known" + (f"; {told}" if is_told else "")
-    words = WORDS.get(error["type"])
-    return f"{field}: {error['msg'] if words is None else words.format(**error.get('ctx', {}))}"
+    return f"{field}: {error['msg'].removeprefix('Value error, ').replace('Input should', 'must')}"
 
 
 def _shown(part: int | str) -> str:
-    """A field's name on one line, whatever somebody has put into it."""
     text = str(part)
     return (text if text.isprintable() else ascii(text))[:100]
 
@@ -423,24 +372,17 @@ class Place:
     parts: tuple[str, ...]
 
     def is_within(self, other: Place) -> bool:
-        """Whether it is the other one, or lies in it."""
+        """Return whether it is the other one, or lies in it."""
         begin = self.parts[: len(other.parts)]
         return self.protocol == other.protocol and begin == other.parts
 
     def overlaps(self, other: Place) -> bool:
-        """Whether one of both lies in the other."""
+        """Return whether one of both lies in the other."""
         return self.is_within(other) or other.is_within(self)
 
 
 def place_of(url: str, *, links: bool = True) -> Place:
-    """The place of an absolute path or URL.
-
-    Parameters
-    ----------
-    url : str
-    links : bool
-        Whether links are followed, for which the file system is asked.
-    """
+    """Return the place of an absolute path or URL; ``links`` asks the file system for links."""
     # Of a chain such as simplecache::s3://… the last link says where the files are.
     location = normalize(url.rpartition("::")[2])
     if is_local(location):
@@ -469,13 +411,12 @@ class Places:
     """Where a job reads and writes."""
 
     url: str
-    """The output, as its user calls it."""
     output: Place
     data: tuple[Place, ...]
 
     @classmethod
     def of(cls, spec: JobSpec, *, links: bool = True) -> Places:
-        """The places of a job, as its file systems name them at the moment.
+        """Return the places of a job, as its file systems name them at the moment.
 
         Without ``links`` by their names alone: no file system is asked, which may hang.
         """
@@ -489,13 +430,7 @@ VALUE_BYTES, JOB_BYTES = 16 << 10, 64 << 10
 
 
 def check_secrets(secrets: Mapping[str, Any]) -> None:
-    """Refuse values of storage options that are too large.
-
-    Raises
-    ------
-    ParameterError
-        It says which one, and how large it is; no value is repeated.
-    """
+    """Refuse values of storage options that are too large; the error repeats no value."""
     total = 0
     for name, value in secrets.items():
         total += (size := _size(value))
@@ -513,7 +448,6 @@ def check_secrets(secrets: Mapping[str, Any]) -> None:
 
 
 def _size(value: Any) -> int:
-    """Bytes of a value as text."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except RecursionError:
@@ -524,20 +458,12 @@ def _size(value: Any) -> int:
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
-    """Storage options whose values a client has to supply (again)."""
+    """Return the storage options whose values a client has to supply."""
     return [name for name in spec.in_memory if name not in secrets]
 
 
 def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
-    """The storage options of a job with their values.
-
-    Raises
-    ------
-    MissingOptionError
-        A value is not in this process's environment, or has not been supplied.
-    ParameterError
-        A value in this process's environment is too large.
-    """
+    """Return the storage options of a job with their values, or raise MissingOptionError."""
     options = {}
     for name, option in spec.storage_options.items():
         if option.env is not None:
@@ -558,12 +484,12 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """The output's folder; it has the data's storage options if both lie alike."""
+    """Return the output's folder; with the data's storage options if both have one protocol."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 
 
 def known_values(spec: JobSpec, secrets: Mapping[str, Any]) -> list[Any]:
-    """The values of a job's storage options as far as they are known."""
+    """Return the values of a job's storage options, as far as they are known."""
     names = [option.env for option in spec.storage_options.values() if option.env is not None]
     return [*secrets.values(), *(os.environ[name] for name in names if name in os.environ)]

@@ -1,17 +1,15 @@
 """Jobs in storage, which outlive the scheduler: one small record per job, one result per run.
 
-Under the scheduler's own address (``largek.store``) lies a record of every job, so that a restarted
-scheduler finds jobs whose outputs are anywhere; they are written by whoever holds the newest claim
-there, one scheduler a store (see ``lease.py``)::
+The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
 
     jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
-    claims/000001.json          who has the store
-    late/lk-3f9c0d21ab.json     a record that came from somebody who did not have it any more
-    scheduler.json              where that one is, for clients and workers (scheduler_file.py)
-    idle                        there while workers are to end (idle.py)
+    claims/000001.json          which scheduler has the store
+    late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
+    scheduler.json              its address, for clients and workers (scheduler_file.py)
+    idle                        there while workers are to end (worker_admin.py)
 
-In the job's output folder lies what tells how each of its runs ended. It is created exclusively: of
-two schedulers that both think the job is theirs, one publishes::
+The job's output folder has the result of each run, created exclusively, so that one of two
+schedulers that both think the job is theirs publishes it::
 
     results/000001.json
 """
@@ -24,7 +22,7 @@ import re
 import uuid
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -106,6 +104,8 @@ LATE = "late"
 """A folder of the store for records that came too late, and for empty ones."""
 BLANK = b"\0 \t\r\n"
 """Bytes of a file that says nothing: a power failure may leave only zeros."""
+UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
+"""What pydantic calls it, of models and dataclasses."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Deleting = Literal["files", "outputs"]
@@ -136,12 +136,9 @@ class Result(BaseModel):
     job: Text
     run: int
     token: int
-    """The claim under which it was published."""
     state: End
     digest: Text | None = None
-    """The model's digest; None without a model."""
     labels: bool = False
-    """Whether labels of that model are in the folder."""
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
@@ -153,13 +150,12 @@ class Result(BaseModel):
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
-    """Name of the class of what it failed with."""
     message: Text | None = None
     traceback: Text | None = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Results of k-means are written as they were before there was another objective."""
+        """Write results of k-means as they were before there was another objective."""
         told: dict[str, Any] = dumped(self)
         for name in ("objective", "figures"):
             if told.get(name) is None:
@@ -168,80 +164,57 @@ class Result(BaseModel):
 
 
 Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
-"""Made from its document: strict models take no dict for a dataclass."""
+"""Fields of a later version are ignored, unlike those of a record."""
 
 
-class _Document(BaseModel):
-    """A record as it is stored."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    format: Literal[1]
-    id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
-    owner: Annotated[str, Field(max_length=200)]
-    created: Annotated[float, Field(ge=0)]
-    run: Annotated[int, Field(ge=1)]
-    cancel: bool
-    result: Result | None
-    before: Result | None = None
-    failure: Result | None = None
-    ended: Annotated[float, Field(ge=0)] | None = None
-    deleting: Deleting | None = None
-    versions: Annotated[list[Word], Field(max_length=1_000)] = []
-    takes: Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)] | None = (
-        None
-    )
-    spec: dict[str, Any]
+def _spec_in(document: Any) -> JobSpec:
+    if isinstance(document, JobSpec):
+        return document
+    return JobSpec.parse(_without(REMOVED_FROM_SPEC, document))
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as it is kept."""
+    """A job as it is kept; types and bounds are checked when it is read."""
 
-    id: str
-    spec: JobSpec
-    owner: str
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
+    spec: Annotated[JobSpec, PlainValidator(_spec_in)]
+    owner: Annotated[str, Field(max_length=200)]
     """Who submitted it, by his own account."""
-    created: float
+    created: Annotated[float, Field(ge=0)]
     """Seconds since 1970."""
-    run: int = 1
-    """Counts up when a job that has ended is gone on with."""
+    run: Annotated[int, Field(ge=1)] = 1
+    """Incremented when a job that has ended is resumed."""
     cancel: bool = False
-    """A cancel has been asked for."""
     result: Result | None = None
     """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
     before: Result | None = None
-    """How the last run that has left a model ended, if this one goes on from it."""
+    """How the last run that has left a model ended, if this one continues from it."""
     failure: Result | None = None
     """How this run failed, where :attr:`before` stands instead."""
-    ended: float | None = None
-    """When this run ended, in seconds since 1970; None while it has not, or where an earlier
-    version has kept it."""
+    ended: Annotated[float, Field(ge=0)] | None = None
+    """When this run ended, in seconds since 1970; None also in records of earlier versions."""
     deleting: Deleting | None = None
-    """What is being removed of it: a scheduler that comes back goes on with that."""
-    versions: tuple[str, ...] = ()
+    """What is being removed of it: a scheduler that comes back continues with that."""
+    versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
-    has been accepted by somebody."""
-    takes: FitMemory | None = None
-    """What it takes of workers' memory; None of one that an earlier version has kept."""
+    has been accepted by a user."""
+    takes: Takes | None = None
+    """Memory of workers that it takes; None in records of earlier versions."""
+    format: Literal[1] = FORMAT
+
+
+RECORD = TypeAdapter(Record)
 
 
 class Records:
-    """The records of one scheduler.
+    """The records of one scheduler, in ``largek.store``.
 
-    Parameters
-    ----------
-    folder : Folder
-        ``largek.store``.
-    lease : Lease, optional
-        The scheduler's right to the store: asked before anything is written or removed.
-
-    Attributes
-    ----------
-    folder : Folder
-    url : str
-    gone : frozenset of str
-        Schedulers that had the store before: they have lost their jobs with it.
+    ``lease`` is the scheduler's right to the store: asked before anything is written or removed,
+    which raises LostJobError if another scheduler has taken it. ``gone`` has the names of
+    schedulers that had the store before: they have lost their jobs with it.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
@@ -253,69 +226,41 @@ class Records:
         self._folder = folder.sub("jobs")
         self._lease = lease
         self._made: set[str] = set()
-        """Ids of jobs that have been made here."""
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
             self.gone = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """The same records, for as long as this lease is held."""
+        """Return the same records, for as long as this lease is held."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
-        """Look before something is done that only the store's holder may do.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        """
+        """Raise LostJobError if another scheduler has taken the store."""
         if self._lease is not None:
             self._lease.check()
 
     @property
     def token(self) -> int | None:
-        """The number of the claim that they are kept under; None without one."""
+        """Number of the claim that they are kept under; None without one."""
         return None if self._lease is None else self._lease.token
 
     def post(self, name: str, document: bytes) -> None:
-        """Write a file of the store itself.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError
-            It cannot be written.
-        """
+        """Write a file of the store itself."""
         self.folder.guarded(self.check).publish(name, document)
 
     def is_idle(self) -> bool:
-        """Whether workers are to end, whichever scheduler has the store."""
+        """Return whether workers are to end, whichever scheduler has the store."""
         return self.folder.exists(IDLE)
 
     def set_idle(self, idle: bool) -> None:
-        """Have workers end, as no job wants them; or no longer.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError
-            It cannot be written.
-        """
+        """Ask workers to end, as no job wants them, or to stay."""
         if idle:
             self.post(IDLE, b"no job wants workers\n")
         else:
             self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
-        """Find out at the start that no job could be kept.
-
-        Raises
-        ------
-        OutputError
-        """
+        """Raise OutputError at the start if no job could be kept."""
         self._folder.check_writable()
         for folder in (self._folder, self.folder.sub("claims")):
             # Earlier versions left them open to everybody.
@@ -330,12 +275,7 @@ class Records:
     ) -> Record:
         """Keep a new job under a new id.
 
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store: it may have found the job there, or not.
-        OutputError
-            It cannot be written.
+        After a LostJobError the other scheduler may have found the job there, or not.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
@@ -350,7 +290,7 @@ class Records:
                 raise
 
     def _check_made(self, record: Record) -> None:
-        """Find out whether a new job was kept in time: who was stopped may come too late."""
+        """Check that a new job was kept in time: a process that was stopped may come too late."""
         try:
             self.check()
         except LostJobError:
@@ -363,33 +303,22 @@ class Records:
     def update(self, record: Record) -> None:
         """Keep a job as it is now.
 
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store: that one may not know of what has changed.
-        OutputError
-            It cannot be written.
+        After a LostJobError the other scheduler may not know of what has changed.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
         self.check()
 
     def stamps(self) -> dict[str, int]:
-        """Ids of all records, with a mark that is another one when a record is written."""
+        """Return the ids of all records, with a mark that changes when a record is written."""
         found = self._folder.stamps()
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
     def is_new(self, job_id: str) -> bool:
-        """Whether this job has been made here, and is not to be forgotten."""
+        """Return whether this job has been made here, and not been removed."""
         return job_id in self._made
 
     def stands(self, record: Record) -> bool:
-        """Whether a job is kept as it is here; also where there is nothing of it.
-
-        Raises
-        ------
-        OSError
-            That cannot be said now.
-        """
+        """Return whether a job is kept as it is here; also where there is nothing of it."""
         document = _dumped(record)
         try:
             return self._folder.read(f"{record.id}.json", limit=len(document)) == document
@@ -399,19 +328,9 @@ class Records:
             return False
 
     def put_away(self, job_id: str) -> bool:
-        """Have a record be none any more: it is moved to where nobody looks for records.
+        """Move a record to where nobody looks for records.
 
-        Returns
-        -------
-        bool
-            False if there is nothing, or what nobody has written as a record.
-
-        Raises
-        ------
-        LostJobError
-            Another scheduler has taken the store.
-        OutputError, OSError
-            It cannot be done now.
+        Returns False if there is nothing, or nothing that was written as a record.
         """
         name = f"{checked_id(job_id)}.json"
         try:
@@ -428,73 +347,44 @@ class Records:
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
-        """A job as it was kept.
-
-        Raises
-        ------
-        JobNotFoundError
-            There is no such job.
-        ParameterError
-            The record is damaged, or of a newer version.
-        """
+        """Return a job as it was kept; a damaged or newer record is a ParameterError."""
         name = f"{checked_id(job_id)}.json"
         document: Any = None
         try:
-            document = json.loads(
-                self._folder.read(name, limit=2 * MOST_BYTES), object_pairs_hook=unique_keys
-            )
-            found = _Document.model_validate(_without(REMOVED, document))
+            text = self._folder.read(name, limit=2 * MOST_BYTES)
+            document = _without(REMOVED, json.loads(text, object_pairs_hook=unique_keys))
+            found: Record = RECORD.validate_json(json.dumps(document))
         except FileNotFoundError:
             raise JobNotFoundError(
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
+            where, install = f"{self._folder.url}/{name}", f"install{_version_in(document)}"
             if (other := _other_format(error)) is not None:
                 raise ParameterError(
-                    f"{self._folder.url}/{name} is the record of a job in {other}: install the "
-                    f"version of largek_dask that wrote it{_version_in(document)}, or move it away."
+                    f"{where} is the record of a job in {other}: {install}, or move it away."
                 ) from None
-            reason = _kind_of(error) if isinstance(error, ValidationError) else error
+            wrong = error.errors() if isinstance(error, ValidationError) else []
+            if wrong and all(one["loc"] == ("spec",) and "ctx" in one for one in wrong):
+                reason = str(wrong[0]["ctx"]["error"]).rstrip(".")
+                raise ParameterError(
+                    f"{where}: {reason}. A newer largek_dask may have written it: {install}, or "
+                    "move it away."
+                ) from None
             raise ParameterError(
-                f"{self._folder.url}/{name} is no record of a job: {reason}; restore it, or move "
-                "it away."
+                f"{where} is no record of a job: "
+                f"{_kind_of(error) if wrong else error}; restore it, or move it away."
             ) from None
         if found.id != job_id:
             raise ParameterError(
                 f"{self._folder.url}/{name} is the record of another job: move it away."
             )
-        try:
-            spec = JobSpec.parse(_without(REMOVED_FROM_SPEC, found.spec))
-        except ParameterError as error:
-            raise ParameterError(
-                f"{self._folder.url}/{name}: {str(error).rstrip('.')}. A newer largek_dask may "
-                f"have written it{_version_in(document)}: install that version, or move it away."
-            ) from None
-        return Record(
-            id=job_id,
-            spec=spec,
-            owner=found.owner,
-            created=found.created,
-            run=found.run,
-            cancel=found.cancel,
-            result=found.result,
-            before=found.before,
-            failure=found.failure,
-            ended=found.ended,
-            deleting=found.deleting,
-            versions=tuple(found.versions),
-            takes=found.takes,
-        )
+        return found
 
     def all(self) -> tuple[list[Record], dict[str, str]]:
-        """What :meth:`found` gives, and a warning of each record that cannot be read.
+        """Return what :meth:`found` does, with a warning of each record that cannot be read.
 
-        Who holds the store sets empty ones aside: there is nothing in them to wait for.
-
-        Warns
-        -----
-        RecoveryWarning
-            A record cannot be read; names it. The others are not affected.
+        The holder of the store sets empty ones aside: there is nothing in them to wait for.
         """
         records, unreadable = self.found()
         for job_id, reason in list(unreadable.items()):
@@ -508,7 +398,7 @@ class Records:
         return records, unreadable
 
     def _is_set_aside(self, job_id: str) -> bool:
-        """Put a record away if it is empty; False if it is not, or that cannot be done now."""
+        """Move an empty record away; False if it is not empty, or that cannot be done now."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
             return not text.strip(BLANK) and self.put_away(job_id)
@@ -516,10 +406,7 @@ class Records:
             return False
 
     def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Every job, the oldest first, and those whose records cannot be read now, with the reason.
-
-        For whoever looks again and again: nothing is said of them.
-        """
+        """Return all jobs, oldest first, and the unreadable ones with the reason; no warnings."""
         records, unreadable = [], {}
         for name in self._folder.names():
             if not (job_id := _job_of(name)):
@@ -533,20 +420,19 @@ class Records:
         return sorted(records, key=lambda record: (record.created, record.id)), unreadable
 
     def reason(self, error: Exception) -> str:
-        """Why a record cannot be read, without the secrets that a driver may tell."""
+        """Return why a record cannot be read, without secrets that a driver may repeat."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
 
 def _without(names: Collection[str], document: Any) -> Any:
-    """A JSON object without these fields; anything else as it is."""
     if not isinstance(document, dict):
         return document
     return {name: value for name, value in document.items() if name not in names}
 
 
 def _other_format(error: Exception) -> str | None:
-    """Which format a document is of that another version has written, in words; None if neither."""
+    """Return the other version's format of a document, in words; None if that is not the error."""
     for one in error.errors() if isinstance(error, ValidationError) else ():
         if one["loc"][-1:] == ("format",) and one["type"] == "literal_error":
             found = printable(str(one["input"])[:40])
@@ -555,11 +441,11 @@ def _other_format(error: Exception) -> str | None:
 
 
 def _kind_of(error: Exception) -> str:
-    """The kind of an error; of fields that are not known, also who may have written them."""
+    """Return the kind of an error; of unknown fields, also which version may have written them."""
     if not isinstance(error, ValidationError):
         return type(error).__name__
     wrong = error.errors()
-    if any(one["type"] != "extra_forbidden" for one in wrong):
+    if not {one["type"] for one in wrong} <= UNKNOWN_FIELD:
         return "ValidationError"
     unknown = printable(", ".join(str(one["loc"][-1]) for one in wrong)[:200])
     return (
@@ -569,26 +455,21 @@ def _kind_of(error: Exception) -> str:
 
 
 def _version_in(document: Any) -> str:
-    """The last version that a record names, in brackets; nothing if it names none."""
+    """Return which version of the package to install for a record, in words."""
     versions = document.get("versions") if isinstance(document, dict) else None
     last = versions[-1] if isinstance(versions, list) and versions else ""
-    return f" ({printable(str(last)[:40])})" if last else ""
+    named = f" ({printable(str(last)[:40])})" if last else ""
+    return f" the version of largek_dask that wrote it{named}"
 
 
 def _job_of(name: str) -> str:
-    """The id of the job whose record a file is by its name; nothing if it is none."""
+    """Return the job whose record a file is by its name; empty if it is none."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
 
 def checked_id(job_id: str) -> str:
-    """A job's id, which can be nothing but a name in one folder.
-
-    Raises
-    ------
-    JobNotFoundError
-        It is no id, so there is no such job.
-    """
+    """Return a job's id, which is a name in one folder; anything else is a JobNotFoundError."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
             f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
@@ -597,41 +478,21 @@ def checked_id(job_id: str) -> str:
 
 
 def _dumped(record: Record) -> bytes:
-    document = {
-        "format": FORMAT,
-        "id": record.id,
-        "owner": record.owner,
-        "created": record.created,
-        "run": record.run,
-        "cancel": record.cancel,
-        **{
-            name: None if result is None else result.model_dump(mode="json")
-            for name, result in (
-                ("result", record.result),
-                ("before", record.before),
-                ("failure", record.failure),
-            )
-        },
-        # Earlier versions read records without what they do not know.
-        **{name: value for name in LATER if (value := getattr(record, name))},
-        **({} if record.takes is None else {"takes": asdict(record.takes)}),
-        "spec": record.spec.dump(),
-    }
+    document = RECORD.dump_python(record, mode="json", exclude={"spec", "format", "takes"})
+    if record.takes is not None:
+        document["takes"] = asdict(record.takes)
+    # Earlier versions read records without what they do not know.
+    for name in LATER:
+        if not document[name]:
+            del document[name]
+    document = {"format": FORMAT, **document, "spec": record.spec.dump()}
     return json.dumps(document, allow_nan=False).encode()
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """How a run of the job in this folder ended; None while that is not known.
+    """Return how a run of the job in this folder ended; None while that is not known.
 
-    Warns
-    -----
-    RecoveryWarning
-        What lies there is torn: it was not written.
-
-    Raises
-    ------
-    ParameterError
-        What lies there is no result, or that of another job.
+    A torn result was never written: there is a warning. Another job's is a ParameterError.
     """
     name = f"results/{run:06d}.json"
     try:
@@ -662,20 +523,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish how a run ended; what somebody else has published before stands.
-
-    Returns
-    -------
-    Result
-        The one that stands.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    ParameterError
-        What stands there is another job's, or no result.
-    """
+    """Publish how a run ended, and return the result that stands: the first one published."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
@@ -687,7 +535,7 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Whether labels of all rows are there."""
+    """Return whether labels of all rows are there."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
 
 
@@ -695,18 +543,6 @@ def loss_in(folder: Folder, *, labels: bool) -> str:
     """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
 
     What is not there at all has been moved, or is out of reach. Object stores tear nothing.
-
-    Parameters
-    ----------
-    folder : Folder
-        The job's.
-    labels : bool
-        Whether it has labels too.
-
-    Raises
-    ------
-    OSError
-        It cannot be read now.
     """
     if not folder.is_local:
         return ""

@@ -44,14 +44,7 @@ SILENT_SECONDS = 6.0
 
 
 def job_panel(view: JobView, silent: float = 0.0) -> Any:
-    """A job as a rich panel.
-
-    Parameters
-    ----------
-    view : JobView
-    silent : float
-        Seconds since the last answer of the scheduler or the store.
-    """
+    """Return a job as a rich panel; ``silent`` is the seconds since the last answer."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.progress_bar import ProgressBar
@@ -90,15 +83,7 @@ def job_panel(view: JobView, silent: float = 0.0) -> Any:
 
 @contextmanager
 def terminal(view: JobView, stream: TextIO | None = None) -> Iterator[Show]:
-    """Show a job on a stream: a live view where it is a terminal, lines elsewhere.
-
-    Parameters
-    ----------
-    view : JobView
-        Looked at whenever something is shown.
-    stream : text stream, optional
-        Standard output by default.
-    """
+    """Show a job on a stream: a live view where it is a terminal, lines elsewhere."""
     from rich.console import Console
 
     stream = sys.stdout if stream is None else stream
@@ -126,14 +111,13 @@ STEP_SECONDS = 10.0
 """Least time between two lines of steps where there is no terminal."""
 WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
          "back": "takes part again"}  # fmt: skip
-"""What the change of a worker is, in words."""
 QUIET = ("step", "workers", "sizes")
 """Kinds of events that are not told one by one where there is no terminal."""
 AGAIN = ("retries", "rebuilt", "evictions")
 
 
 def line_of(event: Event, objective: Objective = INERTIA) -> str:
-    """An event as one line: when (UTC), its kind, what it says of a fit for this objective."""
+    """Return an event as one line: time (UTC), kind and text."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":

@@ -38,20 +38,7 @@ STATUS = {"init": "has not started yet", "paused": "is paused by Dask for want o
 
 
 class Crew:
-    """Tells of the workers of a scheduler, and lets one go. From any thread but its event loop.
-
-    Parameters
-    ----------
-    scheduler : distributed.Scheduler
-    running : callable
-        Gives the jobs that run.
-    connect : callable
-        Gives the client of all jobs.
-    loop : event loop
-        The scheduler's.
-    clock : callable
-        Seconds since 1970: the scheduler's clock, by which workers were last seen.
-    """
+    """Overview of a scheduler's workers, and retirement; for threads other than its event loop."""
 
     def __init__(
         self,
@@ -67,10 +54,9 @@ class Crew:
         self._loop = loop
         self._clock = clock
         self._versions: dict[str, dict[str, str]] = {}
-        """What each worker has answered, by Dask's name of its process."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of each worker, the first by name first: see ``Service.workers``."""
+        """Return a row per worker, by name: see ``Service.workers``."""
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self._scheduler.workers))
         told = self._told_versions(workers)
@@ -98,7 +84,7 @@ class Crew:
         }
 
     def _told_versions(self, workers: Iterable[Any]) -> dict[str, dict[str, str] | Exception]:
-        """Versions that each worker has, or why it does not say; none changes while it runs."""
+        """Return the versions of each worker, or the error; they do not change while it runs."""
         workers = tuple(workers)
         there = {worker.server_id for worker in workers}
         self._versions = {name: told for name, told in self._versions.items() if name in there}
@@ -120,21 +106,9 @@ class Crew:
         return found
 
     def retire(self, name: str) -> str:
-        """Let a worker go: what it holds is brought to others, and it ends. Its address.
+        """Retire a worker by its address or name, and return its address.
 
-        Jobs lose nothing: its chunks go to others.
-
-        Parameters
-        ----------
-        name : str
-            Its address or name.
-
-        Raises
-        ------
-        ParameterError
-            There is none.
-        ClusterError
-            It cannot go now.
+        What it holds is moved to others, so jobs lose nothing.
         """
         workers = tuple(dict.values(self._scheduler.workers))
         found = [str(w.address) for w in workers if name in (w.address, str(w.name))]
@@ -160,14 +134,11 @@ class Crew:
 
 
 def _chunks(job: JobState, address: str) -> int:
-    """Chunks that a worker has computed for a job since it runs here, as it was told last."""
     figures = job.feed.figures().get("workers") or {}
     return int(figures.get(address, {}).get("chunks", 0))
 
 
 async def _asked(client: Any, addresses: list[str]) -> list[Any]:
-    """What each worker says of its versions, or the error."""
-
     async def one(address: str) -> Any:
         asked = client.run(versions, workers=[address], on_error="return", asynchronous=True)
         return (await asyncio.wait_for(asked, ANSWER_SECONDS))[address]
@@ -178,7 +149,7 @@ async def _asked(client: Any, addresses: list[str]) -> list[Any]:
 def _why(
     worker: Any, told: dict[str, str] | Exception, silent: float, jobs: list[JobState]
 ) -> str | None:
-    """Why a worker takes no work of jobs; None where it does, as far as that is known."""
+    """Return why a worker takes no work of jobs; None if it does, as far as is known."""
     if silent > float(config.get("passes.silent-seconds")):
         return f"has not been heard of for {silent:.0f} s"
     if worker.status.name != "running":
@@ -196,7 +167,6 @@ def _why(
 
 
 START_SECONDS = 120.0
-"""Timeout of the command that starts workers."""
 AGAIN_SECONDS = 300.0
 """Interval between two such commands while no worker comes: one may have ended just meanwhile."""
 
@@ -206,23 +176,8 @@ class IdleWorkers(threading.Thread):
 
     A file of the store says that they are to end, to whatever would start them again; who removes
     it lets them stay for as long once more. Workers begin again by the command
-    ``largek.service.start-workers``, if that works here.
-
-    Parameters
-    ----------
-    table : JobTable
-    tenure : Tenure
-    activity : callable
-        Gives the workers that there are, as addresses, and anything that changes while they work.
-    release : callable
-        Ends all workers that hold nothing for anybody.
-    clock : callable
-        Seconds.
-
-    Raises
-    ------
-    ParameterError
-        The configuration is no number of seconds above 0.
+    ``largek.service.start-workers``, if that works here. ``activity`` returns the workers'
+    addresses and a value that changes while they work; ``release`` ends all workers.
     """
 
     def __init__(
@@ -280,7 +235,7 @@ class IdleWorkers(threading.Thread):
         self._over.set()
 
     def tend(self) -> None:
-        """Find out whether workers are wanted; end them, or ask for them."""
+        """End workers that are not wanted, or ask for them."""
         assert self._seconds is not None
         with self._lock:
             records, now = self._tenure.records, self._clock()
@@ -302,13 +257,7 @@ class IdleWorkers(threading.Thread):
                 self._since = now
 
     def ask_for_workers(self) -> str | None:
-        """Ask for workers if they have ended; what has to be done by hand, if that fails.
-
-        Returns
-        -------
-        str or None
-            A sentence for the submitter of a job; None if workers are there or will start.
-        """
+        """Ask for workers if they have ended; return what has to be done by hand, if that fails."""
         if self._seconds is None or not any(map(self._wants, self._table.jobs())):
             return None
         with self._lock:
@@ -345,7 +294,7 @@ class IdleWorkers(threading.Thread):
 
 
 def _failure(words: list[str]) -> str | None:
-    """Run a command; why that failed, in one line, or None."""
+    """Run a command, and return why that failed, in one line, or None."""
     try:
         done = subprocess.run(
             words,

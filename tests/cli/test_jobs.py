@@ -425,7 +425,11 @@ def submit_to(run, tmp_path):
         (["submit", "--resume", "lk-1", "--seed", 0], 2, "--seed belongs to a new job"),
         (["submit", "--resume", "lk-1", "--algorithm", "lloyd"], 2, "--algorithm belongs"),
         (["submit", "--resume", "lk-1", "--tag", "big"], 1, "there is no job lk-1"),
-        (["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 0], 1, "must be at least 1"),
+        (
+            ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 0],
+            1,
+            "must be greater than or equal to 1",
+        ),
         (
             ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 2, "--workers-max", 1],
             1,

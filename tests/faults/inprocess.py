@@ -101,11 +101,11 @@ def quick() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scheduler(
-    owner: str = "a", tell: Any = None, start: bool = True, store: str = "faulty://records"
+    owner: str = "a", start: bool = True, store: str = "faulty://records"
 ) -> Iterator[Jobs]:
     """The jobs of one scheduler."""
     records = Records(Folder(store))
-    jobs = Jobs(records, lambda: None, tell or (lambda event: None), owner)
+    jobs = Jobs(records, lambda: None, owner)
     if start:
         jobs.start()
     try:

@@ -51,7 +51,7 @@ def _run(folder: Path, small: Small, dies_at: int | None) -> None:
     sys.addaudithook(audit)
     queue.TICK_SECONDS = 0.01
     with dask.config.set(QUICK):
-        jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, lambda event: None, "a")
+        jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, "a")
         jobs.start()
         found = jobs.all()
         job_id = (

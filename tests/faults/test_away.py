@@ -254,7 +254,7 @@ def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
 
     spec = JobSpec.parse(document(str(tmp_path)))
     record = Record("lk-1", spec, "me", 0.0)
-    job = JobState(record, Places.of(spec), {}, lambda event: None, is_new=True)
+    job = JobState(record, Places.of(spec), {}, is_new=True)
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 300.0}
 
     def pause():

@@ -71,7 +71,7 @@ def make(folder: Path) -> None:
     x = np.random.default_rng(0).standard_normal((300, 2)).astype(np.float32)
     np.save(folder / "rows.npy", x)
     os.utime(folder / "rows.npy", (WRITTEN, WRITTEN))
-    jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, lambda event: None, "maker")
+    jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, "maker")
     remember = Runner._remember
 
     def stop(self: Runner, snapshot: Any) -> None:

@@ -110,9 +110,9 @@ def open_jobs(tmp_path, quick_leases):
     """``open_jobs()``: the jobs of one more scheduler on the same store; closed at the end."""
     opened = []
 
-    def make(start=True, emit=lambda event: None, store=None):
+    def make(start=True, store=None):
         records = Records(Folder(store or str(tmp_path / "store")))
-        jobs = Jobs(records, lambda: None, emit, f"scheduler-{len(opened)}")
+        jobs = Jobs(records, lambda: None, f"scheduler-{len(opened)}")
         opened.append(jobs)
         if start:
             jobs.start()
@@ -160,7 +160,7 @@ def queue_of(specs, workers=None, takes=()):
     jobs = []
     for n, spec in enumerate(specs):
         record = Record(f"lk-{n}", spec, "me", float(n), takes=takes[n] if takes else None)
-        jobs.append(JobState(record, Places.of(spec), {}, lambda event: None, True))
+        jobs.append(JobState(record, Places.of(spec), {}, True))
     table = SimpleNamespace(
         jobs=lambda: tuple(jobs), free=lambda: tuple(jobs), changed=threading.Condition()
     )

@@ -158,7 +158,6 @@ def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster
     assert [event["event"] for event in told][:2] == ["queued", "running"]
     assert told[-1]["event"] == "finished"
     assert list(job.events(follow=False)) == told
-    assert service._followers == {}
 
 
 def test_jobs__all_of_them_by_id(submit, service):
@@ -469,26 +468,23 @@ def test_follow__outlives_a_scheduler_that_is_away_for_long(submit, away, follow
     assert lost == []
 
 
-def test_follow__goes_on_over_a_new_connection(submit, endless, service, cluster):
+def test_events__go_on_over_a_new_connection(submit, endless, service, cluster):
     """Each event comes once, over the connection that there is."""
     job = submit(max_iter=10**6)
     assert endless.wait(120.0)
-    with service.following(job.id) as news:
-        assert news.get(timeout=120.0)["job"] == job.id
-        before = service.client
-        service._reconnect(service._finder)
-        assert before.status == "closed"
-        while not news.empty():
-            news.get()
-        # It goes on telling of steps, so that one comes when it is heard again.
-        heard = [news.get(timeout=120.0)]
-        job.cancel()
-        while heard[-1]["event"] != "cancelled":
-            heard.append(news.get(timeout=120.0))
-    assert "cancelling" in [event["event"] for event in heard]
-    numbers = [event["n"] for event in heard]
-    assert len(set(numbers)) == len(numbers)
-    assert service._followers == {}
+    events = job.events()
+    numbers = [next(events)["n"]]
+    before = service.client
+    service._reconnect(service._finder)
+    assert before.status == "closed"
+    job.cancel()
+    kinds = []
+    for event in events:
+        numbers.append(event["n"])
+        kinds.append(event["event"])
+    assert "cancelling" in kinds
+    assert kinds[-1] == "cancelled"
+    assert numbers == list(range(len(numbers)))
 
 
 @pytest.mark.parametrize(
@@ -544,18 +540,3 @@ def test_ask__what_fails_though_the_connection_is_there_is_not_asked_again(submi
         job.status()
     assert len(lost) == 4
     away(0)
-
-
-def test_delete__leaves_no_topic_behind(submit, cluster):
-    topics = cluster.scheduler._broker._topics
-    deleted, kept = submit("a", max_iter=2), submit("b", max_iter=2)
-    for job in (deleted, kept):
-        job.wait("120s")
-    assert {f"largek/{job.id}" for job in (deleted, kept)} <= set(topics)
-    deleted.delete()
-    last = submit("c", max_iter=2)
-    last.wait("120s")
-    # At the latest with the next one, if somebody followed it still.
-    last.delete()
-    eventually(lambda: f"largek/{deleted.id}" not in topics, "the topic to be forgotten")
-    assert f"largek/{kept.id}" in topics

@@ -16,14 +16,9 @@ from largek_dask.service.store import Record
 
 
 @pytest.fixture
-def told():
-    return []
-
-
-@pytest.fixture
-def job(document, told):
+def job(document):
     spec = JobSpec.parse(document())
-    return JobState(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, told.append, is_new=True)
+    return JobState(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, is_new=True)
 
 
 def warning(topic):

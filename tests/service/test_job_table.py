@@ -38,7 +38,7 @@ def tenure(records):
 
 @pytest.fixture
 def table(tenure):
-    return JobTable(tenure, lambda event: None, threading.Condition(threading.RLock()))
+    return JobTable(tenure, threading.Condition(threading.RLock()))
 
 
 @pytest.fixture
@@ -62,21 +62,21 @@ def taken(tenure, table, by="scheduler-1"):
 def test_a_store_that_is_lost_is_forgotten(tenure, table, two):
     kept, torn, mend = two
     table.take_up()
-    assert table.ids() == {kept, torn}
+    assert [job.record.id for job in table.jobs()] == [kept]
     assert list(table.unreadable) == [torn]
     (job,) = table.jobs()
     taken(tenure, table)
     assert job.stopped_for == "lost"
-    assert (table.jobs(), table.ids(), table.unreadable) == ((), frozenset(), {})
+    assert (table.jobs(), table.unreadable) == ((), {})
     # What can be read now is the other one's to read.
     mend()
     table.tend()
-    assert table.ids() == frozenset()
+    assert not table.jobs()
     for job_id in (kept, torn):
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             table.find(job_id)
     table.take_up()
-    assert {job.record.id for job in table.jobs()} == table.ids() == {kept, torn}
+    assert {job.record.id for job in table.jobs()} == {kept, torn}
     assert table.jobs()[0] is not job
     assert not table.jobs()[0].is_stopped()
 
@@ -93,7 +93,7 @@ def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, table, reco
     read = records.all
     records.all = lambda: (taken(tenure, table), read())[1]
     table.take_up()
-    assert table.ids() == frozenset()
+    assert not table.jobs()
     assert not table.loaded.is_set()
 
 
@@ -105,7 +105,7 @@ def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
     late = table._earlier(records.create(JobSpec.parse(document("a")), "me", 1.0))
     taken(tenure, table)
     table.add(late, records)
-    assert table.ids() == frozenset()
+    assert not table.jobs()
     table.take_up()
     (job,) = table.jobs()
     assert job.record == late.record

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
-import queue
 import re
 import sys
 import types
-from contextlib import contextmanager
 from html.parser import HTMLParser
 
 import pytest
@@ -551,10 +549,6 @@ class FakeService:
         self._answers, self._statuses = list(answers), list(statuses)
         self.asked = []
 
-    @contextmanager
-    def following(self, job_id):
-        yield queue.SimpleQueue()
-
     def ask_again(self, operation, **arguments):
         self.asked.append((operation, arguments))
         if operation == "status":
@@ -581,9 +575,9 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
     queued = {"event": "queued", "run": 1}
     saved = {**step(1, second=1), "event": "checkpoint"}
     before = numbered(queued, step(1, second=1), saved, step(9, second=3))
-    # The file has a quick step that was not told, and lacks what has no time.
+    # The file lacks what has no time.
     after = numbered(
-        step(1, second=1), saved, step(5, second=2), step(9, second=3),
+        step(1, second=1), saved, step(9, second=3),
         {**step(9, second=3), "event": "checkpoint"}, {**step(1, second=2), "event": "finished"},
     )  # fmt: skip
     service = FakeService(("a", before), ("b", []), ("b", after))
@@ -596,27 +590,14 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
     assert asked[:3] == [0, 4, 0]
 
 
-def test_wait_asks_again_only_when_a_job_says_that_it_has_ended():
-    """However much it tells meanwhile."""
-    told = queue.SimpleQueue()
-
-    class Telling(FakeService):
-        @contextmanager
-        def following(self, job_id):
-            yield told
-
-        def ask_again(self, operation, **arguments):
-            self._statuses = [FINISHED if told.empty() else RUNNING]
-            return super().ask_again(operation, **arguments)
-
-        ask = ask_again
-
-    for n in range(1, 60):
-        told.put(step(n))
-    told.put({**step(60), "event": "finished"})
-    service = Telling()
-    assert Job(service, "lk-1").wait(timeout=60.0) == "finished"
-    assert len(service.asked) == 2
+def test_wait_asks_less_and_less_often(monkeypatch):
+    pauses = []
+    clock = types.SimpleNamespace(sleep=pauses.append)
+    monkeypatch.setattr(job_module, "time", clock)
+    service = FakeService(statuses=[RUNNING] * 20 + [FINISHED])
+    assert Job(service, "lk-1").wait() == "finished"
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < pauses[-1] <= 1.0
 
 
 def test_watch_shows_history_then_the_end():

@@ -120,7 +120,7 @@ def test_submit__two_jobs_cannot_share_an_output(open_jobs, document, slow_steps
 def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
     client = object()
     records = Records(Folder(str(tmp_path / "store")))
-    jobs = Jobs(records, lambda: client, lambda event: None, "me")
+    jobs = Jobs(records, lambda: client, "me")
     jobs._table.loaded.set()
 
     def check(asked, rows, seconds):
@@ -295,7 +295,6 @@ def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_
 
 def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     """Not even if the queue was just about to."""
-    told = []
     is_held, go_on = threading.Event(), threading.Event()
     take_up, close = JobTable.take_up, Queue.close
 
@@ -314,14 +313,14 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     holds = []
     monkeypatch.setattr(JobTable, "take_up", held)
     monkeypatch.setattr(Queue, "close", closed)
-    jobs = open_jobs(emit=told.append)
+    jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
         holds.append(True)
         assert is_held.wait(120.0)
     assert jobs.close(120.0) == []
     assert jobs.status(job_id)["state"] == "queued"
-    assert [event["event"] for event in told] == ["queued"]
+    assert [event["event"] for event in jobs.feed(job_id).since(0)] == ["queued"]
 
 
 def test_queue__first_come_first_served_also_after_a_restart(open_jobs, document, slow_steps):
@@ -474,11 +473,11 @@ def test_output__of_another_job_is_not_taken_for_its_own(open_jobs, document, tm
         assert first.close(120.0) == []
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "other").rename(tmp_path / "out")
-    told = []
-    later = open_jobs(emit=told.append)
+    later = open_jobs()
     status = wait_until(later, job_id, "failed")
     assert f"is the output of job {other}" in status["result"]["message"]
-    assert status["n_events"] == len(told), "events of the other one are none of its own"
+    events = later.feed(job_id).since(0)
+    assert not {"step", "finished"} & {event["event"] for event in events}, "they are another's"
 
 
 def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(

@@ -33,7 +33,7 @@ def make(document):
             ended = Result(job=job_id, run=1, token=1, state=state)
         at = None if ended is None else created + 10.0
         record = Record(job_id, named, owner, float(created), result=ended, ended=at)
-        job = JobState(record, places, {}, lambda event: None, True)
+        job = JobState(record, places, {}, True)
         job.running = state == "running"
         assert job.state == state
         return job

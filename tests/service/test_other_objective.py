@@ -27,8 +27,6 @@ from tests.service.conftest import wait_until
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "bumps", Bumps)
     monkeypatch.setitem(KINDS, "bumps", BumpsModel)
-    # However fast steps are, each is told.
-    monkeypatch.setattr("largek_dask.service.job_state.STEP_SECONDS", 0.0)
 
 
 def ended_job(jobs: Any, document: Any, **asked: Any) -> tuple[dict[str, Any], list[Any]]:

@@ -176,7 +176,7 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
     open_jobs, document, waiting, monkeypatch
 ):
     jobs = open_jobs()
-    check, second = jobs._submissions.check, []
+    check, second = jobs.check, []
 
     def slow(*arguments):
         if not second:
@@ -186,7 +186,7 @@ def test_submit__of_two_that_are_being_looked_at_the_second_is_refused(
             second.append(refused)
         return check(*arguments)
 
-    monkeypatch.setattr(jobs._submissions, "check", slow)
+    monkeypatch.setattr(jobs, "check", slow)
     jobs.submit(document("out"), {}, "me")
     assert len(second) == 2
     with pytest.raises(OutputError, match="the output of job"):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import Client, Scheduler
+from distributed import Scheduler
 from tornado import web
 
 from largek_dask import redaction
@@ -17,10 +17,7 @@ from largek_dask.errors import OutputError, ParameterError
 from largek_dask.service.plugin import (
     HANDLER,
     MOST_ARGUMENTS,
-    MOST_LOGGED,
-    MOST_LOGGED_OF_JOB,
     TARGET,
-    TOPIC,
     JobsPlugin,
     page_on,
 )
@@ -232,44 +229,3 @@ def test_page__without_bokeh_dask_has_no_pages_to_be_among():
     assert page.home is None
     assert not page.token, "nothing can be done from it"
     page.close()
-
-
-# --- Dask's log -----------------------------------------------------------------------------------
-
-
-def test_log__is_cut_and_cleared_and_who_follows_hears_all(tmp_path, quick_leases):
-    """Dask keeps what is logged under each topic: of jobs there may be very many, and for days."""
-    own, others = f"{TOPIC}/lk-1", f"{TOPIC}/lk-2"
-    heard = []
-
-    async def logged():
-        async with (
-            Scheduler(
-                host="127.0.0.1", port=0, dashboard=False, dashboard_address="127.0.0.1:0"
-            ) as scheduler,
-            Client(scheduler.address, asynchronous=True) as client,
-        ):
-            plugin = JobsPlugin(str(tmp_path))
-            await plugin.start(scheduler)
-            topics = scheduler._broker._topics
-            client.subscribe_topic(own, lambda event: heard.append(event[1]["n"]))
-            async with asyncio.timeout(60):
-                while not topics[own].subscribers:
-                    await asyncio.sleep(0.01)
-            for n in range(MOST_LOGGED_OF_JOB + 50):
-                plugin._log({"event": "step", "job": "lk-1", "n": n})
-            kept = [event["n"] for _, event in scheduler.get_events(own)]
-            assert kept == list(range(50, MOST_LOGGED_OF_JOB + 50))
-            for n in range(MOST_LOGGED):
-                plugin._log({"event": "step", "job": "lk-2", "n": n})
-            assert len(scheduler.get_events(TOPIC)) == MOST_LOGGED
-            plugin._log({"event": "finished", "job": "lk-1", "n": MOST_LOGGED_OF_JOB + 50})
-            assert list(scheduler.get_events(own)) == []
-            assert len(scheduler.get_events(others)) == MOST_LOGGED_OF_JOB, "it goes on"
-            async with asyncio.timeout(60):
-                while len(heard) < MOST_LOGGED_OF_JOB + 51:
-                    await asyncio.sleep(0.01)
-            await plugin.before_close()
-
-    asyncio.run(logged())
-    assert heard == list(range(MOST_LOGGED_OF_JOB + 51)), "the end as well, and each once"

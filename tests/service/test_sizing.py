@@ -182,14 +182,14 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
 ):
     there = [Standing(frozenset(), True, 1, 1_000)]
     records = Records(Folder(str(tmp_path / "store")))
-    jobs = Jobs(records, lambda: None, lambda event: None, "me", None, lambda: there)
+    jobs = Jobs(records, lambda: None, "me", None, lambda: there)
     jobs.start()
     try:
         with pytest.raises(
             NotEnoughMemoryError, match=r"never begin .* has 1000 B\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
-        assert jobs.ids() == frozenset()
+        assert jobs.all() == []
         there[:] = workers_of(500)
         job_id = jobs.submit(document(), {}, "me")
         takes = records.read(job_id).takes

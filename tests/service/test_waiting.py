@@ -24,7 +24,7 @@ from tests.service.test_jobs import ENDED, expected
 
 def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
     client = fresh_cluster(0, processes=False)
-    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, "me")
     jobs.start()
     try:
         job_id = jobs.submit(document(), {}, "me")
@@ -45,7 +45,7 @@ def test_workers__a_job_that_waits_for_them_can_be_cancelled(
     tmp_path, document, quick_leases, fresh_cluster
 ):
     client = fresh_cluster(0, processes=False)
-    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, "me")
     jobs.start()
     try:
         job_id = jobs.submit(document(), {}, "me")
@@ -69,7 +69,7 @@ def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_mode
     )
     monkeypatch.setattr(Clock, "is_over", lambda clock: True)
     client = fresh_cluster(0, processes=False)
-    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, "me")
     jobs.start()
     try:
         status = wait_until(jobs, job_id, *ENDED)
@@ -89,7 +89,7 @@ def test_workers__a_time_limit_without_any_model_is_an_error(
 ):
     monkeypatch.setattr(Clock, "is_over", lambda clock: True)
     client = fresh_cluster(0, processes=False)
-    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, lambda event: None, "me")
+    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, "me")
     jobs.start()
     try:
         job_id = jobs.submit(document(max_time=1e6), {}, "me")
@@ -129,7 +129,7 @@ def test_workers__that_all_became_unfit_while_the_scheduler_was_away(
     assert list(client.cluster.workers) == [0], "only one that is unfit"
     records = Records(Folder(str(tmp_path / "store")))
     with dask.config.set({"largek.service.retry-seconds": 0.2}):
-        later = Jobs(records, lambda: client, lambda event: None, "later")
+        later = Jobs(records, lambda: client, "later")
         later.start()
         try:
             status = wait_until(later, job_id, "waiting", *ENDED, seconds=60.0)
@@ -162,11 +162,12 @@ def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
         return fit_into(*args, **options)
 
     monkeypatch.setattr(runner, "fit_into", exchanged)
-    told = []
-    jobs = open_jobs(emit=told.append)
+    jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     status = wait_until(jobs, job_id, *ENDED)
-    reasons = [event["reason"] for event in told if event["event"] == "waiting"]
+    reasons = [
+        event["reason"] for event in jobs.feed(job_id).since(0) if event["event"] == "waiting"
+    ]
     if not has_run:
         assert status["state"] == "failed"
         assert "other versions" in status["result"]["message"]

@@ -39,17 +39,17 @@ def test_document__read_by_who_knows_none_of_it_unless_it_is_asked_for(document)
 
 def test_document__what_is_wrong_is_named(document):
     for workers, told in (
-        ({"min": 0}, "workers.min: must be at least 1"),
-        ({"max": 0}, "workers.max: must be at least 1"),
+        ({"min": 0}, "workers.min: must be greater than or equal to 1"),
+        ({"max": 0}, "workers.max: must be greater than or equal to 1"),
         ({"min": 3, "max": 2}, "workers: min=3 is more than max=2"),
-        ({"min": 1.5}, "workers.min: must be an integer"),
-        ({"min": True}, "workers.min: must be an integer"),
-        ({"tags": "bigmem"}, "workers.tags: must be a list of texts"),
-        ({"tags": [3]}, "workers.tags.0: must be a text"),
+        ({"min": 1.5}, "workers.min: must be a valid integer"),
+        ({"min": True}, "workers.min: must be a valid integer"),
+        ({"tags": "bigmem"}, "workers.tags: must be a valid list"),
+        ({"tags": [3]}, "workers.tags.0: must be a valid string"),
         ({"tags": ["a\nb"]}, "workers.tags.0: has control characters"),
         ({"tag": ["a"]}, "workers.tag: is not known; use tags"),
-        (4, "workers: must be a mapping"),
-        (["a"], "workers: must be a mapping"),
+        (4, "workers: must be a valid dict"),
+        (["a"], "workers: must be a valid dict"),
     ):
         with pytest.raises(ParameterError) as caught:
             JobSpec.parse({**json.loads(document()), "workers": workers})

@@ -32,13 +32,7 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
 
 
 class Hosts:
-    """Host names under which a server answers.
-
-    Parameters
-    ----------
-    address : callable
-        Returns the URL under which the server is announced, or None. Its host is accepted.
-    """
+    """Host names under which a server answers; ``address`` returns the URL that is announced."""
 
     def __init__(self, address: Callable[[], str | None]) -> None:
         self._address = address

@@ -122,18 +122,9 @@ class Contents:
 class Page:
     """The page on one HTTP server, until it is closed.
 
-    Parameters
-    ----------
-    application : tornado.web.Application
-    prefix : str
-        Path of the server's own pages, such as ``/`` or ``/proxy/``.
-    source : JobsSource
-    hosts : Hosts
-        Names under which the page is shown.
-    navigation : list of str, optional
-        Names of pages that other pages show as links; this one is added once.
-    actions : bool
-        Whether viewers may cancel jobs.
+    ``prefix`` is the path of the server's own pages, such as ``/proxy/``. ``navigation`` has the
+    names of pages that other pages show as links; this one is added once. ``actions`` lets viewers
+    cancel.
     """
 
     def __init__(

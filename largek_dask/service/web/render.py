@@ -167,13 +167,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
     """Return title and HTML of a job, and the series and marks of its charts.
 
-    Parameters
-    ----------
-    view : JobView
-    lack : str
-        What is missing of its events, in a sentence; empty if nothing.
-    can_cancel : bool
-        Whether viewers may cancel jobs.
+    ``lack`` is a sentence on events that are missing; empty if none are.
     """
     content = snapshot(view)
     panels = {panel["kind"]: panel for panel in content["panels"]}

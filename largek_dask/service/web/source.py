@@ -32,12 +32,6 @@ class JobsSource:
 
     The view of a job is that of its feed. Where the feed lacks earlier events, as after a restart
     of the scheduler and of jobs that have ended, they are read from the job's folder in a thread.
-
-    Parameters
-    ----------
-    jobs : Jobs
-    memory : callable, optional
-        Returns ``used`` and ``limit`` (bytes, or None) of each worker of the cluster, by address.
     """
 
     def __init__(

@@ -141,7 +141,6 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory, rows: str) -> Iterator[A
         job = service.submit(rows, algorithm=lk.Lloyd(), n_clusters=7, output=str(folder / "out"),
                              name="a name", max_iter=40, tol=0.0)  # fmt: skip
         assert job.wait("60s") == "finished"
-        # Of quick steps a scheduler does not tell all; the folder has them.
         events = list(JsonLines.read(Folder(str(folder / "out"))))
         yield dashboard(client), job, events, folder
 

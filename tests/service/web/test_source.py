@@ -9,7 +9,6 @@ import pytest
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import JobNotFoundError, OutputError
-from largek_dask.service import job_state as feed
 from largek_dask.service.job_state import Feed
 from largek_dask.service.web.source import JobsSource, memory_of
 from tests.helpers.checks import eventually
@@ -26,7 +25,7 @@ class One:
 
     def __init__(self, is_new: bool, state: str = "running", **about) -> None:
         self._status = {"id": "x", "state": state, "run": 1, **about}
-        self.own = Feed("x", lambda event: None, is_new)
+        self.own = Feed("x", is_new)
         self.files = [started(), *map(step, range(1, 301))]
         self.n_read = 0
 
@@ -65,8 +64,7 @@ def test_a_new_job__is_read_from_its_feed():
     assert len(costs(jobs.own.view)) == 5, "it is a copy"
 
 
-def test_a_job_of_an_earlier_scheduler__is_read_once_and_nothing_twice(monkeypatch):
-    monkeypatch.setattr(feed, "STEP_SECONDS", 0.0)
+def test_a_job_of_an_earlier_scheduler__is_read_once_and_nothing_twice():
     jobs = One(is_new=False)
     for number in range(295, 311):
         jobs.own(step(number))
