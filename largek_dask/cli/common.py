@@ -240,7 +240,7 @@ def columns_table(
     from rich.console import Group as Lines
     from rich.text import Text
 
-    from largek_dask.observe.tables import Column, Fitting
+    from largek_dask.plots.tables import Column, Fitting
 
     found = [
         Column(name, rank, (least or {}).get(name), name in right) for name, rank in columns.items()

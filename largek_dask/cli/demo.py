@@ -223,7 +223,7 @@ def draw(
 
     from largek_dask.cli.photographs import codeword_mosaic, psnr, rebuild
     from largek_dask.errors import MissingDependencyError
-    from largek_dask.observe.pictures import codebook_figure
+    from largek_dask.plots.pictures import codebook_figure
 
     codewords = model.centers.astype(np.float64)
     decibels, pairs, begin = {}, [], 0

@@ -154,8 +154,8 @@ def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel |
 
 def path_picture(model: PathModel) -> Figure:
     """Draw the inertia of every partition of a model above its lower bound."""
-    from largek_dask.observe.model_panels import path_panel
-    from largek_dask.observe.pictures import draw
+    from largek_dask.plots.model_panels import path_panel
+    from largek_dask.plots.pictures import draw
 
     shape = model.provenance.get("data", {}).get("content", {}).get("shape")
     of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"

@@ -340,7 +340,7 @@ def jobs_table(
     """Return jobs as a table of rich."""
     from rich.text import Text
 
-    from largek_dask.observe.job_text import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.plots.job_text import COLORS, JOB_COLUMNS, job_row
 
     if not rows:
         is_empty = not (counts or is_narrowed)
@@ -532,7 +532,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     from largek_dask.algorithms.objective import value_in
     from largek_dask.cli.fit import found_words
     from largek_dask.driver.formatting import human_seconds
-    from largek_dask.observe.job_text import figure, figures_in, precise
+    from largek_dask.plots.job_text import figure, figures_in, precise
     from largek_dask.service.store import LABELS, MODEL
 
     objective, value = value_in(status["result"])
@@ -653,7 +653,7 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     from rich.text import Text
 
     from largek_dask.driver.formatting import count_of, human_bytes, human_seconds, printable
-    from largek_dask.observe.job_text import NONE
+    from largek_dask.plots.job_text import NONE
 
     notes = [f"{address} is retired" for address in gone]
     if not rows:

@@ -25,7 +25,7 @@ from largek_dask.cli.common import (
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
-    from largek_dask.observe.plot_collection import Plot
+    from largek_dask.plots.plot_collection import Plot
 
 __all__ = ["draw", "report"]
 
@@ -144,7 +144,7 @@ def _write_page(
 
     from largek_dask.driver.formatting import human_bytes
     from largek_dask.errors import DataError
-    from largek_dask.observe.report import make_report
+    from largek_dask.plots.report import make_report
 
     model, notes, is_last = _model_of(place)
     goes_on = not is_last and seconds is not None
@@ -215,7 +215,7 @@ def draw(place: Folder) -> Plot:
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
-    from largek_dask.observe.plot_collection import plot_of, plot_of_model
+    from largek_dask.plots.plot_collection import plot_of, plot_of_model
 
     url = model_in(place)
     events = JsonLines.read(place) if JsonLines.is_in(place) else None

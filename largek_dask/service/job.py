@@ -25,8 +25,8 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.observe.cards import Card, card, in_notebook, notebook
-from largek_dask.observe.plot_collection import Plot, plot_of
+from largek_dask.plots.cards import Card, card, in_notebook, notebook
+from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
 from largek_dask.service.spec import check_secrets
 from largek_dask.service.terminal import line_of, origin_of, terminal

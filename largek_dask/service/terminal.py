@@ -18,7 +18,7 @@ from largek_dask.driver.formatting import (
     printable,
 )
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     COLORS,
     NONE,
     WORKER_COLUMNS,
@@ -36,7 +36,7 @@ from largek_dask.observe.job_text import (
     whole,
     worker_rows,
 )
-from largek_dask.observe.tables import Column, Fitting
+from largek_dask.plots.tables import Column, Fitting
 
 __all__ = ["Lines", "job_panel", "line_of", "origin_of", "terminal"]
 

@@ -22,7 +22,7 @@ from largek_dask.cli.jobs import jobs_table, result_words, workers_table
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe.job_text import JOB_COLUMNS, job_row
+from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 from largek_dask.service.terminal import job_panel
 
 WIDTHS = [60, 80, 120]

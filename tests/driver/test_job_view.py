@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.driver.job_view import SUMMED, JobView
-from largek_dask.observe.cards import card
-from largek_dask.observe.job_text import facts, left_of, worker_rows
-from largek_dask.observe.snapshot import snapshot
-from tests.observe.day import day_of_events
+from largek_dask.plots.cards import card
+from largek_dask.plots.job_text import facts, left_of, worker_rows
+from largek_dask.plots.snapshot import snapshot
+from tests.plots.day import day_of_events
 
 LOGS = [
     json.loads(line)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe import cards
-from largek_dask.observe.cards import card, card_of_jobs, in_notebook
-from largek_dask.observe.job_text import (
+from largek_dask.plots import cards
+from largek_dask.plots.cards import card, card_of_jobs, in_notebook
+from largek_dask.plots.job_text import (
     JOB_COLUMNS,
     WORKER_COLUMNS,
     facts,

@@ -16,8 +16,8 @@ from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS
-from largek_dask.observe.panels import iso, shown
-from largek_dask.observe.snapshot import snapshot
+from largek_dask.plots.panels import iso, shown
+from largek_dask.plots.snapshot import snapshot
 from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
 
@@ -253,6 +253,6 @@ def _version(panel: Mapping[str, Any]) -> str:
     """Return a name for the figure of a panel: equal names, equal figures; empty without Bokeh."""
     if not has_bokeh():
         return ""
-    from largek_dask.observe.figures import key
+    from largek_dask.plots.figures import key
 
     return digest(repr(key(dict(panel))).encode())

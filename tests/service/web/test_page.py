@@ -23,10 +23,10 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.formatting import human_count, human_seconds
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.observe.snapshot import snapshot
+from largek_dask.plots.snapshot import snapshot
 from tests.faults.rig import Rig, free_port
 from tests.helpers.checks import eventually
-from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
+from tests.plots.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
 from tests.service.web.sources import MadeUp, at, page_of, started, step
 
 pytestmark = pytest.mark.slow

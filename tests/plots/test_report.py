@@ -26,10 +26,10 @@ from largek_dask.driver.formatting import human_seconds
 from largek_dask.errors import BadRowsError, DataError, OutputError, ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.model.separation import NAMES
-from largek_dask.observe import render
-from largek_dask.observe.report import Report, make_report
-from largek_dask.observe.theme import THEMES
-from tests.observe.browser import Tab, browser, no_serious_finding
+from largek_dask.plots import render
+from largek_dask.plots.report import Report, make_report
+from largek_dask.plots.theme import THEMES
+from tests.plots.browser import Tab, browser, no_serious_finding
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 

@@ -18,7 +18,7 @@ from largek_dask.driver.events import Event, plain
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.job_view import JobView
 from largek_dask.model.base import Model
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     COLORS,
     JOB_COLUMNS,
     WORKER_COLUMNS,
@@ -28,7 +28,7 @@ from largek_dask.observe.job_text import (
     left_of,
     worker_rows,
 )
-from largek_dask.observe.render import render
+from largek_dask.plots.render import render
 
 __all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
 

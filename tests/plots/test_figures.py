@@ -16,13 +16,13 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.observe.figures import figure, fill, item, key
-from largek_dask.observe.panels import marks_of, panels
-from largek_dask.observe.pictures import draw
-from largek_dask.observe.plot_collection import Plot, plot_of
-from largek_dask.observe.theme import THEMES
-from tests.observe.browser import Tab, browser
-from tests.observe.test_snapshot import started, step, view_of, workers
+from largek_dask.plots.figures import figure, fill, item, key
+from largek_dask.plots.panels import marks_of, panels
+from largek_dask.plots.pictures import draw
+from largek_dask.plots.plot_collection import Plot, plot_of
+from largek_dask.plots.theme import THEMES
+from tests.plots.browser import Tab, browser
+from tests.plots.test_snapshot import started, step, view_of, workers
 
 
 def job_view(n=6):

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import DataError, MissingDependencyError
-from largek_dask.observe.panels import Panel
-from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
+from largek_dask.plots.panels import Panel
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def draw(
     panels : sequence of Panel
     title : str
     marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
+        Events to mark on axes of time, as in ``plots.snapshot``.
     n_columns : int
         Panels per row.
     words : str

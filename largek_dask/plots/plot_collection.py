@@ -11,9 +11,9 @@ from largek_dask.driver.events import Event
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.model import Model, PathModel
-from largek_dask.observe.model_panels import events_of, path_panel, shape_of
-from largek_dask.observe.panels import Panel, marks_of, panels
-from largek_dask.observe.render import Charts, render, write
+from largek_dask.plots.model_panels import events_of, path_panel, shape_of
+from largek_dask.plots.panels import Panel, marks_of, panels
+from largek_dask.plots.render import Charts, render, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ class Plot:
     panels : sequence of Panel
     title : str
     marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
+        Events to mark on axes of time, as in ``plots.snapshot``.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Plot:
         DataError
             There is nothing to draw.
         """
-        from largek_dask.observe.pictures import draw
+        from largek_dask.plots.pictures import draw
 
         return draw(self.panels, self.title, self.marks)
 
@@ -94,7 +94,7 @@ class Plot:
         ParameterError
             There is no such panel.
         """
-        from largek_dask.observe.figures import figure
+        from largek_dask.plots.figures import figure
 
         for panel in self.panels:
             if panel.kind == kind and panel.series:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.formatting import printable
 from largek_dask.errors import OutputError
-from largek_dask.observe.panels import Panel
+from largek_dask.plots.panels import Panel
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,7 +46,7 @@ def _printable(value: object) -> object:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of ``observe/templates``."""
+    """Render a template of ``plots/templates``."""
     return _environment().get_template(template).render(**values)
 
 
@@ -93,7 +93,7 @@ class Charts:
     def __init__(
         self, marks: Sequence[Mapping[str, Any]] = (), by_bokeh: bool | None = None
     ) -> None:
-        from largek_dask.observe.pictures import has_matplotlib
+        from largek_dask.plots.pictures import has_matplotlib
 
         self.marks = marks
         self.by_bokeh = not has_matplotlib() if by_bokeh is None else by_bokeh
@@ -104,10 +104,10 @@ class Charts:
         from markupsafe import Markup
 
         if not self.by_bokeh:
-            from largek_dask.observe.pictures import svg
+            from largek_dask.plots.pictures import svg
 
             return Markup(svg(panel, self.marks, x))
-        from largek_dask.observe.figures import item
+        from largek_dask.plots.figures import item
 
         items = [item(panel, theme, x=x, log=log, marks=self.marks)
                  for theme in ("light", "dark")]  # fmt: skip

@@ -23,10 +23,10 @@ from largek_dask.driver.options import is_integer
 from largek_dask.errors import LargekError, ParameterError, warnings_heard_by
 from largek_dask.model import MixtureModel, Model, PathModel
 from largek_dask.model.separation import NAMES, Score, Separation
-from largek_dask.observe.examples import Examples, Looked, find_examples
-from largek_dask.observe.model_panels import centers_panel, events_of, path_panel, shape_of
-from largek_dask.observe.panels import Panel, panels
-from largek_dask.observe.render import Charts, picture, render, write
+from largek_dask.plots.examples import Examples, Looked, find_examples
+from largek_dask.plots.model_panels import centers_panel, events_of, path_panel, shape_of
+from largek_dask.plots.panels import Panel, panels
+from largek_dask.plots.render import Charts, picture, render, write
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -11,7 +11,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver.formatting import human_count
 from largek_dask.errors import BadRowsError, DegenerateDataWarning
-from largek_dask.observe import cards
+from largek_dask.plots import cards
 from tests.helpers import needs
 
 RNG = np.random.default_rng(3)

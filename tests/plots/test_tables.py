@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from largek_dask.observe.tables import Column, Fitting, shortened
+from largek_dask.plots.tables import Column, Fitting, shortened
 
 COLUMNS = (
     Column("job"),

@@ -14,9 +14,9 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.observe.panels import rounded
-from largek_dask.observe.snapshot import snapshot
-from tests.observe.day import day_of_events
+from largek_dask.plots.panels import rounded
+from largek_dask.plots.snapshot import snapshot
+from tests.plots.day import day_of_events
 
 
 def strict(answer):

@@ -5,7 +5,7 @@ requests :func:`item` once and fills these sources by name, as :func:`fill` does
 depends on :func:`key` alone, which does not contain data. Figures contain no code and need only the
 core bundle of BokehJS, so that pages may forbid inline scripts.
 
-The columns of a source are those of the trace (``observe.panels``). Marks have ``x``, ``span``,
+The columns of a source are those of the trace (``plots.panels``). Marks have ``x``, ``span``,
 ``kind`` and ``text``; a vertical line is drawn at ``span``. Missing values have to be NaN.
 """
 
@@ -37,8 +37,8 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
-from largek_dask.observe.panels import Panel
-from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
+from largek_dask.plots.panels import Panel
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
 
 __all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
 
@@ -102,7 +102,7 @@ def item(
         Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
         value. As the panel says by default.
     marks : sequence of dict, optional
-        Events to mark on axes of time, as in ``observe.snapshot``. None: the figure is without
+        Events to mark on axes of time, as in ``plots.snapshot``. None: the figure is without
         data, which a page fills in.
     """
     about = _key(panel, theme, x, log)
@@ -145,7 +145,7 @@ def figure(
     panel, theme, x, log
         As in :func:`item`.
     marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
+        Events to mark on axes of time, as in ``plots.snapshot``.
     """
     about = _key(panel, theme, x, log)
     found = _figure(*about)

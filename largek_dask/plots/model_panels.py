@@ -13,7 +13,7 @@ from largek_dask.driver.history import sample_of
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.model import Model, PathModel
 from largek_dask.model.suggest_k import SuggestedK
-from largek_dask.observe.panels import Panel, Trace, make_panel, make_trace
+from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
 __all__ = ["centers_panel", "elbow_panels", "events_of", "path_panel", "shape_of"]
 

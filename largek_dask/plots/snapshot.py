@@ -25,7 +25,7 @@ A panel::
 ``axes`` is where its points are on that one. ``above`` is how far the objective is from its best
 value, ``right`` where a bar ends, and ``mark`` the size in pixels of the mark at each point. All
 numbers are finite; null in ``y`` is where the line is interrupted. Marks have a column for each
-axis as well. ``observe.figures`` makes a figure of each panel that has series.
+axis as well. ``plots.figures`` makes a figure of each panel that has series.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from largek_dask.driver.job_view import JobView, number_in
-from largek_dask.observe.job_text import facts
-from largek_dask.observe.panels import iso, marks_of, panels, rounded, shown
+from largek_dask.plots.job_text import facts
+from largek_dask.plots.panels import iso, marks_of, panels, rounded, shown
 
 __all__ = ["FORMAT", "snapshot"]
 

@@ -1,7 +1,7 @@
 """The panels of a job, from a :class:`JobView`: data of charts and tables, without any drawing.
 
-:func:`panels` returns all panels that have something to show. ``observe.figures`` draws them by
-Bokeh, ``observe.pictures`` by matplotlib.
+:func:`panels` returns all panels that have something to show. ``plots.figures`` draws them by
+Bokeh, ``plots.pictures`` by matplotlib.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from largek_dask.driver.job_view import (
     short_name,
 )
 from largek_dask.driver.series import Point, Points, Series, X, Y
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     NONE,
     WORKER_COLUMNS,
     figure,
