@@ -1,136 +1,107 @@
-"""Tables for a terminal of any width: columns that do not fit are left out, by name.
-
-A path that is folded into a narrow column is read by nobody. So a table takes the width that there
-is: long texts are shortened in the middle, then the columns that matter least are left out, and a
-line below says which.
-"""
+"""Tables for a terminal of any width: columns that do not fit are left out, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Column", "Fitting", "shortened"]
-
-MORE = "a wider terminal shows them, and --json"
+__all__ = ["TextTable", "shortened"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table."""
-
-    name: str
-    rank: int = 0
-    """Rank among those to leave out: the highest goes first, and 0 stays in any case."""
-    least: int | None = None
-    """Width to which its texts may be shortened in the middle; None: they are shown whole."""
-    right: bool = False
-    """Whether it is set flush right, as figures are."""
-
-
-class Fitting:
+class TextTable:
     """A table that fits the terminal; rich prints it.
+
+    Long texts are shortened in the middle, then the columns that matter least are left out, and a
+    line below names them.
 
     Parameters
     ----------
-    columns : sequence of Column
+    columns : mapping
+        Names of columns and their ranks: the highest is left out first, and 0 stays.
     rows : sequence of sequence of str
-        Texts as they are shown: no markup is looked for.
+        Texts as they are shown, without markup.
+    notes : sequence of str
+        Lines below the table.
+    right : sequence of str
+        Columns set flush right.
+    least : mapping, optional
+        Columns whose texts may be shortened, and to which width.
     styles : sequence of mapping, optional
         For each row, rich's style of a column by name.
     more : str
-        Where to find what is left out.
+        Where to find columns that are left out.
     gap : int
         Spaces between two columns, at least 1.
     ruled : bool
-        Whether a line is drawn below the names of the columns.
+        Draw a line below the names of the columns.
     """
 
     def __init__(
         self,
-        columns: Sequence[Column],
+        columns: Mapping[str, int],
         rows: Sequence[Sequence[str]],
+        notes: Sequence[str] = (),
         *,
-        styles: Sequence[dict[str, str]] | None = None,
-        more: str = MORE,
+        right: Sequence[str] = (),
+        least: Mapping[str, int] | None = None,
+        styles: Sequence[Mapping[str, str]] | None = None,
+        more: str = "a wider terminal shows them, and --json",
         gap: int = 2,
         ruled: bool = True,
     ) -> None:
-        self.columns = columns
-        self.rows = rows
-        self.styles = styles or [{}] * len(rows)
-        self.more = more
-        self.gap = gap
-        self.ruled = ruled
+        self.columns, self.rows, self.notes = columns, rows, notes
+        self.right, self.least, self.styles = right, least or {}, styles
+        self.more, self.gap, self.ruled = more, gap, ruled
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """The table, and the names of columns that are left out."""
+        """Yield the table, the names of columns that are left out, and the notes."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
-        widths = self.widths(options.max_width)
+        widths = self._widths(options.max_width)
         table = Table(
-            box=SIMPLE_HEAD if self.ruled else None,
-            show_edge=False,
-            pad_edge=False,
+            box=SIMPLE_HEAD if self.ruled else None, show_edge=False, pad_edge=False,
             # A box has a blank of its own between columns.
-            padding=(0, self.gap - self.ruled, 0, 0),
-            header_style="cyan",
-        )
-        shown = [i for i, column in enumerate(self.columns) if column.name in widths]
-        for i in shown:
-            column = self.columns[i]
-            justify: Any = "right" if column.right else "left"
-            table.add_column(column.name, justify=justify, no_wrap=True)
-        for row, style in zip(self.rows, self.styles, strict=True):
-            names = [self.columns[i].name for i in shown]
+            padding=(0, self.gap - self.ruled, 0, 0), header_style="cyan",
+        )  # fmt: skip
+        for name in widths:
+            table.add_column(name, justify="right" if name in self.right else "left", no_wrap=True)
+        for row, style in zip(self.rows, self.styles or [{}] * len(self.rows), strict=True):
+            texts = dict(zip(self.columns, row, strict=True))
             table.add_row(
-                *(
-                    Text(shortened(row[i], widths[name]), style.get(name, ""))
-                    for i, name in zip(shown, names, strict=True)
-                )
-            )
+                *(Text(shortened(texts[name], width), style.get(name, ""))
+                  for name, width in widths.items())
+            )  # fmt: skip
         yield table
-        absent = [column.name for column in self.columns if column.name not in widths]
-        if absent:
+        if absent := [name for name in self.columns if name not in widths]:
             yield Text(f"Left out: {', '.join(absent)} ({self.more}).", "dim")
+        yield from map(Text, self.notes)
 
-    def widths(self, most: int) -> dict[str, int]:
-        """Widths of the columns that are shown within as many characters, by name."""
+    def _widths(self, most: int) -> dict[str, int]:
+        """Return the widths of the columns that are shown within ``most`` characters."""
         from rich.cells import cell_len
 
-        full = {
-            column.name: max(map(cell_len, (column.name, *(row[i] for row in self.rows))))
-            for i, column in enumerate(self.columns)
-        }
-        shown = list(self.columns)
-        while True:
-            least = sum(
-                full[c.name] if c.least is None else min(full[c.name], max(c.least, len(c.name)))
-                for c in shown
-            )
-            room = most - least - self.gap * (len(shown) - 1)
-            leaving = max(shown, key=lambda column: column.rank)
-            if room >= 0 or leaving.rank == 0:
+        texts = zip(self.columns, *self.rows, strict=True)
+        full = {name: max(map(cell_len, (name, *cells))) for name, *cells in texts}
+        found = {name: min(width, max(self.least.get(name, width), len(name)))
+                 for name, width in full.items()}  # fmt: skip
+        while (room := most - sum(found.values()) - self.gap * (len(found) - 1)) < 0:
+            last = max(found, key=lambda name: self.columns[name])
+            if self.columns[last] == 0:
                 break
-            shown.remove(leaving)
-        found = {}
-        for column in shown:
-            found[column.name] = full[column.name]
-            if column.least is not None:
-                kept = min(full[column.name], max(column.least, len(column.name)))
-                found[column.name] = min(full[column.name], kept + max(room, 0))
-                room -= found[column.name] - kept
+            del found[last]
+        for name, width in found.items():
+            found[name] += min(full[name] - width, max(room, 0))
+            room -= found[name] - width
         return found
 
 
 def shortened(text: str, width: int) -> str:
-    """A text with its middle left out where it is wider than this many characters.
+    """Return a text with its middle left out if it is wider than this many characters.
 
     Examples
     --------
@@ -142,10 +113,7 @@ def shortened(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     head = set_cell_size(text, (width - 1) // 3)
-    room = width - 1 - cell_len(head)
-    tail = ""
-    for letter in reversed(text):
-        if cell_len(letter + tail) > room:
-            break
-        tail = letter + tail
+    tail = text
+    while cell_len(head) + 1 + cell_len(tail) > width:
+        tail = tail[1:]
     return f"{head}…{tail}"

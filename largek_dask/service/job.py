@@ -360,21 +360,21 @@ class Job:
             # IPython goes on to the other representations.
             raise NotImplementedError
         views = self._views()
-        view = next(views)
-        shown = Card(card(view))
-        if not view.has_ended:
+        shown = Card(next(views))
+        if not shown.view.has_ended:
             name = f"largek-card-{self.id}"
-            Thread(target=self._update, args=(shown, views, view), name=name, daemon=True).start()
+            Thread(target=self._update, args=(shown, views), name=name, daemon=True).start()
 
-    def _update(self, shown: Card, views: Iterator[JobView], view: JobView) -> None:
+    def _update(self, shown: Card, views: Iterator[JobView]) -> None:
         try:
-            while not view.has_ended:
+            while not shown.view.has_ended:
                 time.sleep(STATUS_SECONDS)
-                shown.show(card(next(views)))
+                shown.view = next(views)
+                shown.show_now()
         except Exception as error:
             # Whatever it is, nobody else is there to be told; to look again is to connect again.
             note = f"not updated any more ({type(error).__name__}): show the job again"
-            shown.show(card(view, note))
+            shown.show_now(note)
 
     def _views(self) -> Iterator[JobView]:
         """What is known at each moment it is asked; no scheduler that is away is waited for."""
