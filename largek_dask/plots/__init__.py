@@ -1,1 +1,1 @@
-"""What a fit has told, for people: plots, cards, pages, words."""
+"""Charts, cards, reports and texts of a fit."""
