@@ -33,18 +33,7 @@ CONFIG = "[req]\ndistinguished_name=name\n[name]\n"
 def make(out: Path, hosts: Sequence[Sequence[str]], at: str, days: int, renew: bool) -> list[str]:
     """Make certificates of one authority, which is made once, and return lines that say so.
 
-    Parameters
-    ----------
-    out : Path
-        Folder of the authority, ``ca.pem`` and ``ca.key``, and of one folder per host.
-    hosts : sequence of sequences of str
-        Names and addresses of each host; the first one names its folder.
-    at : str
-        Folder on the host into which its files will be copied, for ``tls.yaml``.
-    days : int
-        Validity in days.
-    renew : bool
-        Replace certificates that exist.
+    The first name of a host names its folder in ``out``; ``at`` is the folder of its files there.
     """
     for name, *_ in hosts:
         if (out / name / "node.pem").exists() and not renew:
@@ -136,15 +125,8 @@ def _settings(folder: str) -> str:
 def provide(home: str) -> str | None:
     """Make certificates in ``home/tls`` unless valid ones exist; return a message if so.
 
-    Only the owner can open the folder ``home`` afterwards: who can write there can run code as
-    its owner. No process of it may be running.
-
-    Raises
-    ------
-    OutputError
-        The folder belongs to another user, or its file system has no permissions.
-    ClusterError
-        openssl is missing, or fails.
+    Only the owner can open ``home`` afterwards: who can write there can run code as its owner. No
+    process of it may be running.
     """
     folder = Path(home, "tls")
     try:
@@ -184,12 +166,7 @@ def _why_not_valid(folder: Path) -> str | None:
 def _end_of(authority: str, certificate: str, key: str) -> datetime:
     """Return when the authority or the certificate expires, whichever is first.
 
-    A handshake in memory shows that a client with this authority accepts the certificate.
-
-    Raises
-    ------
-    ssl.SSLError
-        It does not, or the files are no certificates.
+    A handshake in memory shows that a client accepts the certificate; otherwise it raises SSLError.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # An encrypted key is refused instead of prompting for its password.

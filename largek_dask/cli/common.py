@@ -29,7 +29,6 @@ __all__ = [
     "Command",
     "Group",
     "Source",
-    "columns_table",
     "command",
     "connected",
     "echo",
@@ -53,6 +52,8 @@ __all__ = [
 
 FAILED = 1
 CANCELLED = 3
+MOST_LISTED = 8
+"""Items of a list that are printed for people."""
 
 Decorated = Callable[..., Any]
 Decorator = Callable[[Decorated], Decorated]
@@ -110,15 +111,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 class Command(click.Command):
-    """A command with ``--json``, ``--debug`` and an example in its help.
-
-    Parameters
-    ----------
-    example : str
-        As it is typed.
-    json_help : str
-        What ``--json`` prints.
-    """
+    """A command with ``--json``, ``--debug`` and an example in its help."""
 
     def __init__(
         self,
@@ -178,17 +171,56 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
 
 
-def emit(payload: Mapping[str, Any], table: Callable[[], Any]) -> None:
-    """Print a payload as JSON, or the object of rich or mapping that ``table()`` returns."""
+def emit(
+    payload: Mapping[str, Any], table: Callable[[], Any] | None = None, *, then: str = ""
+) -> None:
+    """Print a payload as JSON or, for people, what ``table()`` returns.
+
+    By default that are the names and values of the payload, and ``then``, a command to try next.
+    """
     if wants_json():
         click.echo(json.dumps(payload, default=_plain, allow_nan=False))
         return
     from rich.console import Console
 
-    shown = table()
-    Console(highlight=False).print(
-        key_values(shown.items()) if isinstance(shown, Mapping) else shown
-    )
+    if table is None:
+        shown = key_values([*_in_words(payload), *([("next", then)] if then else [])])
+    else:
+        shown = table()
+    Console(highlight=False).print(key_values(shown.items()) if isinstance(shown, dict) else shown)
+
+
+def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield names and values as text; a standard error stands next to its figure."""
+    for name, value in payload.items():
+        words = "steps" if name == "n_iter" else name.removeprefix("n_").replace("_", " ")
+        words = before + words.replace("seconds", "time").replace(" bytes", "")
+        if isinstance(value, Mapping) and "words" in value:
+            yield words, str(value["words"])
+        elif isinstance(value, Mapping):
+            yield from _in_words(value, f"{words}: ")
+        elif error := payload.get(f"{name}_standard_error"):
+            yield words, f"{value:.6g} ± {error:.2g}"
+        elif not name.endswith("_standard_error"):
+            yield words, _text(name, value)
+
+
+def _text(name: str, value: Any) -> str:
+    from largek_dask.driver.formatting import human_bytes, human_seconds
+
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        most = len(value) if name == "warnings" else MOST_LISTED
+        texts = [*map(str, value[:most]), *["…"] * (len(value) > most)]
+        return ("\n" if name == "warnings" else ", ").join(texts) or "none"
+    if "bytes" in name:
+        return human_bytes(value)
+    if "seconds" in name:
+        return human_seconds(value)
+    return f"{value:.10g}" if isinstance(value, float) else f"{value:,}"
 
 
 def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
@@ -214,38 +246,6 @@ def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
     for name, value in pairs:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
-
-
-def columns_table(
-    columns: Mapping[str, int],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    *,
-    right: Sequence[str] = (),
-    least: Mapping[str, int] | None = None,
-    **more: Any,
-) -> Any:
-    """Return rows as a rich table that fits the terminal, with notes below.
-
-    Parameters
-    ----------
-    columns : mapping
-        Rank of each column among those left out of a narrow terminal: the highest goes first, and
-        0 stays.
-    right : sequence of str
-        Columns set flush right.
-    least : mapping, optional
-        Columns whose texts may be shortened, and to which width.
-    """
-    from rich.console import Group as Lines
-    from rich.text import Text
-
-    from largek_dask.observe.tables import Column, Fitting
-
-    found = [
-        Column(name, rank, (least or {}).get(name), name in right) for name, rank in columns.items()
-    ]
-    return Lines(Fitting(found, rows, **more), *map(Text, notes))
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -360,13 +360,7 @@ def output(
 
 
 def new_file(name: str, force: bool) -> Path:
-    """Return the path of a file to write, unless it exists.
-
-    Raises
-    ------
-    OutputError
-        It exists.
-    """
+    """Return the path of a file to write; raise OutputError if it exists."""
     from largek_dask.errors import OutputError
 
     path = Path(name)

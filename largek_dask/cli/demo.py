@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -11,21 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import command, emit, wants_json
-from largek_dask.driver.formatting import human_seconds
 
 if TYPE_CHECKING:
     import numpy as np
     from distributed import Client
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from largek_dask.cli.photographs import Image
     from largek_dask.model import CentersModel
 
 __all__ = ["demo"]
 
 MAX_ITER = 12
 """Steps: more lower the cost by less than a thousandth."""
-ROW = 8 * 8 * 3
-"""Numbers of a patch."""
 FILES = {
     "data": "patches.zarr",
     "model": "model.zarr",
@@ -66,29 +64,29 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
         if not wants_json():
             click.echo(text, err=True)
 
-    begun = perf_counter()
+    import numpy as np
+
+    from largek_dask.cli.photographs import patches, sample_photographs
+    from largek_dask.data.ingest import ingest
+    from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.kernels.compiling import compiled
+
+    begun, before = perf_counter(), compiled()
     prepare_folder(out)
     # Absolute: workers have other working directories.
     paths = {name: out.resolve() / file for name, file in FILES.items()}
-    with second_compiler(n_clusters):
-        # Imported while the other process compiles.
-        import numpy as np
-
-        from largek_dask.cli.photographs import patches, sample_photographs
-        from largek_dask.data.ingest import ingest
-        from largek_dask.estimators.kmeans import KMeans
-        from largek_dask.kernels.compiling import compiled
-
-        before = compiled()
-        photographs = sample_photographs()
-        tables = [patches(image, stride) for image in photographs.values()]
-        table = np.concatenate(tables)
-        say(f"1. {len(table):,} patches of {len(tables)} photographs, {ROW} numbers each")
-        # A quarter of the rows a chunk, so that two workers share them evenly.
-        chunk_rows = -(-len(table) // 4)
-        ingest(table, str(paths["data"]), chunk_rows=chunk_rows, progress=False)
-        say(f"2. stored in {paths['data']}")
-        compile_kernels(str(paths["data"]), n_clusters, seed)
+    photographs = sample_photographs()
+    tables = [patches(image, stride) for image in photographs.values()]
+    table = np.concatenate(tables)
+    n_rows, n_features = table.shape
+    say(f"1. {n_rows:,} patches of {len(tables)} photographs, {n_features} numbers each")
+    # A quarter of the rows a chunk, so that two workers share them evenly.
+    ingest(table, str(paths["data"]), chunk_rows=-(-n_rows // 4), progress=False)
+    say(f"2. stored in {paths['data']}")
+    asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": seed}
+    # The same fit in this process compiles what workers then load; itself it takes half a second.
+    if KMeans(n_clusters, **asked).fit(paths["data"]).stop_reason_ == "interrupted":
+        raise KeyboardInterrupt
     seconds_compiling = compiled().since(before).seconds
     client = local_client()
     # The cluster ends in the background: seconds would go there.
@@ -97,13 +95,8 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
             say(f"3. a local Dask cluster; its dashboard: {client.dashboard_link}")
             say(f"4. clustering to {n_clusters} codewords")
             begun_fit = perf_counter()
-            km = KMeans(
-                n_clusters,
-                max_iter=MAX_ITER,
-                random_state=seed,
-                client=client,
-                verbose=not wants_json(),
-            ).fit(paths["data"])
+            km = KMeans(n_clusters, client=client, verbose=not wants_json(), **asked)
+            km.fit(paths["data"])
             seconds_fit = perf_counter() - begun_fit
             model = km.model_
             model.save(str(paths["model"]))
@@ -114,8 +107,8 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
         decibels, picture = draw(model, photographs, tables, km.labels_, stride, paths["picture"])
     payload: dict[str, Any] = {
         "out": str(out),
-        "n_rows": len(table),
-        "n_features": table.shape[1],
+        "n_rows": n_rows,
+        "n_features": n_features,
         "n_clusters": n_clusters,
         "n_iter": km.n_iter_,
         "stop_reason": km.stop_reason_,
@@ -126,20 +119,15 @@ def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
         "seconds_fit": seconds_fit,
         "seconds": perf_counter() - begun,
         "files": {name: str(path) for name, path in paths.items() if path.exists()},
+        "picture": picture,
     }
-    emit(payload, lambda: summary(payload, picture))
+    emit(payload, then=f"largek fit {out}/{FILES['data']} -k 1000 --out run")
     if km.stop_reason_ == "interrupted":
         raise KeyboardInterrupt
 
 
 def prepare_folder(out: Path) -> None:
-    """Make the folder; remove files of an earlier demo and nothing else.
-
-    Raises
-    ------
-    OutputError
-        It cannot be made, or holds other things only.
-    """
+    """Make the folder; remove files of an earlier demo and nothing else."""
     import shutil
 
     from largek_dask.errors import OutputError
@@ -159,31 +147,8 @@ def prepare_folder(out: Path) -> None:
         raise OutputError(f"{out} cannot be written: choose another --out") from error
 
 
-def second_compiler(n_clusters: int) -> AbstractContextManager[None]:
-    """Have a second process compile kernels as well, if a core is free for it."""
-    import numpy as np
-
-    from largek_dask.driver.parallel_compile import compiles_in_parallel, is_possible
-
-    if not is_possible():
-        return nullcontext()
-    return compiles_in_parallel(np.dtype(np.float32), ROW, n_clusters)
-
-
-def compile_kernels(data: str, n_clusters: int, seed: int) -> None:
-    """Compile what the job needs, for workers to load that start later, by the same fit here.
-
-    Without compiling it takes half a second. On one thread: the second compiler has the other core.
-    """
-    from largek_dask.estimators.kmeans import KMeans
-
-    km = KMeans(n_clusters, max_iter=MAX_ITER, random_state=seed, n_threads=1).fit(data)
-    if km.stop_reason_ == "interrupted":
-        raise KeyboardInterrupt
-
-
 def local_client() -> Client:
-    """A client that owns a cluster of two workers of one thread each, or one on one core."""
+    """Start a cluster of two workers of one thread each, or one on one core."""
     import logging
 
     import dask.system
@@ -204,60 +169,52 @@ def local_client() -> Client:
 
 def draw(
     model: CentersModel,
-    photographs: dict[str, NDArray[np.uint8]],
-    tables: list[NDArray[np.uint8]],
+    photographs: dict[str, Image],
+    tables: list[Image],
     labels: NDArray[np.int32],
     stride: int,
     path: Path,
 ) -> tuple[dict[str, float], str]:
     """Draw the photographs as rebuilt from the codewords.
 
-    Returns
-    -------
-    decibels : dict
-        PSNR by photograph.
-    picture : str
-        Where the picture is, or what to install to get it.
+    Returns the PSNR by photograph, and the place of the picture or what to install to get it.
     """
     import numpy as np
 
     from largek_dask.cli.photographs import codeword_mosaic, psnr, rebuild
     from largek_dask.errors import MissingDependencyError
-    from largek_dask.observe.pictures import codebook_figure
 
     codewords = model.centers.astype(np.float64)
-    decibels, pairs, begin = {}, [], 0
+    n_rows = len(labels)
+    shown = [("The codewords, most used first", codeword_mosaic(codewords, model.counts))]
+    decibels = {}
     for (name, image), rows in zip(photographs.items(), tables, strict=True):
-        own = labels[begin : begin + len(rows)]
-        begin += len(rows)
+        own, labels = labels[: len(rows)], labels[len(rows) :]
         again = rebuild(codewords, own, image.shape[:2], stride)
         decibels[name] = psnr(image, again)
-        pairs.append((name, image, again, decibels[name]))
-    title = f"{begin:,} colour patches of 8 × 8 pixels in {len(codewords)} clusters"
+        shown += [(f"{name}: the photograph", image),
+                  (f"rebuilt, PSNR {decibels[name]:.1f} dB", again)]  # fmt: skip
+    title = f"{n_rows:,} colour patches of 8 × 8 pixels in {len(codewords)} clusters"
     try:
-        figure = codebook_figure(codeword_mosaic(codewords, model.counts), pairs, title)
+        codebook_figure(shown, title).savefig(path)
     except MissingDependencyError as error:
         return decibels, f"not drawn: {error}"
-    figure.savefig(path)
     return decibels, str(path)
 
 
-def summary(of: dict[str, Any], picture: str) -> dict[str, str]:
-    """Return the outcome, where it is, and what to try next."""
-    out, time = of["out"], {name: human_seconds(of[name]) for name in of if "seconds" in name}
-    data, model = f"{out}/{FILES['data']}", f"{out}/{FILES['model']}"
-    return {
-        "rows": f"{of['n_rows']:,} × {of['n_features']}",
-        "clusters": f"{of['n_clusters']:,} after {of['n_iter']} steps ({of['stop_reason']})",
-        "cost": f"{of['inertia']:.6g}",
-        "rebuilt (PSNR)": ", ".join(f"{name} {db:.1f} dB" for name, db in of["psnr"].items()),
-        "time": f"{time['seconds']}, of which compiling {time['seconds_compiling']} and "
-        f"clustering {time['seconds_fit']}",
-        "picture": picture,
-        "data": data,
-        "model": model,
-        "labels": f"{out}/{FILES['labels']}",
-        "try next": f"largek fit {data} -k 1000 --out run",
-        "": f"largek predict {model} {data} --out labels.zarr",
-        " ": f"largek doctor --data {data}",
-    }
+def codebook_figure(shown: list[tuple[str, Image]], title: str) -> Figure:
+    """Draw the codewords, then each photograph and how it was rebuilt, with their captions."""
+    from largek_dask.plots.pictures import new_figure
+
+    n_rows = len(shown) // 2
+    figure = new_figure(16, 1.0 + 3.4 * n_rows)
+    figure.suptitle(title, fontsize=17)
+    grid = figure.add_gridspec(n_rows, 3, width_ratios=[1.32, 1, 1])
+    places = [grid[:, 0], *(grid[row, column] for row in range(n_rows) for column in (1, 2))]
+    for i, (place, (caption, image)) in enumerate(zip(places, shown, strict=True)):
+        axes = figure.add_subplot(place)
+        axes.imshow(image, interpolation="lanczos" if i else "nearest")
+        axes.set_title(caption, fontsize=13)
+        axes.set_anchor("N")
+        axes.set_axis_off()
+    return figure

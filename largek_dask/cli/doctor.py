@@ -63,6 +63,13 @@ class Finding(NamedTuple):
     """Empty if nothing is to be done."""
 
 
+def _check(area: str, text: str, *problems: tuple[bool, Level, str]) -> Finding:
+    """Return a finding with level and advice of the first problem that there is."""
+    ok: tuple[Level, str] = ("ok", "")
+    level, advice = next(((level, say) for is_there, level, say in problems if is_there), ok)
+    return Finding(area, level, text, advice)
+
+
 @command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
 @option_scheduler
 @click.option("--data", metavar="URL", help="Also check this data set.")
@@ -105,11 +112,10 @@ def _table(findings: list[Finding]) -> Any:
         previous = area
     levels = [finding.level for finding in findings]
     n_broken, n_notes = levels.count("broken"), levels.count("note")
-    verdict = "[green]All is well.[/]"
+    verdict = "[green]All is well.[/]" if not n_notes else (
+        f"[green]Nothing is broken[/]; {n_notes} to improve.")  # fmt: skip
     if n_broken:
         verdict = f"[bold red]{n_broken} broken[/], {n_notes} to improve."
-    elif n_notes:
-        verdict = f"[green]Nothing is broken[/]; {n_notes} to improve."
     return Group(key_values(rows), "", verdict)
 
 
@@ -144,14 +150,13 @@ def _threads() -> Iterator[Finding]:
         f"{available_cpus()} of {os.cpu_count()} cores of {binding.get_host_cpu_name()} "
         f"({platform.machine()}), kernels for vectors of {tile.lanes} numbers ({tile.name})"
     )
-    if config.get("kernels.tile") != "auto":
-        advice = "unset largek.kernels.tile for the fastest one; results are the same"
-        yield Finding("threads", "note", f"{text}, as configured", advice)
-    elif tile.name == "plain":
-        advice = "expect a fraction of the speed of a CPU with AVX2"
-        yield Finding("threads", "note", f"{text}: correct, but not tuned for it", advice)
-    else:
-        yield Finding("threads", "ok", text)
+    yield _check(
+        "threads",
+        f"{text}, as configured" if (is_forced := config.get("kernels.tile") != "auto") else text,
+        (is_forced, "note",
+         "unset largek.kernels.tile for the fastest one; results are the same"),
+        (tile.name == "plain", "note", "expect a fraction of the speed of a CPU with AVX2"),
+    )  # fmt: skip
     folder = existing = cache_folder()
     while not existing.exists():
         existing = existing.parent
@@ -170,21 +175,16 @@ def _memory() -> Iterator[Finding]:
 
     available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
     text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
-    if available < LOW_MEMORY:
-        advice = "close something: a fit wants at least 1 GiB free"
-        yield Finding("memory", "note", text, advice)
-    else:
-        yield Finding("memory", "ok", text)
+    advice = "close something: a fit wants at least 1 GiB free"
+    yield _check("memory", text, (available < LOW_MEMORY, "note", advice))
     for name, folder in (("this folder", os.getcwd()), ("temporary files", tempfile.gettempdir())):
         free = shutil.disk_usage(folder).free
-        text = f"{human_bytes(free)} free on disk for {name} ({folder})"
-        if free < LOW_DISK:
-            advice = "free some, or work elsewhere (TMPDIR for temporary files)"
-            yield Finding("memory", "broken", text, advice)
-        elif free < MODEST_DISK:
-            yield Finding("memory", "note", text, "enough for small data only")
-        else:
-            yield Finding("memory", "ok", text)
+        yield _check(
+            "memory",
+            f"{human_bytes(free)} free on disk for {name} ({folder})",
+            (free < LOW_DISK, "broken", "free some, or work elsewhere (TMPDIR: temporary files)"),
+            (free < MODEST_DISK, "note", "enough for small data only"),
+        )
 
 
 # --- a cluster ------------------------------------------------------------------------------------
@@ -227,13 +227,7 @@ def scratch_of(dask_worker: Any) -> tuple[str, int]:
 
 
 def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
-    """Name every package whose version is not the same everywhere.
-
-    Parameters
-    ----------
-    versions : mapping
-        As ``distributed.Client.get_versions`` returns it.
-    """
+    """Name every package whose version, as ``Client.get_versions`` returns it, is not the same."""
     places = {
         "here": versions["client"],
         "scheduler": versions["scheduler"],
@@ -243,19 +237,20 @@ def compare_versions(versions: Mapping[str, Any]) -> Iterator[Finding]:
     for place, found in places.items():
         for package, version in found["packages"].items():
             by_package[package][str(version)].append(place)
-    is_same = True
-    for package, by_version in sorted(by_package.items()):
-        if len(by_version) == 1 and not (package == "largek_dask" and "None" in by_version):
-            continue
-        is_same = False
+    differ = [
+        package
+        for package, by_version in sorted(by_package.items())
+        if len(by_version) > 1 or (package == "largek_dask" and "None" in by_version)
+    ]
+    for package in differ:
         where = "; ".join(
             f"{'missing' if version == 'None' else version} at {', '.join(at)}"
-            for version, at in sorted(by_version.items())
+            for version, at in sorted(by_package[package].items())
         )
         level: Level = "broken" if package in MUST_AGREE else "note"
         advice = f"install one version of {package} everywhere and restart those processes"
         yield Finding("versions", level, f"{package} is not the same everywhere: {where}", advice)
-    if is_same:
+    if not differ:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
 
 
@@ -292,7 +287,6 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
         text = f"{rows.dtype} is computed in {compute}: half the speed of float32"
         advice = "if float32 is precise enough, store that: largek ingest --dtype float32"
         yield Finding("data", "note", text, advice)
-    yield from _reading_memory(rows)
 
 
 def _storage(url: str, rows: Rows) -> Iterator[Finding]:
@@ -313,12 +307,13 @@ def _storage(url: str, rows: Rows) -> Iterator[Finding]:
     if array.shards is not None:
         text += f" inside shards of {array.shards[0]:,} rows"
     is_small = chunk < SMALL_CHUNK and chunk_rows < int(config.get("data.ingest-chunk-rows"))
-    if is_small and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None:
-        yield Finding("data", "note", f"{text}: too small, each one costs a request", advice)
-    elif chunk > LARGE_CHUNK:
-        yield Finding("data", "note", f"{text}: too large, several are in memory at once", advice)
-    else:
-        yield Finding("data", "ok", text)
+    is_small = is_small and rows.nbytes > 16 * SMALL_CHUNK and array.shards is None
+    yield _check(
+        "data",
+        text,
+        (is_small, "note", f"too small, each one costs a request: {advice}"),
+        (chunk > LARGE_CHUNK, "note", f"too large, several are in memory at once: {advice}"),
+    )
     if chunk_columns < rows.n_features:
         text = "chunks are split along the columns: a row needs several"
         yield Finding("data", "note", text, advice)
@@ -354,17 +349,3 @@ def _first_chunk(rows: Rows) -> Iterator[Finding]:
         more = f"{len(bad):,} such rows in the first chunk"
         text = f"row {bad[0]} holds NaN or infinity ({columns}; {more})"
         yield Finding("data", "broken", text, DROP)
-
-
-def _reading_memory(rows: Rows) -> Iterator[Finding]:
-    import numpy as np
-    from distributed.system import MEMORY_LIMIT
-
-    largest = int(np.diff(rows.chunk_table).max()) * rows.n_features * rows.dtype.itemsize
-    need = 4 * largest
-    text = f"reading holds about {human_bytes(need)} (four chunks) of {human_bytes(MEMORY_LIMIT)}"
-    if need > MEMORY_LIMIT // 2:
-        advice = "smaller chunks: largek ingest --chunk-rows 16384"
-        yield Finding("memory", "broken", text, advice)
-    else:
-        yield Finding("memory", "ok", text)

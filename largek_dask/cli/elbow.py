@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import (
-    columns_table,
     command,
     connected,
     emit,
@@ -128,13 +127,7 @@ def elbow(
 
 
 def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel | None:
-    """Return the model at a URL; None where data are.
-
-    Raises
-    ------
-    ParameterError
-        The model has one partition.
-    """
+    """Return the model at a URL; None where data are. It must have every partition."""
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import ModelFormatError, ParameterError
     from largek_dask.model import PathModel, load_model
@@ -154,8 +147,8 @@ def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel |
 
 def path_picture(model: PathModel) -> Figure:
     """Draw the inertia of every partition of a model above its lower bound."""
-    from largek_dask.observe.model_panels import path_panel
-    from largek_dask.observe.pictures import draw
+    from largek_dask.plots.model_panels import path_panel
+    from largek_dask.plots.pictures import draw
 
     shape = model.provenance.get("data", {}).get("content", {}).get("shape")
     of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
@@ -165,6 +158,8 @@ def path_picture(model: PathModel) -> Figure:
 
 def _of_model(model: PathModel) -> tuple[dict[str, Any], Any]:
     """Return what is known of every partition of a model, as JSON and as a table."""
+    from largek_dask.plots.tables import TextTable
+
     found, partitions = model.path_.suggest_k(), model.path_.records()
     names = ("clusters", "inertia", "lower bound", "gap", "ties", "moves", "swap", "stability")
     ranks = (0, 0, 1, 2, 4, 5, 6, 3)
@@ -187,12 +182,14 @@ def _of_model(model: PathModel) -> tuple[dict[str, Any], Any]:
         notes.insert(0, f"{proved}: {', '.join(certain)} clusters.")
     # Close together: with large numbers all of them just fit 80 columns.
     columns = dict(zip(names, ranks, strict=True))
-    table = columns_table(columns, rows, notes, right=names, gap=1)
+    table = TextTable(columns, rows, notes, right=names, gap=1)
     return {**_decision(found), "partitions": partitions}, table
 
 
 def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], Any]:
     """Return a curve as JSON and as a table."""
+    from largek_dask.plots.tables import TextTable
+
     columns = {
         "clusters": 0,
         "inertia": 0,
@@ -222,7 +219,7 @@ def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], Any]:
         "n_searched": found.n_searched,
         "partitions": found.records(),
     }
-    return payload, columns_table(columns, rows, notes, right=list(columns), gap=1)
+    return payload, TextTable(columns, rows, notes, right=list(columns), gap=1)
 
 
 def _decision(found: SuggestedK) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,6 @@ from largek_dask.cli.common import (
     wants_json,
 )
 from largek_dask.cli.options import chosen, fit_options, option_clusters
-from largek_dask.driver.formatting import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
 
-__all__ = ["fit", "found_words"]
+__all__ = ["fit"]
 
 
 @command("largek fit features.zarr -k 1000 --out run --max-time 30m")
@@ -96,7 +95,8 @@ def fit(
     if result.stop_reason != "interrupted":
         keep_last_checkpoints(folder)
     payload = _payload(folder, rows, options.mixture, model, result)
-    emit(payload, lambda: _summary(payload, rows, model, result))
+    then = "elbow" if "partitions" in model.fit_figures() else "report"
+    emit(payload, then=f"largek {then} {folder.url}")
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
 
@@ -143,29 +143,3 @@ def _readings(history: Sequence[StepRecord], n_rows: int) -> float:
         if record["extra"].get("everywhere", 1)
     )
     return sum(from_table) / n_rows
-
-
-def found_words(of: Mapping[str, Any]) -> str:
-    """Return the name of what a fit has found."""
-    return f"{of['mixture']} components" if "mixture" in of else "clusters"
-
-
-def _summary(
-    payload: Mapping[str, Any], rows: Rows, model: Model, result: FitResult
-) -> dict[str, str]:
-    """Return the outcome in words, and what to try next."""
-    out, n_iter, figures = payload["out"], f"{result.n_iter:,}", model.fit_figures()
-    return {
-        "rows": f"{rows.n_rows:,} × {rows.n_features:,} ({human_bytes(rows.nbytes)})",
-        found_words(payload): f"{model.n_clusters:,} after {n_iter} steps ({result.stop_reason})",
-        result.objective.words: f"{result.value:.10g}",
-        **{name.replace("_", " "): f"{figure:.10g}" for name, figure in figures.items()},
-        "time": human_seconds(result.seconds),
-        "steps": f"{n_iter} for {payload['readings']:.3g} readings of all rows",
-        "kept per row": f"{human_bytes(payload['row_state_bytes'])} in all, at most",
-        "model": payload["model"],
-        "labels": payload["labels"] or "not written",
-        "digest": payload["digest"],
-        **({"report": payload["report"]["words"]} if "report" in payload else {}),
-        "next": f"largek {'elbow' if 'partitions' in figures else 'report'} {out}",
-    }

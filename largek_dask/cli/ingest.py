@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +20,6 @@ from largek_dask.cli.common import (
     output,
     wants_json,
 )
-from largek_dask.driver.formatting import count_of, human_bytes, human_seconds
 
 __all__ = ["coreset", "ingest"]
 
@@ -29,12 +27,6 @@ __all__ = ["coreset", "ingest"]
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
     """Split names at commas; one with a comma stands in double quotes."""
     return None if value is None else next(csv.reader([value])) or [""]
-
-
-def _shown(names: Sequence[str] | None, most: int = 8) -> str:
-    if names is None:
-        return "without names"
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 @command("largek ingest features.npy features.zarr")
@@ -68,28 +60,18 @@ def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> 
     begun = perf_counter()
     data = sources[0] if len(sources) == 1 else list(sources)
     rows = write(data, out, progress=not wants_json(), **asked, **source._asdict())
-    seconds = perf_counter() - begun
-    n_bad = (rows.stored_statistics() or {}).get("n_bad", 0)
     payload = {
         "out": out,
         "n_rows": rows.n_rows,
         "n_features": rows.n_features,
         "columns": rows.feature_names,
         "dtype": str(rows.dtype),
+        "bytes": rows.nbytes,
         "n_chunks": rows.n_chunks,
-        "n_bad": n_bad,
-        "seconds": seconds,
+        "n_bad": (rows.stored_statistics() or {}).get("n_bad", 0),
+        "seconds": perf_counter() - begun,
     }
-    shown = {
-        "written": out,
-        "rows": f"{rows.n_rows:,} × {rows.n_features:,} {rows.dtype}",
-        "columns": _shown(rows.feature_names),
-        "size": f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}",
-        "bad rows": f"{n_bad:,}",
-        "time": human_seconds(seconds),
-        "next": f"largek fit {out} -k 256 --out run",
-    }
-    emit(payload, lambda: shown)
+    emit(payload, then=f"largek fit {out} -k 256 --out run")
 
 
 @command("largek coreset rows.zarr coreset.zarr --rows 65536 --seed 0")
@@ -147,7 +129,6 @@ def coreset(
     more: Any = {"feature_names": names, "storage_options": storage_options, "force": force}
     write_weighted_rows(url, x, weights, drawn.rows, notes, **more)
     total, of = float(weights.sum()), statistics.total_weight
-    seconds = perf_counter() - begun
     payload = {
         "out": out,
         **notes,
@@ -158,16 +139,6 @@ def coreset(
         "weight": total,
         "weight_of_data": of,
         "as_good_as": float(total**2 / (weights**2).sum()),
-        "seconds": seconds,
+        "seconds": perf_counter() - begun,
     }
-    how = "weight" if uniform else "weight and distance to the mean"
-    shown = {
-        "written": out,
-        "rows": f"{len(x):,} × {rows.n_features:,} {x.dtype}, {human_bytes(x.nbytes)}",
-        "drawn": f"{n:,} of {statistics.n_rows:,} by {how}, {n - len(x):,} of them again",
-        "weight": f"{total:.6g}, of all rows {of:.6g} ({100 * (total / of - 1):+.2f} %)",
-        "as good as": f"{payload['as_good_as']:,.0f} rows of equal weight",
-        "time": human_seconds(seconds),
-        "next": f"largek fit {out} -k 256 --out run",
-    }
-    emit(payload, lambda: shown)
+    emit(payload, then=f"largek fit {out} -k 256 --out run")

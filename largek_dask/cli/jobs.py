@@ -17,7 +17,6 @@ from largek_dask.cli.common import (
     FAILED,
     Decorated,
     Decorator,
-    columns_table,
     command,
     emit,
     one_line,
@@ -61,10 +60,7 @@ class Scheduler(NamedTuple):
     def connect(self, *, waits: bool = False) -> Iterator[Service]:
         """Connect to the service; what Dask logs of it is left out.
 
-        Parameters
-        ----------
-        waits : bool
-            Wait for a scheduler that is away at first, if a file says that there was one.
+        ``waits``: wait for a scheduler that is away at first, if a file says that there was one.
         """
         from distributed.utils import silence_logging_cmgr
 
@@ -340,7 +336,8 @@ def jobs_table(
     """Return jobs as a table of rich."""
     from rich.text import Text
 
-    from largek_dask.observe.job_text import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.plots.job_text import COLORS, JOB_COLUMNS, job_row
+    from largek_dask.plots.tables import TextTable
 
     if not rows:
         is_empty = not (counts or is_narrowed)
@@ -350,7 +347,7 @@ def jobs_table(
              "k": 6, "rows/s": 7, "algorithm": 8, "submitted": 9}  # fmt: skip
     cells = [job_row(status) for status in rows]
     numbers = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    return columns_table(
+    return TextTable(
         {name: ranks[name] for name in JOB_COLUMNS},
         cells,
         [f"{numbers} · {len(rows):,} shown"],
@@ -495,7 +492,7 @@ def result(
             model.save(out, storage_options=scheduler.storage_options)
             payload["saved"] = out
     if so_far:
-        emit(payload, lambda: {name: str(value) for name, value in payload.items()})
+        emit(payload)
     else:
         _end(payload, is_model_enough=True)
 
@@ -529,24 +526,18 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     """Return the result of a finished job in words."""
-    from largek_dask.algorithms.objective import value_in
-    from largek_dask.cli.fit import found_words
-    from largek_dask.driver.formatting import human_seconds
-    from largek_dask.observe.job_text import figure, figures_in, precise
+    from largek_dask.driver.job_view import JobView
+    from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL
 
-    objective, value = value_in(status["result"])
-    ended, out = status["result"], str(status["output"]).rstrip("/")
+    known, out = facts(JobView(status)), str(status["output"]).rstrip("/")
+    names = [name for name, _ in known]
     return {
         "job": status["id"],
-        found_words(status): f"{status['n_clusters']:,} after {ended['n_iter']:,} steps "
-        f"({ended['stop_reason']})",
-        objective.words: figure(value, precise),
-        **dict(figures_in(ended)),
-        "time": figure(ended["seconds"], human_seconds),
+        "found": dict(known)["model"],
+        **dict(known[names.index("ended") :]),
         "model": f"{out}/{MODEL}",
-        "labels": f"{out}/{LABELS}" if ended["labels"] else "not written",
-        "digest": str(ended["digest"]),
+        "labels": f"{out}/{LABELS}" if status["result"]["labels"] else "not written",
         **({"saved": status["saved"]} if "saved" in status else {}),
     }
 
@@ -653,7 +644,8 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     from rich.text import Text
 
     from largek_dask.driver.formatting import count_of, human_bytes, human_seconds, printable
-    from largek_dask.observe.job_text import NONE
+    from largek_dask.plots.job_text import NONE
+    from largek_dask.plots.tables import TextTable
 
     notes = [f"{address} is retired" for address in gone]
     if not rows:
@@ -680,4 +672,4 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     notes.append(count_of(len(rows), "worker"))
     notes += [f"{row['address']} {printable(row['why'])}" for row in rows if row["why"]]
     figures = ("threads", "chunks", "memory", "last sign")
-    return columns_table(ranks, cells, notes, right=figures, least={"name": 8, "tags": 8})
+    return TextTable(ranks, cells, notes, right=figures, least={"name": 8, "tags": 8})

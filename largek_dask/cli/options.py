@@ -75,13 +75,7 @@ def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """Return the algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``.
-
-    Raises
-    ------
-    click.BadParameter
-        Unknown algorithm, a setting that it does not have, or an effort where it has none.
-    """
+    """Return the algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``."""
     from largek_dask.algorithms.names import MIXTURES, algorithm_of
     from largek_dask.errors import ParameterError
 

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PATCH", "codeword_mosaic", "patches", "psnr", "rebuild", "sample_photographs"]
+__all__ = ["PATCH", "Image", "codeword_mosaic", "patches", "psnr", "rebuild", "sample_photographs"]
 
 PATCH = 8
 """Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 numbers."""
@@ -41,20 +41,10 @@ def patches(image: Image, stride: int) -> Image:
 def rebuild(
     codewords: NDArray[np.float64], labels: NDArray[np.int32], shape: tuple[int, int], stride: int
 ) -> Image:
-    """Return a photograph from the codeword of each of its patches.
+    """Return a photograph of a shape from the codeword of each of its :func:`patches`.
 
     Every pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
     ``stride`` at the right and lower edge) are cut off.
-
-    Parameters
-    ----------
-    codewords : (k, 192) float64
-    labels : (n,) int32
-        In the order of :func:`patches`.
-    shape : (height, width)
-        Of the photograph.
-    stride : int
-        As given to :func:`patches`.
     """
     rows, columns = ((edge - PATCH) // stride + 1 for edge in shape)
     height, width = (rows - 1) * stride + PATCH, (columns - 1) * stride + PATCH

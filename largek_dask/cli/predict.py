@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +19,9 @@ from largek_dask.cli.common import (
     options,
     output,
 )
-from largek_dask.driver.formatting import human_seconds
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
-    from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
 
 __all__ = ["predict", "score"]
@@ -107,53 +103,27 @@ def predict(
     with connected(scheduler, source.storage_options) as client:
         getattr(model, method)(rows, out=out, client=client, storage_options=storage_options)
     seconds = perf_counter() - begun
-    payload = {"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds}
-    shown = {
-        kind.replace("_", " "): out,
-        "rows": f"{rows.n_rows:,}",
-        "time": human_seconds(seconds),
-    }
-    emit(payload, lambda: shown)
+    emit({"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds})
 
 
 def _remove(kind: str, url: str, storage_options: Mapping[str, Any] | None) -> None:
-    """Remove values of this kind that an earlier run has written, and nothing else.
-
-    Raises
-    ------
-    OutputError
-        Something else is there.
-    """
+    """Remove values of this kind that an earlier run has written, and nothing else."""
     from largek_dask.driver.storage import Folder
     from largek_dask.driver.value_files import holds_values, stage_of
     from largek_dask.errors import OutputError
 
-    place, words = Folder(url, storage_options), kind.replace("_", " ")
+    place = Folder(url, storage_options)
     parent, name = place.parent()
     stage = stage_of(place)
-    is_file = stage.url != place.url
     if place.exists():
-        found = (kind if holds_values(place, kind) else None) if is_file else _kind_of(place)
-        if found is None:
-            what = "a file" if is_file else "a store"
-            raise OutputError(f"{url} is not {what} of {words}: remove it yourself")
-        if found != kind:
-            raise OutputError(f"{url} holds {found}, not {words}: remove it yourself")
+        if not holds_values(place, kind):
+            raise OutputError(f"{url} does not hold {kind.replace('_', ' ')}: remove it yourself")
         parent.remove(name)
     # What a killed run has left of a file; nothing else has such names.
     left = stage.parent()[1]
-    if is_file:
+    if stage.url != place.url:
         parent.remove(left)
     parent.remove(f"{left}.progress.json")
-
-
-def _kind_of(store: Folder) -> str | None:
-    """Return the kind of values in a Zarr store; None if it is another store."""
-    from largek_dask.data.stores import ATTRIBUTE
-
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(store.read("zarr.json"))["attributes"][ATTRIBUTE]["kind"])
-    return None
 
 
 @command("largek score run/model.zarr held_out.zarr")
@@ -209,30 +179,13 @@ def score(
         payload |= _separation(model, rows, sample=sample, seed=seed, client=client)
         if classes is not None:
             payload |= _agreement(model.predict(rows, client=client), classes)
-    n_left_out = payload.pop("n_left_out", None)
-    shown = {
-        name.replace("_", " "): _shown(figure, payload.get(f"{name}_standard_error"))
-        for name, figure in payload.items()
-        if not name.endswith("_standard_error")
-    }
     if sample is not None and sample < rows.n_rows:
         payload |= {"sample": sample, "seed": seed}
-        shown["sample"] = f"{sample:,} rows drawn by seed {seed}, for scores with ±"
-    payload |= {"n_rows": rows.n_rows, "seconds": perf_counter() - begun}
-    shown["rows"] = f"{rows.n_rows:,}"
-    if n_left_out is not None:
-        payload["n_left_out"] = n_left_out
-        shown["rows left out"] = f"{n_left_out:,}"
-    shown["time"] = human_seconds(payload["seconds"])
-    emit(payload, lambda: shown)
+    emit({**payload, "n_rows": rows.n_rows, "seconds": perf_counter() - begun})
 
 
 def _separation(model: Model, rows: Rows, **asked: Any) -> dict[str, float | None]:
-    """Return scores of how far clusters lie apart, by name.
-
-    None, with a warning, where there is no such score, as of a single cluster. No scores of
-    clusters that have no centres.
-    """
+    """Return scores of how far clusters lie apart; None, with a warning, of a single cluster."""
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.model.separation import NAMES, Separation
 
@@ -245,17 +198,10 @@ def _separation(model: Model, rows: Rows, **asked: Any) -> dict[str, float | Non
         return dict.fromkeys(NAMES)
 
 
-def _shown(figure: float | None, error: float | None) -> str:
-    if figure is None:
-        return "not computed"
-    return f"{figure:.10g}" if error is None else f"{figure:.6g} ± {error:.2g}"
-
-
 def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
     """Return scores of how far labels agree with classes, by name.
 
-    ``accuracy`` is None, with a warning, if its table does not fit into memory: the others need
-    none, and a pass over all rows is done.
+    ``accuracy`` is None, with a warning, if its table does not fit into memory.
     """
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.estimators.scores import Contingency

@@ -25,7 +25,7 @@ from largek_dask.cli.common import (
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
-    from largek_dask.observe.plot_collection import Plot
+    from largek_dask.plots.plot_collection import Plot
 
 __all__ = ["draw", "report"]
 
@@ -84,7 +84,7 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
 @click.option(
     "--names",
     metavar="NAMES",
-    help="Names of rows: a text file with one per line, or a .npy file of texts.",
+    help="Names of rows: a text file with one per line.",
 )
 @click.option(
     "--every",
@@ -126,7 +126,7 @@ def report(
     path = new_file(out or name + (".html" if charts else "-report.html"), force)
     if charts:
         draw(place).save(path, overwrite=force)
-        emit({"out": str(path)}, lambda: {"written": str(path)})
+        emit({"out": str(path)})
         return
     asked["names"] = None if names is None else _read_names(names, storage_options)
     with connected(scheduler, storage_options) as client:
@@ -142,9 +142,8 @@ def _write_page(
     """Write the page, if there is a model; return whether it is to be written again."""
     from dataclasses import replace
 
-    from largek_dask.driver.formatting import human_bytes
     from largek_dask.errors import DataError
-    from largek_dask.observe.report import make_report
+    from largek_dask.plots.report import make_report
 
     model, notes, is_last = _model_of(place)
     goes_on = not is_last and seconds is not None
@@ -159,16 +158,7 @@ def _write_page(
     page = make_report(model, storage_options=place.storage_options, warnings=notes, **asked)
     page = replace(page, reload_seconds=None if is_last else seconds)
     page.save(path, overwrite=force)
-    payload = {"out": str(path), "bytes": path.stat().st_size, **page.figures}
-    looked = payload["n_rows_looked_at"]
-    shown = {
-        "written": f"{path} ({human_bytes(payload['bytes'])})",
-        "clusters": f"{payload['n_clusters']:,}",
-        "rows looked at": "none" if looked is None else f"{looked:,}",
-    }
-    for i, note in enumerate(payload["warnings"], 1):
-        shown["warning" + (f" {i}" if i > 1 else "")] = note
-    emit(payload, lambda: shown)
+    emit({"out": str(path), "bytes": path.stat().st_size, **page.figures})
     return goes_on
 
 
@@ -206,16 +196,11 @@ def draw(place: Folder) -> Plot:
     """Return the charts of a job's folder or of a model.
 
     Events hold more about a fit than its model, so they are drawn if there are any.
-
-    Raises
-    ------
-    DataError
-        The folder holds neither a model nor events.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
     from largek_dask.model import load_model
-    from largek_dask.observe.plot_collection import plot_of, plot_of_model
+    from largek_dask.plots.plot_collection import plot_of, plot_of_model
 
     url = model_in(place)
     events = JsonLines.read(place) if JsonLines.is_in(place) else None
@@ -231,33 +216,13 @@ def draw(place: Folder) -> Plot:
 
 
 def _read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Read one name per row from a text file or a .npy file of texts.
-
-    Raises
-    ------
-    DataError
-        It cannot be read, or holds other than texts.
-    """
-    import io
-
+    """Read one name per row from a text file."""
     import fsspec
-    import numpy as np
 
     from largek_dask.errors import DataError
 
     try:
-        with fsspec.open(url, "rb", **(storage_options or {})) as file:
-            content: bytes = file.read()
-        if not url.lower().endswith(".npy"):
-            return content.decode().splitlines()
-        found = np.load(io.BytesIO(content), allow_pickle=False)
+        with fsspec.open(url, "rt", encoding="utf-8", **(storage_options or {})) as file:
+            return str(file.read()).splitlines()
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"the names cannot be read from {url}: {error}; check the address."
-        ) from error
-    if found.ndim != 1 or found.dtype.kind not in "US":
-        raise DataError(
-            f"{url} holds {found.dtype} of shape {found.shape}, not one text a row: save an array "
-            "of texts, or a text file with one name a line."
-        )
-    return [str(name) for name in found]
+        raise DataError(f"the names cannot be read from {url}: {error}; check it.") from error

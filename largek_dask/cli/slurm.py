@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from largek_dask.cli.common import columns_table
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
 __all__ = [
@@ -41,14 +40,9 @@ COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
 
 
 def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, str]:
-    """Return the text of each file.
+    """Return the text of each file, for options with sizes in MiB and times in seconds.
 
-    Parameters
-    ----------
-    options : mapping
-        Options of ``largek cluster slurm``: sizes in MiB, times in seconds.
-    place : str, optional
-        Folder of the files, by default ``home``.
+    ``place`` is the folder of the files, by default ``home``.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -133,13 +127,7 @@ class QueuedJob:
 
 
 class Slurm:
-    """Jobs of one folder, an absolute path.
-
-    Raises
-    ------
-    ClusterError
-        There is no SLURM on this machine.
-    """
+    """Jobs of one folder, an absolute path."""
 
     def __init__(self, home: str) -> None:
         if shutil.which("sbatch") is None:
@@ -177,13 +165,7 @@ class Slurm:
             )
 
     def submit(self, options: Mapping[str, Any]) -> tuple[int, int]:
-        """Write the files, submit both jobs, and return the ids of scheduler and workers.
-
-        Raises
-        ------
-        ClusterError
-            SLURM refuses one; neither is submitted then.
-        """
+        """Write the files, submit both jobs or neither, and return their ids."""
         check_array(options["workers"] // options["workers_per_node"])
         write(options, self.home)
         for name in ("jobs", "logs", "kernels"):
@@ -200,17 +182,9 @@ class Slurm:
             raise
 
     def scale(self, workers: int) -> tuple[int, list[str]]:
-        """Submit more workers, or cancel the newest ones.
+        """Submit or cancel workers until there are as many; 0: as many as last time.
 
-        Parameters
-        ----------
-        workers : int
-            Total number of workers; 0: the number of the last call or submit.
-
-        Returns
-        -------
-        tuple of int and list of str
-            Number of workers' jobs before, and ids of those submitted or cancelled.
+        Returns the number of workers' jobs before, and ids of those submitted or cancelled.
         """
         if not self.workers.is_file():
             raise ParameterError(
@@ -270,10 +244,7 @@ class Slurm:
 def preemption_warning(partition: str | None) -> str | None:
     """Return a warning if the scheduler may be preempted in a partition, else None.
 
-    Parameters
-    ----------
-    partition : str, optional
-        One or several, separated by commas; by default the site's default.
+    ``partition`` may name several, separated by commas; None: the site's default.
     """
     lines = _run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
     found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
@@ -336,10 +307,12 @@ def _run(command: Sequence[str], advice: str = "") -> str:
 
 def table(jobs: Sequence[QueuedJob], notes: Sequence[str] = ()) -> Any:
     """Return jobs as a rich table, with notes below."""
+    from largek_dask.plots.tables import TextTable
+
     rows = []
     for job in jobs:
         what = "scheduler" if job.is_scheduler else "worker"
         reason = "" if job.reason == "None" else job.reason
         rows.append((job.id, what, job.state.lower(), job.left, job.nodes, reason))
     columns = {"job": 0, "what": 0, "state": 0, "left": 1, "node": 0, "reason": 2}
-    return columns_table(columns, rows, notes, least={"node": 8, "reason": 12})
+    return TextTable(columns, rows, notes, least={"node": 8, "reason": 12})

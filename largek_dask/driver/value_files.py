@@ -6,8 +6,10 @@ killed run resumes. The file is made from it piece by piece, and appears whole o
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import read_stored, require
+from largek_dask.data.stores import ATTRIBUTE, read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
@@ -234,7 +236,12 @@ def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
 
 
 def holds_values(place: Folder, kind: str) -> bool:
-    """Return whether a file was written here with such values, and so may be replaced."""
+    """Return whether a store or file was written here with such values, and may be replaced."""
+    if suffix_of(place.url, tuple(WRITERS)) is None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            about = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]
+            return bool(about["kind"] == kind)
+        return False
     parent, name = place.parent()
     column = kind.removesuffix("s")
     with parent.fs.open(parent.path(name), "rb") as file:

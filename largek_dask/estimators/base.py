@@ -31,7 +31,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, DataWarning, InterruptedFitWarning, ParameterError, warn
 from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
 from largek_dask.model.base import Model
-from largek_dask.observe.cards import FitCard, in_notebook
+from largek_dask.plots.cards import FitCard, in_notebook
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -148,8 +148,8 @@ class ElbowCurve(SuggestedK):
 
     def plot(self) -> Figure:
         """Return inertia and stability by number of clusters as a matplotlib figure."""
-        from largek_dask.observe.model_panels import elbow_panels
-        from largek_dask.observe.pictures import draw
+        from largek_dask.plots.model_panels import elbow_panels
+        from largek_dask.plots.pictures import draw
 
         rows = f"{self.n_rows:,} rows"
         if self.n_searched < self.n_rows:

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
-    from largek_dask.observe.plot_collection import Plot
-    from largek_dask.observe.report import Report
     from largek_dask.passes.base import BasePasses
+    from largek_dask.plots.plot_collection import Plot
+    from largek_dask.plots.report import Report
 
 __all__ = ["Model", "check_model", "check_numbers", "load_model", "restored"]
 
@@ -339,7 +339,7 @@ class Model(ABC):
             ``rows`` cannot be read. (Where they are those of the fit, the page says so instead.)
         """
         # Imported only here: prediction does not need it.
-        from largek_dask.observe.report import make_report
+        from largek_dask.plots.report import make_report
 
         return make_report(
             self,
@@ -361,7 +361,7 @@ class Model(ABC):
         A notebook shows them; ``plot().save("fit.html")`` writes a page that can be zoomed,
         ``.png`` and ``.svg`` a picture.
         """
-        from largek_dask.observe.plot_collection import plot_of_model
+        from largek_dask.plots.plot_collection import plot_of_model
 
         return plot_of_model(self)
 

@@ -23,8 +23,8 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.observe.cards import Card, card, in_notebook, notebook
-from largek_dask.observe.plot_collection import Plot, plot_of
+from largek_dask.plots.cards import Card, card, in_notebook, notebook
+from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
 from largek_dask.service.spec import check_secrets
 from largek_dask.service.terminal import line_of, origin_of, terminal
@@ -341,21 +341,21 @@ class Job:
             # IPython goes on to the other representations.
             raise NotImplementedError
         views = self._views()
-        view = next(views)
-        shown = Card(card(view))
-        if not view.has_ended:
+        shown = Card(next(views))
+        if not shown.view.has_ended:
             name = f"largek-card-{self.id}"
-            Thread(target=self._update, args=(shown, views, view), name=name, daemon=True).start()
+            Thread(target=self._update, args=(shown, views), name=name, daemon=True).start()
 
-    def _update(self, shown: Card, views: Iterator[JobView], view: JobView) -> None:
+    def _update(self, shown: Card, views: Iterator[JobView]) -> None:
         try:
-            while not view.has_ended:
+            while not shown.view.has_ended:
                 time.sleep(STATUS_SECONDS)
-                shown.show(card(next(views)))
+                shown.view = next(views)
+                shown.show_now()
         except Exception as error:
             # Whatever it is, nobody else is there to be told; to look again is to connect again.
             note = f"not updated any more ({type(error).__name__}): show the job again"
-            shown.show(card(view, note))
+            shown.show_now(note)
 
     def _views(self) -> Iterator[JobView]:
         """Yield the view whenever asked for; do not wait for a scheduler that is away."""

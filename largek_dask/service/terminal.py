@@ -17,7 +17,7 @@ from largek_dask.driver.formatting import (
     printable,
 )
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     COLORS,
     NONE,
     WORKER_COLUMNS,
@@ -35,7 +35,7 @@ from largek_dask.observe.job_text import (
     whole,
     worker_rows,
 )
-from largek_dask.observe.tables import Column, Fitting
+from largek_dask.plots.tables import TextTable
 
 __all__ = ["Lines", "job_panel", "line_of", "origin_of", "terminal"]
 
@@ -67,9 +67,10 @@ def job_panel(view: JobView, silent: float = 0.0) -> Any:
         about.add_row("done", done)
     parts: list[Any] = [about]
     if rows := worker_rows(view):
-        columns = [Column(name, rank, right=rank > 0) for rank, name in enumerate(WORKER_COLUMNS)]
+        ranks = {name: rank for rank, name in enumerate(WORKER_COLUMNS)}
         more = "a wider terminal shows them"
-        parts += [Text(), Fitting(columns, rows, more=more, ruled=False)]
+        right = WORKER_COLUMNS[1:]
+        parts += [Text(), TextTable(ranks, rows, right=right, more=more, ruled=False)]
     if view.warnings:
         parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in view.warnings)]
     if silent > SILENT_SECONDS:

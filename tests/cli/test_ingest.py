@@ -29,6 +29,7 @@ def test_ingest__writes_what_was_asked_for(tmp_path):
         "n_features": 3,
         "columns": None,
         "dtype": "float32",
+        "bytes": 12_000,
         "n_chunks": open_rows(str(out)).n_chunks,
         "n_bad": 1,
     }

@@ -98,7 +98,7 @@ def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
     told = "".join(run("result", job_id, "--out", out).stdout.split())  # lines are folded
     km = lk.KMeans(5, algorithm="lloyd", random_state=3, tol=0).fit(data)
     assert lk.load_model(str(out)).digest() == km.model_.digest()
-    for text in (job_id, km.model_.digest(), "(converged)", str(out), "run/labels.zarr"):
+    for text in (job_id, km.model_.digest(), "converged", str(out), "run/labels.zarr"):
         assert text in told
     assert states(run)[job_id] == "finished"
     assert "[red]x" in run("jobs").stdout

@@ -1,4 +1,4 @@
-"""What commands print as tables: on 60, 80 and 120 columns, with and without colour."""
+"""What commands print as tables: on 60 and 120 columns, with and without colour."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from rich.console import Console
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.common import key_values
-from largek_dask.cli.demo import summary as demo_summary
 from largek_dask.cli.jobs import jobs_table, result_words, workers_table
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe.job_text import JOB_COLUMNS, job_row
+from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 from largek_dask.service.terminal import job_panel
 
-WIDTHS = [60, 80, 120]
+WIDTHS = [60, 120]
 COMMANDS = {
     "doctor": "doctor --data {x}",
     "ingest": "ingest {npy} {out}/ingested.zarr",
@@ -70,9 +69,6 @@ ENDED = JOB | {
         "seconds": 100.0, "labels": True, "digest": "0123456789abcdef" * 4,
     },
 }  # fmt: skip
-DEMO = {"out": "here", "n_rows": 133_140, "n_features": 192, "n_clusters": 256, "n_iter": 12,
-        "stop_reason": "max_iter", "inertia": 1.5e9, "psnr": {"china": 25.0, "flower": 30.0},
-        "seconds": 9.0, "seconds_compiling": 4.0, "seconds_fit": 3.0}  # fmt: skip
 QUEUED = [
     QueuedJob("4711000", True, "RUNNING", "11:59:50", "node0001.cluster.example.org", "None"),
     QueuedJob("4711001_1023", False, "PENDING", "1-12:00:00", "",
@@ -101,7 +97,6 @@ OTHERS = {
     ),
     "watch": lambda: job_panel(JobView(JOB)),
     "result": lambda: key_values(result_words(ENDED).items()),
-    "demo": lambda: key_values(demo_summary(DEMO, "here/codebook.png").items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
 """Tables that take a cluster, or long, as they are made of what was told."""
@@ -168,9 +163,8 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
-    # These print lines, ids and words; `warmup` compiles, and has
-    # names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "warmup", "delete"}
+    # These print lines, ids and words; `demo` and `warmup` have names and values like `fit`.
+    lines = {"submit", "cancel", "logs", "warmup", "delete", "demo"}
     assert set(main.commands) == told | lines
 
 

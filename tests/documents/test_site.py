@@ -296,7 +296,7 @@ def test_what_scrolls_is_reached_by_keyboard(site, chromium):
 
 def test_every_panel_is_explained():
     told = (DOCS / "howto" / "watch.md").read_text()
-    tree = ast.parse((ROOT / "largek_dask" / "observe" / "panels.py").read_text())
+    tree = ast.parse((ROOT / "largek_dask" / "plots" / "panels.py").read_text())
     titles = [
         node.args[1]
         for node in ast.walk(tree)

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.driver.job_view import SUMMED, JobView
-from largek_dask.observe.cards import card
-from largek_dask.observe.job_text import facts, left_of, worker_rows
-from largek_dask.observe.snapshot import snapshot
-from tests.observe.day import day_of_events
+from largek_dask.plots.cards import card
+from largek_dask.plots.job_text import facts, left_of, worker_rows
+from largek_dask.service.web.render import job_content
+from tests.plots.day import day_of_events
 
 LOGS = [
     json.loads(line)
@@ -56,7 +56,8 @@ def test_a_status_of_the_scheduler_and_its_events_show_the_same_as_events_alone(
     told = JobView(STATUS).update_all(log["events"])
     told.set_status(plain({**STATUS, **alone.figures()}))
     assert facts(told) == facts(alone)
-    assert snapshot(told) == snapshot(alone)
+    pages = [job_content(view, "", can_cancel=False) for view in (told, alone)]
+    assert pages[0] == pages[1]
 
 
 def counters(view: JobView) -> dict[str, float]:
@@ -141,7 +142,7 @@ def test_no_event_raises_and_all_figures_stay_finite(events):
         before = found
     plain([view.figures(), view.metrics(), view.metric_seconds(), view.cost_values])
     assert all(text.isprintable() for _, text in facts(view))
-    plain(snapshot(view))
+    job_content(view, "", can_cancel=False)
     card(view)
 
 

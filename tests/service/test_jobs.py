@@ -24,8 +24,8 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.observe.cards import card, card_of_jobs
-from largek_dask.observe.job_text import facts, job_row
+from largek_dask.plots.cards import card, card_of_jobs
+from largek_dask.plots.job_text import facts, job_row
 from largek_dask.service import queue
 from largek_dask.service.job_state import JobState
 from largek_dask.service.job_table import JobTable

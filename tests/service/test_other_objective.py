@@ -14,8 +14,8 @@ from largek_dask.algorithms.objective import INERTIA, objective_in, value_in
 from largek_dask.cli.jobs import result_words
 from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
-from largek_dask.observe.cards import card, card_of_jobs
-from largek_dask.observe.job_text import JOB_COLUMNS, facts, job_row, precise
+from largek_dask.plots.cards import card, card_of_jobs
+from largek_dask.plots.job_text import JOB_COLUMNS, facts, job_row, precise
 from largek_dask.service.store import Result
 from largek_dask.service.terminal import Lines, job_panel, line_of
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel

@@ -6,8 +6,7 @@ import dask
 import pytest
 
 from largek_dask.driver.job_view import JobView
-from largek_dask.observe.job_text import facts, queue_words
-from largek_dask.observe.panels import shown
+from largek_dask.plots.job_text import facts, queue_words, shown
 from largek_dask.service.job_state import Waiting
 from largek_dask.service.spec import JobSpec
 from tests.service.conftest import begun, queue_of, wait_until

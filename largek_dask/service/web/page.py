@@ -284,9 +284,9 @@ class Figure(Handler):
         log = True if self.get_query_argument("log", "") else None
         job = await self.page.job(job_id)
         panel = job.value.get("panels", {}).get(kind)
-        if panel is None or not panel["series"] or not self.page.files.bokeh:
+        if panel is None or not panel.series or not self.page.files.bokeh:
             raise web.HTTPError(404, reason="Not Found")
-        from largek_dask.observe.figures import item
+        from largek_dask.plots.figures import item
 
         key = "figure", job_id, kind, theme, axis, log
         make = partial(item, panel, theme, x=axis or None, log=log)

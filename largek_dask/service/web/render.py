@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_count, human_seconds, printable
-from largek_dask.driver.job_view import JobView
+from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
-from largek_dask.observe.panels import iso, shown
-from largek_dask.observe.snapshot import snapshot
+from largek_dask.plots.job_text import details, facts, iso, shown
+from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
 
@@ -40,8 +40,6 @@ SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓",
          "cancelled": "■", "unreadable": "?"}  # fmt: skip
 ORDER = ("running", "waiting", "queued", "unreadable")
 """Order of states in the list unless it is sorted; all others follow."""
-ELSEWHERE = ("alive", "events", "job")
-"""Panels that are shown as tiles and lists."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
 """A job is late after so many seconds, and so many steps, without an event."""
 MOST_ID = 80
@@ -65,8 +63,8 @@ def _environment() -> Environment:
     return found
 
 
-def _rendered(name: str, **values: Any) -> str:
-    return _environment().get_template(name).render(values)
+def _rendered(template: str, /, **values: Any) -> str:
+    return _environment().get_template(template).render(values)
 
 
 def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
@@ -169,35 +167,39 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
 
     ``lack`` is a sentence on events that are missing; empty if none are.
     """
-    content = snapshot(view)
-    panels = {panel["kind"]: panel for panel in content["panels"]}
-    about = panels.get("job", {"table": {"rows": ()}})["table"]["rows"]
-    known = {name for name, _ in content["facts"]}
-    result = view.status.get("result")
-    has_model = isinstance(result, Mapping) and bool(result.get("digest"))
-    output = printable(view.status.get("output"))
+    status, state = view.status, shown(view.state)
+    found = {panel.kind: panel for panel in panels(view)}
+    series = {kind: panel.series for kind, panel in found.items() if panel.series}
+    known = [(shown(name), shown(text)) for name, text in facts(view)]
+    names = {name for name, _ in known}
+    marks, result = marks_of(view), status.get("result")
+    result = result if isinstance(result, Mapping) else {}
     html = _rendered(
         "job.html",
-        job=content,
+        id=shown(status.get("id")),
+        name=shown(status.get("name") or ""),
+        state=state,
+        error=shown(f"{result['error']}: {result.get('message')}") if result.get("error") else "",
         lack=shown(lack),
-        waits=[text for name, text in content["facts"] if name == "waits"],
-        tiles=_tiles(content, panels.get("cost")),
-        panels=[panel for kind, panel in panels.items() if kind not in ELSEWHERE],
-        figures={kind: _version(panel) for kind, panel in panels.items() if panel["series"]},
-        facts=[*content["facts"], *(fact for fact in about if fact[0] not in known)],
-        marks=_main_marks(content["marks"]),
-        can_cancel=can_cancel and content["state"] not in ENDS,
-        model=repr(f"{output}/model.zarr") if has_model else "",
+        waits=[text for name, text in known if name == "waits"],
+        tiles=_tiles(view, found.get("cost")),
+        panels=found.values(),
+        figures={kind: _version(found[kind]) for kind in series},
+        facts=[*known, *(fact for fact in details(view) if fact[0] not in names)],
+        marks=_main_marks(marks),
+        can_cancel=can_cancel and state not in ENDS,
+        model=repr(f"{printable(status.get('output'))}/model.zarr") if result.get("digest") else "",
     )
-    name, share = content["name"] or content["id"], content["now"]["share"]
-    done = f" {int(100 * share)} %" if content["state"] == "running" and share else ""
+    share = view.share_done()
+    done = f" {int(100 * share)} %" if state == "running" and share else ""
     return {
-        "title": f"{content['state']}{done} · {name}",
+        "title": f"{state}{done} · {shown(status.get('name') or status.get('id'))}",
         "html": html,
-        "series": {kind: panel["series"] for kind, panel in panels.items() if panel["series"]},
-        "marks": content["marks"],
-        "panels": panels,
-    }
+        "series": {kind: [{"name": trace.name, **trace.columns} for trace in traces]
+                   for kind, traces in series.items()},
+        "marks": marks,
+        "panels": found,
+    }  # fmt: skip
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -207,46 +209,50 @@ def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]
 
 
-def _tiles(content: Mapping[str, Any], cost: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     """Return the tiles at the head of a job: name, text or time, a small text, a fraction."""
-    now, is_live = content["now"], content["state"] == "running"
-    step, share, labelled = now["step_seconds"], now["share"], now["labelled"]
+    status, is_live = view.status, view.state == "running"
+    step, share, labelled = view.step_seconds(), view.share_done(), view.labelled
     tiles = []
 
     def add(name: str, text: str, small: str = "", **more: Any) -> None:
         tiles.append({"name": name, "text": text, "small": small, "share": None, "time": "",
                       "late": None, **more})  # fmt: skip
 
-    if now["last_event"]:
+    sign = status.get("last_event") or iso(view.last_seconds)
+    if sign:
         usual = f"usually every {human_seconds(step)}" if step and is_live else ""
         late = max(LATE_SECONDS, LATE_STEPS * (step or 0.0)) if is_live else None
-        add("Last sign", "", usual, time=now["last_event"], late=late)
+        add("Last sign", "", usual, time=shown(sign), late=late)
     if cost is not None:
-        (_, last), (best_name, best) = cost["figures"][:2]
-        add(cost["title"], last, f"{best_name} {best}")
-    if is_live and (progress := now["progress"]):
-        done, of = progress["done"], progress["n_chunks"]
-        add("This pass", f"{int(100 * done / of)} %", f"{done:,.0f} of {of:,.0f} chunks",
-            share=done / of)  # fmt: skip
+        (_, last), (best_name, best) = cost.figures[:2]
+        add(cost.title, last, f"{best_name} {best}")
+    progress = status.get("progress") if is_live else None
+    done, of = number_in(progress, "done"), number_in(progress, "n_chunks")
+    if done is not None and of:
+        add("This pass", f"{100 * done / of:.0f} %", f"{done:,.0f} of {of:,.0f} chunks",
+            share=round(done / of, 4))  # fmt: skip
     if share is not None:
-        labels = labelled is not None and content["state"] != "finished"
-        small = f"{int(100 * labelled)} % of the labels written" if labels else ""
-        add("Done", f"{int(100 * share)} %", small, share=share)
-    if is_live and now["limited_by"]:
-        left = now["eta_s"]
-        small = "converging" if left is None else f"at most, by {now['limited_by']}"
+        small = ""
+        if labelled is not None and view.state != "finished":
+            small = f"{int(100 * labelled)} % of the labels written"
+        add("Done", f"{int(100 * share)} %", small, share=round(share, 4))
+    if is_live and (limit := status.get("limited_by")):
+        left = number_in(status, "eta_s")
+        small = "converging" if left is None else f"at most, by {shown(limit)}"
         add("Left", NONE if left is None else human_seconds(max(0.0, left)), small)
-    if is_live and now["rows_per_second"] is not None:
-        add("Rows/s", human_count(now["rows_per_second"]))
-    if is_live and now["workers"]:
-        add("Workers", f"{now['workers']:,}")
+    if is_live and (speed := number_in(status, "rows_per_second")) is not None:
+        add("Rows/s", human_count(speed))
+    workers = status.get("workers")
+    if is_live and isinstance(workers, Mapping) and workers:
+        add("Workers", f"{len(workers):,}")
     return tiles
 
 
-def _version(panel: Mapping[str, Any]) -> str:
+def _version(panel: Panel) -> str:
     """Return a name for the figure of a panel: equal names, equal figures; empty without Bokeh."""
     if not has_bokeh():
         return ""
-    from largek_dask.observe.figures import key
+    from largek_dask.plots.figures import key
 
-    return digest(repr(key(dict(panel))).encode())
+    return digest(key(panel).encode())

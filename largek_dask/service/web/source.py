@@ -68,7 +68,7 @@ class JobsSource:
 
     def report(self, job_id: str) -> str:
         """Return the report of a job's model as HTML; it reads no rows."""
-        from largek_dask.observe.report import make_report
+        from largek_dask.plots.report import make_report
 
         output = printable(self._jobs.status(job_id).get("output"))
         model = self._jobs.model(job_id)

@@ -23,10 +23,10 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.formatting import human_count, human_seconds
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.observe.snapshot import snapshot
+from largek_dask.plots.panels import panels
 from tests.faults.rig import Rig, free_port
 from tests.helpers.checks import eventually
-from tests.observe.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
+from tests.plots.browser import SCHEMES, WIDTHS, Tab, browser, no_serious_finding
 from tests.service.web.sources import MadeUp, at, page_of, started, step
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
     address, job, events, _ = preloaded
     status, steps = job.status(), [event for event in events if event["event"] == "step"]
     view = JobView(status).update_all(events)
-    (panel,) = [panel for panel in snapshot(view)["panels"] if panel["kind"] == "cost"]
+    (panel,) = [panel for panel in panels(view) if panel.kind == "cost"]
     tab = tabs().open(f"{address}/largek?job={job.id}")
     tab.wait_text(".state", "✓ finished")
     assert tab.text("h1") == "a name"
@@ -163,18 +163,18 @@ def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
     assert facts["step"].startswith(f"{status['step']} of at most 40")
     assert facts["digest"] == status["result"]["digest"]
     assert f"{steps[-1]['cost']:.8g}" in facts["cost"]
-    assert tab.text(".panel dl.figures dd") == f"{panel['figures'][0][1]}"
-    chart = tab.page.get_by_role("group", name=f"Chart of {panel['title']}: {panel['words']}")
+    assert tab.text(".panel dl.figures dd") == panel.figures[0][1]
+    chart = tab.page.get_by_role("group", name=f"Chart of {panel.title}: {panel.words}")
     assert chart.count() == 1, "what is drawn, for whoever hears it"
     tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
     x, y = tab.page.evaluate(LINE, "cost/on all rows")
-    (series,) = panel["series"]
-    assert (x, y) == (series["x"], series["y"])
+    (series,) = panel.series
+    assert (x, y) == (series.columns["x"], series.columns["y"])
     assert y[-1] == pytest.approx(steps[-1]["cost"], rel=1e-6)
     assert len(y) == len(steps) >= 10
     # What is behind the chart, for whoever does not see it.
     tab.page.get_by_text("Table of cost").click()
-    tab.wait_text(".panel table", panel["table"]["rows"][0][1])
+    tab.wait_text(".panel table", panel.rows[0][1])
     # Other axes are drawn when they are asked for.
     tab.page.get_by_label("Cost: against").select_option("passes")
     tab.page.get_by_label("above the best, log").check()

@@ -1,12 +1,9 @@
 """Panels drawn by Bokeh, with or without their data.
 
 Each series of a panel has a data source named ``KIND/SERIES``; events have ``KIND/marks``. A page
-requests :func:`item` once and fills these sources by name, as :func:`fill` does in Python: an item
-depends on :func:`key` alone, which does not contain data. Figures contain no code and need only the
-core bundle of BokehJS, so that pages may forbid inline scripts.
-
-The columns of a source are those of the trace (``observe.panels``). Marks have ``x``, ``span``,
-``kind`` and ``text``; a vertical line is drawn at ``span``. Missing values have to be NaN.
+requests :func:`item` once and fills these sources by name, as :func:`fill` does in Python.
+Figures contain no code and need only the core bundle of BokehJS, so that pages may forbid inline
+scripts.
 """
 
 from __future__ import annotations
@@ -37,10 +34,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure as new_figure
 
-from largek_dask.observe.panels import Panel
-from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
+from largek_dask.plots.panels import Panel
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
 
-__all__ = ["THEMES", "Theme", "figure", "fill", "item", "key"]
+__all__ = ["figure", "fill", "item", "key", "to_json"]
 
 HEIGHT, LEGEND_ROW = 280, 28
 """Heights of a figure and of a row of its legend, in pixels."""
@@ -63,93 +60,65 @@ BASES = {
 TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
-AnyPanel = Panel | Mapping[str, Any]
 
-
-def key(
-    panel: AnyPanel, theme: str = "light", x: str | None = None, log: bool | None = None
-) -> str:
+def key(panel: Panel, theme: str = "light", x: str | None = None, log: bool | None = None) -> str:
     """Return what :func:`item` depends on: equal keys have equal items."""
-    return json.dumps(_key(panel, theme, x, log))
-
-
-def _key(panel: AnyPanel, theme: str, x: str | None, log: bool | None) -> tuple[Any, ...]:
-    panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
     axis = x if x in panel.axes else panel.x
-    about = {name: getattr(panel, name) for name in TEMPLATE}
-    columns = [sorted(trace.columns) for trace in panel.series]
-    is_log = bool(panel.log if log is None else log) and not panel.log_x
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
-    is_long = axis == "elapsed" and max(ends, default=0.0) > DAY
-    names = [trace.name for trace in panel.series]
-    return about, names, columns, axis, is_log, theme if theme in THEMES else "light", is_long
+    about = {name: getattr(panel, name) for name in TEMPLATE}
+    about |= {
+        "names": [trace.name for trace in panel.series],
+        "columns": [sorted(trace.columns) for trace in panel.series],
+        "axis": axis,
+        "log": bool(panel.log if log is None else log) and not panel.log_x,
+        "theme": theme if theme in THEMES else "light",
+        "is_long": axis == "elapsed" and max(ends, default=0.0) > DAY,
+    }
+    return json.dumps(about)
 
 
 def item(
-    panel: AnyPanel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
-    marks: Sequence[Mapping[str, Any]] | None = None,
-) -> dict[str, Any] | None:  # fmt: skip
-    """Return a figure as JSON for ``Bokeh.embed.embed_item``; None if the panel has no series.
+    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None
+) -> dict[str, Any] | None:
+    """Return a figure without data as JSON for ``Bokeh.embed.embed_item``; None without series.
 
     Parameters
     ----------
-    panel : Panel or dict
-        Possibly as :meth:`Panel.to_dict` returns it.
+    panel : Panel
     theme : {"light", "dark"}
     x : str, optional
         One of the panel's ``axes``.
     log : bool, optional
         Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
         value. As the panel says by default.
-    marks : sequence of dict, optional
-        Events to mark on axes of time, as in ``observe.snapshot``. None: the figure is without
-        data, which a page fills in.
     """
-    about = _key(panel, theme, x, log)
-    if not about[1]:
-        return None
-    if marks is None:
-        text = _item(json.dumps(about))
-    else:
-        panel = panel if isinstance(panel, Panel) else Panel.from_dict(panel)
-        text = _numbered(figure(panel, theme, x=x, log=log, marks=marks), panel.kind)
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return _item(panel.kind, key(panel, theme, x, log)) if panel.series else None
 
 
 @lru_cache(maxsize=256)
-def _item(about: str) -> str:
-    known = json.loads(about)
-    return _numbered(_figure(*known), known[0]["kind"])
+def _item(kind: str, about: str) -> dict[str, Any]:
+    return to_json(_figure(about), kind)
 
 
-def _numbered(found: Model, kind: str) -> str:
-    """Return JSON whose ids do not depend on how many figures the process has made."""
+def to_json(found: Model, kind: str) -> dict[str, Any]:
+    """Return a figure as JSON whose ids do not depend on how many the process has made."""
     known: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:
         return f'"{known.setdefault(match[1], f"{kind}-{len(known)}")}"'
 
     drawn = json.dumps(json_item(found), separators=(",", ":"))
-    return re.sub(r'"(p\d+)"', name, drawn)
+    numbered: dict[str, Any] = json.loads(re.sub(r'"(p\d+)"', name, drawn))
+    return numbered
 
 
 def figure(
     panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
     marks: Sequence[Mapping[str, Any]] = (),
 ) -> Model:  # fmt: skip
-    """Return a figure with its data, for ``bokeh.io.show``.
-
-    Parameters
-    ----------
-    panel, theme, x, log
-        As in :func:`item`.
-    marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
-    """
-    about = _key(panel, theme, x, log)
-    found = _figure(*about)
-    fill(found, panel, marks, about[3])
+    """Return a figure with its data, for ``bokeh.io.show``; parameters as in :func:`item`."""
+    found = _figure(key(panel, theme, x, log))
+    fill(found, panel, marks, x if x and x in panel.axes else panel.x)
     return found
 
 
@@ -173,17 +142,11 @@ def _nan(values: Iterable[Any]) -> list[Any]:
     return [math.nan if value is None else value for value in values]
 
 
-def _figure(
-    about: Mapping[str, Any],
-    names: Sequence[str],
-    columns: Sequence[Sequence[str]],
-    axis: str,
-    log: bool,
-    theme_name: str,
-    is_long: bool,
-) -> Any:
+def _figure(key: str) -> Any:
     """Return a figure without data."""
-    kind, style, theme = about["kind"], about["style"], THEMES[theme_name]
+    about = json.loads(key)
+    kind, style, theme = about["kind"], about["style"], THEMES[about["theme"]]
+    names, columns, axis, log = (about[name] for name in ("names", "columns", "axis", "log"))
     is_above = log and "above" in columns[0]
     n_rows = _legend_rows(names)
     found = new_figure(
@@ -210,7 +173,7 @@ def _figure(
     # Marks do not widen the axes.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderer for renderers in drawn for renderer in renderers]
-    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, is_long))
+    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, about["is_long"]))
     if axis in ("elapsed", "time", "passes"):
         _draw_marks(found, kind, theme)
     if n_rows:
@@ -225,7 +188,7 @@ def _figure(
         )  # fmt: skip
     _style(found, theme, about["numbers"], log)
     if axis in TIMES:
-        found.xaxis.formatter = _time_formatter(axis, is_long)
+        found.xaxis.formatter = _time_formatter(axis, about["is_long"])
         found.xaxis.ticker.desired_num_ticks = N_TICKS
     elif axis == "passes" or about["log_x"]:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
@@ -247,16 +210,9 @@ def _draw(
     if style == "points":
         drawn = [found.scatter(x, y, size="mark", **fill, **how)]
         if "label" in columns:
-            found.text(
-                x,
-                y,
-                text="label",
-                source=source,
-                text_color=theme.ink,
-                text_font_size="12px",
-                text_align="center",
-                text_baseline="middle",
-            )
+            found.text(x, y, text="label", source=source, text_color=theme.ink,
+                       text_font_size="12px", text_align="center",
+                       text_baseline="middle")  # fmt: skip
         return drawn
     drawn = []
     if "low" in columns:

@@ -9,7 +9,7 @@ import importlib
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,7 @@ from largek_dask.driver.events import Event, plain
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.job_view import JobView
 from largek_dask.model.base import Model
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     COLORS,
     JOB_COLUMNS,
     WORKER_COLUMNS,
@@ -26,16 +26,15 @@ from largek_dask.observe.job_text import (
     facts,
     job_row,
     left_of,
+    sparkline,
     worker_rows,
 )
-from largek_dask.observe.render import render
 
 __all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
 
 HUES = {"yellow": "#b58900", "magenta": "#c0398a", "blue": "#2f81d6", "green": "#2e9e4f",
         "red": "#d43f3f"}  # fmt: skip
-CURVE_WIDTH, CURVE_HEIGHT = 320, 48
-CURVE_POINTS = 200
+CURVE_POINTS = 48
 EVERY_SECONDS = 0.5
 """Least time between two updates of a card."""
 LEFT_ALIGNED = ("worker", "job", "name", "state", "algorithm", "submitted", "output")
@@ -43,14 +42,9 @@ LOOK = {"hues": HUES, "colors": COLORS, "left": LEFT_ALIGNED}
 
 
 def card(view: JobView, note: str = "") -> str:
-    """Return a job as HTML.
+    """Return a job as HTML, with a note at the bottom."""
+    from largek_dask.plots.render import render
 
-    Parameters
-    ----------
-    view : JobView
-    note : str
-        Shown at the bottom, for example that the card is no longer updated.
-    """
     known, share = facts(view), view.share_done()
     # The result may have a figure of the same name.
     at = next((i for i, (name, _) in enumerate(known) if name == view.objective.of_step), None)
@@ -59,7 +53,7 @@ def card(view: JobView, note: str = "") -> str:
         title=view.title,
         view=view,
         facts=known,
-        curve=_curve(view.cost_values),
+        curve=sparkline(view.cost_values, CURVE_POINTS),
         curve_at=at,
         share=None if view.has_ended else share,
         left_words=left_of(view),
@@ -72,22 +66,10 @@ def card(view: JobView, note: str = "") -> str:
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
     """Return a table of jobs as HTML."""
+    from largek_dask.plots.render import render
+
     rows = [job_row(status) for status in statuses]
     return render("card.html", title=title, view=None, columns=JOB_COLUMNS, rows=rows, **LOOK)
-
-
-def _curve(costs: Sequence[float]) -> str:
-    """Return the points of a polyline of the objective; empty for fewer than two steps."""
-    n = min(len(costs), CURVE_POINTS)
-    if n < 2:
-        return ""
-    values = [costs[i * (len(costs) - 1) // (n - 1)] for i in range(n)]
-    low, high = min(values), max(values)
-    return " ".join(
-        f"{2 + i / (n - 1) * (CURVE_WIDTH - 4):.1f},"
-        f"{2 + (high - value) / (high - low or 1.0) * (CURVE_HEIGHT - 4):.1f}"
-        for i, value in enumerate(values)
-    )
 
 
 # --- notebooks --------------------------------------------------------------------------------
@@ -101,28 +83,14 @@ def in_notebook() -> bool:
 
 
 class Card:
-    """HTML in a notebook that is updated in place."""
-
-    def __init__(self, html: str) -> None:
-        # IPython is not a dependency.
-        display = importlib.import_module("IPython.display")
-        self._html = display.HTML
-        self._handle = display.display(self._html(html), display_id=f"largek-{uuid.uuid4().hex}")
-        self._shown = html
-
-    def show(self, html: str) -> None:
-        """Replace the HTML."""
-        if html != self._shown:
-            self._handle.update(self._html(html))
-            self._shown = html
-
-
-class _Throttle:
-    """Updates a card at most every ``EVERY_SECONDS``."""
+    """A job in a notebook, updated in place at most every ``EVERY_SECONDS``."""
 
     def __init__(self, view: JobView) -> None:
-        self.view = view
-        self._card = Card(card(view))
+        # IPython is not a dependency.
+        display = importlib.import_module("IPython.display")
+        self.view, self._html, self._shown = view, display.HTML, card(view)
+        name = f"largek-{uuid.uuid4().hex}"
+        self._handle = display.display(self._html(self._shown), display_id=name)
         self._shown_at = time.monotonic()
 
     def show(self, event: Event | None = None) -> None:
@@ -130,32 +98,30 @@ class _Throttle:
         if time.monotonic() - self._shown_at >= EVERY_SECONDS:
             self.show_now()
 
-    def show_now(self) -> None:
-        """Show the job."""
-        self._card.show(card(self.view))
+    def show_now(self, note: str = "") -> None:
+        """Show the job, with a note at the bottom."""
+        html = card(self.view, note)
+        if html != self._shown:
+            self._handle.update(self._html(html))
+            self._shown = html
         self._shown_at = time.monotonic()
 
 
 @contextmanager
 def notebook(view: JobView) -> Iterator[Show]:
     """Show a job as a card that is updated."""
-    shown = _Throttle(view)
+    shown = Card(view)
     try:
         yield shown.show
     finally:
         shown.show_now()
 
 
-class FitCard(_Throttle):
+class FitCard(Card):
     """A sink of events that shows a fit of this process as a card, like that of a job.
 
-    As a context manager, it also shows how the fit ended.
-
-    Parameters
-    ----------
-    about : mapping
-        What is known before the fit begins, by the names of :meth:`Job.status`: ``title``,
-        ``data``, ``algorithm``, ``n_clusters``, ``max_iter``, and ``mixture`` for a mixture.
+    As a context manager, it also shows how the fit ended. ``about`` is what is known before the fit
+    begins, by the names of :meth:`Job.status`.
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
@@ -169,17 +135,10 @@ class FitCard(_Throttle):
 
     def end(self, result: FitResult, model: Model) -> None:
         """Show the result."""
-        self._close(
-            "finished",
-            {
-                "stop_reason": result.stop_reason,
-                "n_iter": result.n_iter,
-                "seconds": result.seconds,
-                **result.objective.describe(value=result.value),
-                "figures": model.fit_figures(),
-                "digest": model.digest(),
-            },
-        )
+        about = {"stop_reason": result.stop_reason, "n_iter": result.n_iter,
+                 "seconds": result.seconds, "figures": model.fit_figures(),
+                 "digest": model.digest()}  # fmt: skip
+        self._close("finished", about | result.objective.describe(value=result.value))
 
     def __enter__(self) -> Self:
         return self

@@ -6,9 +6,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +17,21 @@ from largek_dask.data.fingerprint import same_data
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.formatting import human_seconds
-from largek_dask.driver.history import gaps
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.options import is_integer
 from largek_dask.errors import LargekError, ParameterError, warnings_heard_by
 from largek_dask.model import MixtureModel, Model, PathModel
 from largek_dask.model.separation import NAMES, Score, Separation
-from largek_dask.observe.examples import Examples, Looked, find_examples
-from largek_dask.observe.model_panels import centers_panel, events_of, path_panel, shape_of
-from largek_dask.observe.panels import Panel, panels
-from largek_dask.observe.render import Charts, picture, render, write
+from largek_dask.plots.examples import Examples, Looked, find_examples
+from largek_dask.plots.model_panels import centers_panel, events_of, path_panel, shape_of
+from largek_dask.plots.panels import Panel, panels
+from largek_dask.plots.render import Charts, picture, render, write
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["Report", "make_report", "parse_image"]
 
-T = TypeVar("T")
 Section = dict[str, Any]
 """Values of a section of ``templates/report.html``."""
 
@@ -49,8 +47,6 @@ MOST_LISTED = 50
 """Clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8
 """Features and clusters of the table of centres."""
-MOST_STEPS = 16
-"""Steps in the table of steps."""
 MOST_TEXT, MOST_NAME, MOST_COLUMN = 400, 80, 20
 """Most characters of a value, of the name of a row, and of the name of a feature."""
 FIRST_VALUES = 4
@@ -158,15 +154,8 @@ def make_report(
 ) -> Report:
     """Make the page of a model; see :meth:`largek_dask.model.Model.report`.
 
-    Parameters
-    ----------
-    model : Model
-    rows, sample, clusters, image, names, seed, sample_weight, storage_options, client, n_threads
-        As there.
-    warnings : sequence of str
-        Warnings of the fit.
-    reads_rows : bool
-        False: leave out what needs the rows, without a note.
+    ``warnings`` are those of the fit. Without ``reads_rows`` it leaves out what needs the rows,
+    without a note.
     """
     if sample is None:
         sample = min(max(SAMPLE, ROWS_PER_CLUSTER * model.n_clusters), MOST_SAMPLE)
@@ -174,33 +163,30 @@ def make_report(
         raise ParameterError(
             f"sample must be None or a number of rows of at least 2, got {sample!r}."
         )
-    chosen = _chosen(model, clusters)
     shape = None if image is None else parse_image(image, model.n_features)
-    page = _Page(model, [*_notes_of(model), *warnings], chosen, shape)
-    with warnings_heard_by(page.note):
-        opened = page.open(rows, sample_weight, storage_options) if reads_rows else None
-        if opened is not None:
-            page.names = _names(names, opened.n_rows)
-            look = partial(page.look, opened, sample, seed, client, n_threads)
-            if rows is not None:
-                look()
-            else:
-                page.attempt(look)
-        elif names is not None:
-            raise ParameterError(
-                "names= are of rows, and the rows are not known here: give them too."
-            )
+    page = _Page(model, [*_notes_of(model), *warnings], _chosen(model, clusters), shape)
+    location = model.provenance.get("data", {}).get("location")
+    source, opened = location if rows is None else rows, None
+    can_read = reads_rows and Separation.is_told_of(model)
+    if can_read and source is None:
+        page.notes.append(
+            "The rows were in memory when the model was fitted: without them there are no scores "
+            "and no examples. Give them to the report."
+        )
+    elif can_read:
+        with page.noting(raises=rows is not None):
+            opened = page.open(source, sample_weight, storage_options)
+    if opened is not None:
+        page.names = _names(names, opened.n_rows)
+        with page.noting(raises=rows is not None):
+            page.look(opened, sample, seed, client, n_threads)
+    elif names is not None:
+        raise ParameterError("names= are of rows, and the rows are not known here: give them too.")
     return page.report()
 
 
 def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
-    """Return the shape of a row as an image: ``"8x8x3"`` as (8, 8, 3).
-
-    Raises
-    ------
-    ParameterError
-        The shape is not valid, or does not have as many values as a row.
-    """
+    """Return the shape of a row as an image: ``"8x8x3"`` as (8, 8, 3)."""
     parts = image.lower().split("x") if isinstance(image, str) else image
     try:
         shape = tuple(int(part) for part in parts)
@@ -208,7 +194,7 @@ def parse_image(image: str | Sequence[int], n_features: int) -> tuple[int, ...]:
         shape = ()
     if len(shape) not in (2, 3) or min(shape) < 1 or (len(shape) == 3 and shape[2] not in (1, 3)):
         raise ParameterError(
-            f"image={image!r} is no shape of a picture: give height x width, and x 3 for colours, "
+            f"image={image!r} is no shape of a picture; use height x width, and x 3 for colours, "
             "such as 8x8x3."
         )
     if math.prod(shape) != n_features:
@@ -274,40 +260,26 @@ class _Page:
 
     # --- reading rows -----------------------------------------------------------------------------
 
-    def note(self, message: str, _: type[Warning]) -> None:
-        """Add a warning once: rows are opened several times."""
-        if message not in self.notes:
-            self.notes.append(message)
+    @contextmanager
+    def noting(self, *, raises: bool) -> Iterator[None]:
+        """Note warnings, once, and errors in reading the rows unless they are to be raised."""
 
-    def open(
-        self, rows: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
-    ) -> Rows | None:
-        """Return the rows, or None if they are not available."""
-        if not Separation.is_told_of(self.model):
-            return None
-        if rows is not None:
-            return self._opened_at(rows, sample_weight, storage_options)
-        location = self.model.provenance.get("data", {}).get("location")
-        if location is None:
-            self.notes.append(
-                "The rows were in memory when the model was fitted: without them there are no "
-                "scores and no examples. Give them to the report."
-            )
-            return None
-        return self.attempt(lambda: self._opened_at(location, sample_weight, storage_options))
+        def note(message: str, _: type[Warning]) -> None:
+            if message not in self.notes:
+                self.notes.append(message)
 
-    def attempt(self, work: Callable[[], T]) -> T | None:
-        """Call a function that reads the rows of the fit; if it fails, add a note."""
         try:
-            return work()
+            with warnings_heard_by(note):
+                yield
         except (LargekError, OSError) as error:
+            if raises:
+                raise
             self.examples, self.scores = None, {}
             self.notes.append(
                 f"The rows cannot be read any more, so there are no scores and no examples: {error}"
             )
-            return None
 
-    def _opened_at(
+    def open(
         self, source: Any, sample_weight: Any, storage_options: Mapping[str, Any] | None
     ) -> Rows:
         """Open rows, and note if they are not those of the fit."""
@@ -342,8 +314,10 @@ class _Page:
 
     def report(self) -> Report:
         """Return the page."""
-        sections = (self._quality(), self._cost(), self._path(), self._sizes(), self._centers(),
-                    self._features(), self._examples())  # fmt: skip
+        found = panels(JobView().update_all(events_of(self.model)))
+        charts = {panel.kind: panel for panel in found}
+        sections = (self._quality(), self._cost(charts), self._path(), self._sizes(charts),
+                    self._centers(), self._features(), self._examples())  # fmt: skip
         content = {
             **self._head(),
             "sections": [section for section in sections if section],
@@ -351,17 +325,14 @@ class _Page:
             "version": self.model.provenance.get("versions", {}).get("largek_dask"),
             "digest": self.model.digest()[:16],
         }
-        looked = self.examples
-        scores: dict[str, float] = {}
-        for name, score in self.scores.items():
-            scores[name] = float(score)
-            if score.standard_error:
-                scores[f"{name}_standard_error"] = score.standard_error
+        scores = {name: float(score) for name, score in self.scores.items()}
+        errors = {f"{name}_standard_error": score.standard_error
+                  for name, score in self.scores.items() if score.standard_error}  # fmt: skip
         figures = {
             "n_clusters": self.model.n_clusters,
             "clusters_shown": self.chosen if self._shows_clusters() else [],
-            "n_rows_looked_at": None if looked is None else looked.n_looked,
-            "scores": scores,
+            "n_rows_looked_at": None if self.examples is None else self.examples.n_looked,
+            "scores": scores | errors,
             "warnings": list(self.notes),
         }
         shape = shape_of(self.model)
@@ -394,10 +365,8 @@ class _Page:
     def _quality(self) -> Section | None:
         scores = [(MEANINGS[name][0], _score(score), MEANINGS[name][1])
                   for name, score in self.scores.items()]  # fmt: skip
-        of_fit = {
-            name.replace("_", " "): _number(value)
-            for name, value in self.model.fit_figures().items()
-        }
+        of_fit = {name.replace("_", " "): _number(value)
+                  for name, value in self.model.fit_figures().items()}  # fmt: skip
         if not scores and not of_fit:
             return None
         columns = ("score", "value", "better is")
@@ -416,73 +385,41 @@ class _Page:
             return f"Of a sample of {self.examples.n_looked:,} of {self.n_rows:,} rows."
         return f"Of {whose} ({self.examples.n_looked:,})."
 
-    def _panel(self, kind: str) -> Panel | None:
-        """Return a panel of the fit."""
-        found = panels(JobView().update_all(events_of(self.model)))
-        return next((panel for panel in found if panel.kind == kind), None)
-
-    def _cost(self) -> Section:
-        objective, history = self.model.objective, self.model.history
-        title = f"{objective.of_step[:1].upper()}{objective.of_step[1:]} against time"
-        known = [step for step in history if step["cost"] is not None]
-        if not known:
+    def _cost(self, charts: Mapping[str, Panel]) -> Section:
+        of_step, history = self.model.objective.of_step, self.model.history
+        title = f"{of_step[:1].upper()}{of_step[1:]} against time"
+        if "cost" not in charts:
             return {"title": title, "lead": "The model holds no history of its fit."}
-        shape = shape_of(self.model)
-        n_rows = shape[0] if shape else max(step["rows"] for step in known)
-        passes = float(np.dot([step["rows"] for step in history], gaps(history))) / n_rows
-        places = np.unique(np.linspace(0, len(known) - 1, min(MOST_STEPS, len(known))).astype(int))
-        rows = [
-            (f"{s['step']:,}", f"{s['seconds']:.3g}", f"{s['rows']:,}", _number(s["cost"]))
-            for s in (known[i] for i in places)
-        ]
-        some = "" if len(places) == len(known) else f", {len(places)} of {len(known):,} steps"
-        return {
-            "title": title,
-            "lead": f"{history[-1]['step']:,} steps, {passes:,.3g} passes over the data, "
-            f"{human_seconds(history[-1]['seconds'])} to the last step, which found "
-            f"{_number(known[-1]['cost'] or 0.0)}.",
-            "panel": self._panel("cost"),
-            "summary": f"The figures{some}",
-            "table": (("step", "seconds", "rows", objective.of_step), rows, ()),
-        }
+        lead = f"{len(history):,} steps in {human_seconds(history[-1]['seconds'])}."
+        return {**_section(charts["cost"], lead), "title": title}
 
     def _path(self) -> Section | None:
         if not isinstance(self.model, PathModel):
             return None
-        panel = path_panel(self.model)
         votes = {rule: "none" if number is None else f"{number:,}"
                  for rule, number in self.model.path_.suggest_k().votes.items()}  # fmt: skip
-        return {
-            "title": "Number of clusters",
-            "lead": panel.words,
-            "panel": panel,
-            "summary": "The figures",
-            "table": (panel.columns, panel.rows, ()),
-            "pairs": {"heading": "Suggested by rules of the literature", "values": votes},
-        }
+        panel = path_panel(self.model)
+        pairs = {"heading": "Suggested by rules of the literature", "values": votes}
+        return {**_section(panel, panel.words), "title": "Number of clusters", "pairs": pairs}
 
-    def _sizes(self) -> Section:
+    def _sizes(self, charts: Mapping[str, Panel]) -> Section:
         counts = self.model.counts
         if not counts.sum() > 0:
             return {"title": "Sizes", "lead": "No cluster has rows."}
-        quartiles = np.quantile(counts, (0, 0.25, 0.5, 0.75, 1))
-        names = ("smallest", "lower quarter", "median", "upper quarter", "largest")
-        figures = {n: f"{value:,.6g}" for n, value in zip(names, quartiles, strict=True)}
-        figures["mean"] = f"{counts.mean():,.6g}"
-        figures["without rows"] = f"{int(np.count_nonzero(counts == 0)):,}"
         order = np.argsort(-counts, kind="stable")[:MOST_LISTED]
         means = None if self.examples is None else self.examples.mean_distances
-        distances = [() if means is None else (_distance(means[j]),) for j in order]
         rows = [
-            (f"{j}", f"{counts[j]:,.6g}", f"{100 * counts[j] / counts.sum():.2f} %", *distance)
-            for j, distance in zip(order, distances, strict=True)
-        ]
+            (f"{j}", f"{counts[j]:,.6g}", f"{100 * counts[j] / counts.sum():.2f} %",
+             *(() if means is None else (_distance(means[j]),)))
+            for j in order
+        ]  # fmt: skip
         columns = ("cluster", "weight of its rows", "share", "mean distance")[: len(rows[0])]
         is_all = len(order) == len(counts)
+        panel = charts.get("sizes")
         return {
             "title": "Sizes",
-            "panel": self._panel("sizes"),
-            "pairs": {"heading": "", "values": figures},
+            "panel": panel,
+            "pairs": None if panel is None else {"heading": "", "values": dict(panel.figures)},
             "summary": "All clusters" if is_all else f"The largest {len(order)} clusters",
             "table": (columns, rows, ()),
         }
@@ -611,6 +548,13 @@ class _Page:
         if self.model.feature_names is not None:
             rest["columns"] = _cut(", ".join(self.model.feature_names), MOST_TEXT)
         return [*groups, ("The model", rest)]
+
+
+def _section(panel: Panel, lead: str) -> Section:
+    """Return a section with a chart and, folded, its table."""
+    table = (panel.columns, panel.rows, ())
+    return {"title": panel.title, "lead": lead, "panel": panel, "summary": "The figures",
+            "table": table}  # fmt: skip
 
 
 def _cut(text: str, most: int) -> str:

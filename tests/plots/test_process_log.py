@@ -21,7 +21,7 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.passes.local import LocalPasses
 from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.service.process_log import JobFilter, last_warnings, take, unwatch, watch
-from tests.observe.shouting import SECRET, SHOUT
+from tests.plots.shouting import SECRET, SHOUT
 
 JOB = "lk-7f3a"
 
@@ -190,12 +190,12 @@ def test_processes_of_dask_name_the_job_in_its_lines(tmp_path):
     commands = {
         "scheduler": [
             "--host", "127.0.0.1", "--port", "0", "--scheduler-file", found_at,
-            "--preload", "tests.observe.shouting",
+            "--preload", "tests.plots.shouting",
             "--preload", "largek_dask.service.preload",
             "--largek-store", str(tmp_path / "store"),
         ],
         "worker": ["--scheduler-file", found_at, "--no-nanny", "--nthreads", "2",
-                   "--preload", "tests.observe.shouting"],
+                   "--preload", "tests.plots.shouting"],
     }  # fmt: skip
     with ExitStack() as stack:
         for name, arguments in commands.items():

@@ -1,8 +1,9 @@
-"""Snapshots of jobs: panels and marks, from any events."""
+"""Panels and marks of jobs, from any events, and the page that is made of them."""
 
 import gzip
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.observe.panels import rounded
-from largek_dask.observe.snapshot import snapshot
-from tests.observe.day import day_of_events
+from largek_dask.plots.job_text import details
+from largek_dask.plots.panels import marks_of, panels, rounded
+from largek_dask.service.web.render import job_content
+from tests.plots.day import day_of_events
 
 
 def strict(answer):
@@ -24,8 +26,18 @@ def strict(answer):
     return json.loads(json.dumps(answer, allow_nan=False))
 
 
+def page_of(view):
+    """What the page of jobs sends."""
+    content = job_content(view, "", can_cancel=False)
+    return strict({name: part for name, part in content.items() if name != "panels"})
+
+
 def panels_of(view):
-    return {panel["kind"]: panel for panel in strict(snapshot(view))["panels"]}
+    """The panels by kind, as plain values."""
+    plain = [{**asdict(panel), "series": [{"name": line.name, **line.columns}
+                                          for line in panel.series]}
+             for panel in panels(view)]  # fmt: skip
+    return strict({panel["kind"]: panel for panel in plain})
 
 
 def started(n_iter=0, **more):
@@ -79,8 +91,8 @@ def test_cost_is_drawn_against_time_used_wall_time_and_passes():
     assert line["passes"] == [1, 2, 4]
     assert line["time"] == [1795586401000 + 1000 * n for n in (0, 1, 3)]
     assert line["above"] == [750, 250, None]
-    assert cost["words"] == "Cost 250 last, 250 at its lowest."
-    assert cost["table"]["rows"] == [["on all rows", "250", "250", "3"]]
+    assert cost["figures"] == [["last", "250"], ["lowest", "250"]]
+    assert cost["rows"] == [["on all rows", "250", "250", "3"]]
 
 
 def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
@@ -104,14 +116,14 @@ def test_costs_of_samples_and_of_each_start_are_lines_of_their_own():
     names = [line["name"] for line in panels_of(view)["cost"]["series"]]
     assert names == ["start 1, on a sample", "start 1, on all rows", "start 2, on all rows"]
     # What a sample costs is not what all rows do.
-    assert panels_of(view)["cost"]["words"] == "Cost 333.33333 last, 333.33333 at its lowest."
+    assert panels_of(view)["cost"]["figures"] == [["last", "333.33333"], ["lowest", "333.33333"]]
 
 
 def test_where_more_is_better_the_highest_is_told():
     objective = {"name": "bound", "of_step": "F", "unit": "nats", "sense": "max"}
     view = view_of(started(objective=objective), step(1, cost=-5.0), step(2, cost=-3.0))
     cost = panels_of(view)["cost"]
-    assert cost["words"] == "F -3 last, -3 at its highest."
+    assert cost["words"] == "Last -3, highest -3."
     assert cost["y"] == "F (nats), more is better"
     assert cost["series"][0]["above"] == [2, None]
 
@@ -120,22 +132,22 @@ def test_every_figure_of_a_step_has_its_panel():
     view = view_of(started(), *(step(n) for n in range(1, 101)))
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
                 "limited_by": "max_iter", "share": 0.5, "bytes": 10**8})  # fmt: skip
-    panels = panels_of(view)
-    assert list(panels) == ["alive", "cost", "gain", "when", "speed", "split", "memory", "work",
-                            "bytes", "job"]  # fmt: skip
-    gain = dict(panels["gain"]["figures"])
+    found = panels_of(view)
+    kinds = ["cost", "gain", "when", "speed", "split", "memory", "work", "bytes"]
+    assert list(found) == kinds
+    gain = dict(found["gain"]["figures"])
     assert gain["last tenth"] == "-10 %"
-    assert {line["name"]: line["y"][-1] for line in panels["gain"]["series"]} == {
+    assert {line["name"]: line["y"][-1] for line in found["gain"]["series"]} == {
         "rows that changed": 0.01, "movement of centres": 0.01}  # fmt: skip
-    assert dict(panels["when"]["figures"]) == {"at most left": "1 min 40 s",
-                                               "limited by": "max_iter", "done": "50%"}  # fmt: skip
+    assert dict(found["when"]["figures"]) == {"at most left": "1 min 40 s",
+                                              "limited by": "max_iter", "done": "50%"}  # fmt: skip
     # Four seconds of work in each second: as many threads.
-    assert dict(panels["split"]["figures"]) == {"compute": "75.0%", "read": "12.5%",
+    assert dict(found["split"]["figures"]) == {"compute": "75.0%", "read": "12.5%",
                                                 "wait": "6.2%", "reduce": "6.2%",
                                                 "rest": "0.0%"}  # fmt: skip
-    assert panels["memory"]["words"] == "Last: row state 7.8 KiB, chunks 976.6 KiB."
-    assert panels["bytes"]["figures"] == [["read or moved a second", "976.6 KiB"]]
-    assert panels["work"]["words"] == "Of all distances 1% last, 1% at its lowest."
+    assert found["memory"]["figures"] == [["row state", "7.8 KiB"], ["chunks", "976.6 KiB"]]
+    assert found["bytes"]["figures"] == [["read or moved a second", "976.6 KiB"]]
+    assert found["work"]["figures"] == [["of all distances", "1%"]]
 
 
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
@@ -145,10 +157,10 @@ def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
     found = panels_of(view)
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]
-    assert found["work"]["table"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
-    assert snapshot(view)["error"] == "DataError: row 7"
+    assert found["work"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
+    assert "DataError: row 7" in page_of(view)["html"]
     # What has come of it is among the facts, in words.
-    told = dict(found["job"]["table"]["rows"])
+    told = dict(details(view))
     assert list(told) == ["id", "state", "owner", "versions"]
     assert told["versions"] == "1.0, 1.1"
 
@@ -164,7 +176,7 @@ def test_what_happened_is_marked():
         {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "disk\nfull"},
         {"event": "interrupted", "time": "2026-11-25T06:00:04+00:00", "reason": "shutdown"},
     )  # fmt: skip
-    answer = strict(snapshot(view))
+    answer = page_of(view)
     assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
         ("running", "running"),
         ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
@@ -175,9 +187,6 @@ def test_what_happened_is_marked():
     ]
     assert answer["marks"][-1]["elapsed"] == 1000
     assert answer["marks"][-1]["time"] == 1795586404000
-    events = panels_of(view)["events"]
-    assert dict(events["figures"])["retry"] == "1"
-    assert events["table"]["rows"][0][3] == "interrupted: shutdown"
 
 
 def test_memory_of_workers_is_shown_against_their_limits():
@@ -186,7 +195,7 @@ def test_memory_of_workers_is_shown_against_their_limits():
         "tcp://a:1": {"used": 2**30, "limit": 2**32}, "tcp://b:1": {"used": 2**30, "limit": 2**31},
         "tcp://c:1": {"used": 2**20, "limit": None}, "tcp://d:1": {"used": None}}})  # fmt: skip
     memory = panels_of(view)["memory"]
-    assert memory["table"]["rows"] == [
+    assert memory["rows"] == [
         ["b:1", "1.0 GiB", "2.0 GiB", "50%"],
         ["a:1", "1.0 GiB", "4.0 GiB", "25%"],
         ["c:1", "1.0 MiB", "–", "–"],
@@ -203,11 +212,11 @@ def test_workers_have_lines_each_or_quantiles(n, lines):
     by_name = {line["name"]: line["y"][-1] for line in panel["series"]}
     if n <= 32:
         assert by_name["10.0.0.2:1"] == 150
-        assert len(panel["table"]["rows"]) == n
+        assert len(panel["rows"]) == n
     else:
         assert by_name == {"slowest": 50, "slowest tenth": 250, "median": 1050,
                            "fastest tenth": 1800, "fastest": 2000}  # fmt: skip
-        assert [cells[0] for cells in panel["table"]["rows"]] == [
+        assert [cells[0] for cells in panel["rows"]] == [
             f"10.0.0.{i}:1" for i in range(5)]  # fmt: skip
 
 
@@ -235,7 +244,7 @@ def test_repeated_steps_replace_the_old_ones_and_the_gap_stays():
     assert line["passes"] == [1, 2, 3, 4, None, 5, 6, 7, 8, 9, 10]
     assert line["y"][4] is None
     assert line["time"][5] - line["time"][3] > 7_000_000
-    marks = strict(snapshot(view_of(*first, *again)))["marks"]
+    marks = marks_of(view_of(*first, *again))
     assert [mark["text"] for mark in marks] == ["goes on after step 4"]
 
 
@@ -256,9 +265,9 @@ def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
     resumed, events = JobView({"id": "7f3a"}), [started(), *early, *again]
     for i in range(0, len(events), split):
         resumed.update_all(events[i : i + split])
-        snapshot(resumed)
+        panels(resumed)
     one, other = (panels_of(view)["cost"]["series"][0] for view in (whole, resumed))
-    assert snapshot(resumed) == snapshot(view_of(*events))
+    assert page_of(resumed) == page_of(view_of(*events))
     assert (one["x"][0], one["x"][-1]) == (other["x"][0], other["x"][-1])
     assert one["passes"][-1] == other["passes"][-1]
     known = [at for at in other["x"] if at is not None]
@@ -290,12 +299,12 @@ def test_every_algorithm_has_its_panels(algorithm, tmp_path):
     fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))
     model = fit.fit(x).model_
     view = JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path))))
-    panels = panels_of(view)
-    assert EXTRA[algorithm] <= set(panels)
-    (line,) = [line for line in panels["cost"]["series"] if line["name"] == "on all rows"]
+    found = panels_of(view)
+    assert EXTRA[algorithm] <= set(found)
+    (line,) = [line for line in found["cost"]["series"] if line["name"] == "on all rows"]
     expected = [step["cost"] for step in model.history]
     assert line["y"][-1] == pytest.approx(expected[-1], rel=1e-6)
-    for panel in panels.values():
+    for panel in found.values():
         for series in panel["series"]:
             assert any(value is not None for value in series["y"]), panel["kind"]
 
@@ -303,9 +312,9 @@ def test_every_algorithm_has_its_panels(algorithm, tmp_path):
 def test_a_mixture_shows_its_bound_and_energy(tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3))
     fit = Mixture(4, covariance="diag", random_state=0, checkpoint=str(tmp_path)).fit(x)
-    panels = panels_of(JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path)))))
-    assert panels["cost"]["words"].startswith("F ")
-    energy = dict(panels["mixture"]["figures"])["energy a row"]
+    found = panels_of(JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path)))))
+    assert found["cost"]["title"] == "F"
+    energy = dict(found["mixture"]["figures"])["energy a row"]
     assert float(energy) == pytest.approx(fit.model_.history[-1]["extra"]["energy"], rel=1e-6)
 
 
@@ -344,7 +353,7 @@ def test_no_event_and_no_status_raises(events, status):
     for event in events:
         view.update(event)
     view.set_status(status)
-    strict(snapshot(view))
+    page_of(view)
 
 
 def test_what_a_newer_version_tells_beside_is_passed_over():
@@ -364,7 +373,7 @@ def test_texts_are_cut_and_cannot_steer():
     view.set_status(
         {"id": "7f3a", "name": name, "state": "running", "workers": {name: {"rows": 1}}}
     )
-    text = json.dumps(snapshot(view))
+    text = json.dumps([page_of(view), panels_of(view)])
     assert "\\u001b" not in text
     assert "x" * 500 not in text
 
@@ -388,11 +397,10 @@ def test_memory_is_bounded_and_an_update_is_small():
     assert 2e5 < view.nbytes <= 2e6
     view.update({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
-    answer = snapshot(view)
-    assert len(answer["panels"]) == 19
-    sent = json.dumps(answer, separators=(",", ":")).encode()
-    assert len(gzip.compress(sent)) <= 40_000
-    for panel in answer["panels"]:
+    assert len(panels(view)) == 16
+    sent = json.dumps(page_of(view), separators=(",", ":")).encode()
+    assert len(gzip.compress(sent)) <= 50_000
+    for panel in panels_of(view).values():
         for series in panel["series"]:
             assert len(series["y"]) <= 1024 + 1
             assert math.isfinite(sum(value or 0 for value in series["y"]))
@@ -402,9 +410,8 @@ def test_every_panel_is_drawn_of_a_job_that_reports_everything():
     view = JobView({"id": "a"}).update_all(day_of_events(3_600))
     view.set_status({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
     found = panels_of(view)
-    assert len(found) == 19
-    drawn = {kind for kind, panel in found.items() if panel["series"]}
-    assert set(found) - drawn == {"alive", "events", "job"}
+    assert len(found) == 16
+    assert all(panel["series"] for panel in found.values())
 
 
 @pytest.mark.parametrize(

@@ -6,29 +6,27 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from largek_dask.observe.tables import Column, Fitting, shortened
+from largek_dask.plots.tables import TextTable, shortened
 
-COLUMNS = (
-    Column("job"),
-    Column("name", rank=1, least=6),
-    Column("steps", rank=2, right=True),
-    Column("output", rank=3, least=10),
-)
+COLUMNS = {"job": 0, "name": 1, "steps": 2, "output": 3}
 ROWS = [
     ("lk-1", "first", "12", "/data/somebody/runs/first"),
     ("lk-22", "the second one", "1,234", "[red]/data/runs"),
 ]
 
 
+LEAST = {"name": 6, "output": 10}
+
+
 def printed(width: int, **options: int) -> list[str]:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
-        console.print(Fitting(COLUMNS, ROWS, more="see --json", **options))
+        console.print(TextTable(COLUMNS, ROWS, right=["steps"], least=LEAST, **options))
     return captured.get().splitlines()
 
 
 @pytest.mark.parametrize("options", [{}, {"gap": 1}, {"ruled": False}])
-@pytest.mark.parametrize("width", range(8, 90, 3))
+@pytest.mark.parametrize("width", [8, 20, 31, 32, 54, 90])
 def test_no_line_is_wider_than_the_terminal(width: int, options: dict[str, int]) -> None:
     lines = printed(width, **options)
     assert max(map(cell_len, lines)) <= width
@@ -36,7 +34,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, options: dict[str, int])
     assert [sum(line.startswith(job) for line in lines) for job in ("lk-1 ", "lk-22")] == [1, 1]
     _, _, left_out = " ".join(line.strip() for line in lines[3:]).partition("Left out: ")
     for column in COLUMNS:
-        assert (column.name in lines[0]) != (column.name in left_out.split(" (")[0]), lines
+        assert (column in lines[0]) != (column in left_out.split(" (")[0]), lines
 
 
 def test_all_is_shown_where_there_is_room() -> None:

@@ -1,32 +1,23 @@
 """The panels of a job, from a :class:`JobView`: data of charts and tables, without any drawing.
 
-:func:`panels` returns all panels that have something to show. ``observe.figures`` draws them by
-Bokeh, ``observe.pictures`` by matplotlib.
+:func:`panels` returns all panels that have something to show. ``plots.figures`` draws them by
+Bokeh, ``plots.pictures`` by matplotlib.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
-from largek_dask.driver.formatting import (
-    count_of,
-    human_bytes,
-    human_count,
-    human_seconds,
-    printable,
-)
+from largek_dask.driver.formatting import count_of, human_bytes, human_count, human_seconds
 from largek_dask.driver.job_view import (
     MOST_WORKERS,
-    OF_A_STEP,
     QUANTILES,
     WORK,
     WORKER,
@@ -36,42 +27,25 @@ from largek_dask.driver.job_view import (
     short_name,
 )
 from largek_dask.driver.series import Point, Points, Series, X, Y
-from largek_dask.observe.job_text import (
+from largek_dask.plots.job_text import (
     NONE,
     WORKER_COLUMNS,
     figure,
-    left_of,
     precise,
-    waits_of,
+    shown,
     whole,
     worker_rows,
 )
 
-__all__ = [
-    "Panel",
-    "Trace",
-    "iso",
-    "make_panel",
-    "make_trace",
-    "marks_of",
-    "panels",
-    "rounded",
-    "shown",
-]
+__all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
 
-MOST_TEXT = 400
-"""Most characters of a text."""
 TIME, PASSES = 4, 5
 """Columns of a point of the cost: wall time in ms, and passes over the data."""
 HOUR, TENTH = 3600.0, 0.1
-LATEST = 253_402_300_799.0
-"""End of the year 9999, in seconds since 1970."""
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
-MOST_POINTS = 128
-"""Buckets of a line."""
-WORKER_POINTS = 32
-"""Buckets of the line of one worker."""
+MOST_POINTS, WORKER_POINTS = 128, 32
+"""Buckets of a line, and of the line of one worker."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
@@ -80,15 +54,10 @@ SLOWEST = 5
 """Workers that are named if there are too many to name all."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, and its size in pixels."""
-LIVE = frozenset(
-    {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
-     "retries", "rebuilt", "evictions", "n_rows", "start", "starts", "n_events", "last_event",
-     "queue", "title", "objective", "result"}
-)  # fmt: skip
-"""Fields of a status that change while a job runs, or are shown elsewhere."""
 
 Words = Callable[[float], str]
 Column = list[Any]
+SHORT: Words = "{:.3g}".format
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +67,8 @@ class Trace:
     ``columns`` holds ``x`` and ``y``, and ``mark``, the size of the mark at each point in pixels.
     A column with the name of another axis of the panel holds the positions on that axis. ``above``
     is the distance of the objective to its best value, ``right`` the right edge of a bar, ``low``
-    and ``high`` a band, ``label`` the text at a point. None interrupts the line.
+    and ``high`` a band, ``label`` the text at a point. All numbers are finite; None interrupts the
+    line.
     """
 
     name: str
@@ -134,21 +104,6 @@ class Panel:
         """Default horizontal axis."""
         return self.axes[0]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the panel as plain values for JSON."""
-        found = {name: getattr(self, name) for name in self.__slots__} | {"x": self.x}
-        found["series"] = [{"name": trace.name, **trace.columns} for trace in self.series]
-        found["table"] = {"columns": found.pop("columns"), "rows": found.pop("rows")}
-        return found
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Return the panel of :meth:`to_dict`."""
-        series = [Trace(line["name"], {name: line[name] for name in line if name != "name"})
-                  for line in document["series"]]  # fmt: skip
-        known = {name: document[name] for name in cls.__slots__ if name in document}
-        return cls(**{**known, **document["table"], "series": series})
-
 
 def panels(view: JobView) -> list[Panel]:
     """Return all panels that have something to show, in their order."""
@@ -169,15 +124,6 @@ def marks_of(view: JobView) -> list[dict[str, Any]]:
     ]
 
 
-# --- text and numbers -----------------------------------------------------------------------------
-
-
-def shown(text: object) -> str:
-    """Return a text as one printable line of limited length."""
-    words = printable(str(text)[: 2 * MOST_TEXT])
-    return words if len(words) <= MOST_TEXT else f"{words[: MOST_TEXT - 1]}…"
-
-
 def rounded(value: float | None, digits: int = 4) -> float | int | None:
     """Round to significant digits, as short JSON; None for a number that is not finite."""
     if value is None or not math.isfinite(value):
@@ -192,25 +138,16 @@ def _short(found: float) -> float | int | None:
     return found if math.isfinite(found) else None
 
 
-def iso(seconds: float) -> str | None:
-    """Format seconds since 1970 as ISO time; None if they are out of range."""
-    if not 0 < seconds < LATEST:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
+    """Make a panel whose texts are printable and of limited length.
 
-
-def _sentence(figures: Iterable[tuple[str, str]], between: str = ", ") -> str:
-    told = between.join(f"{name} {text}" for name, text in figures)
-    return f"{told[:1].upper()}{told[1:]}."
-
-
-def make_panel(kind: str, title: str, words: str, **fields: Any) -> Panel:
-    """Make a panel whose texts are printable and of limited length."""
-    found: dict[str, Any] = {
-        "figures": [(name, shown(text)) for name, text in fields.pop("figures", ())],
-        "rows": [tuple(shown(text) for text in row) for row in fields.pop("rows", ())],
-    }
-    return Panel(kind=kind, title=title, words=words, **found, **fields)
+    By default its words are the figures.
+    """
+    figures = [(name, shown(text)) for name, text in fields.pop("figures", ())]
+    rows = [tuple(shown(text) for text in row) for row in fields.pop("rows", ())]
+    told = ", ".join(f"{name} {text}" for name, text in figures)
+    words = words or f"{told[:1].upper()}{told[1:]}."
+    return Panel(kind=kind, title=title, words=words, figures=figures, rows=rows, **fields)
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -255,24 +192,26 @@ def _column(values: NDArray[np.float64], digits: int = 4) -> Column:
 
 
 def _lines(
-    view: JobView, names: Mapping[str, str], words: Words = "{:.3g}".format, *, log: bool = False
+    view: JobView, names: Mapping[str, str], words: Words = SHORT, *, log: bool = False
 ) -> dict[str, Any]:
-    """Return lines and their table as fields of a panel; ``names`` maps names to series."""
-    known = {}
-    for name, key in names.items():
-        # Figures that are always 0 say nothing.
-        series = view.series.get(key)
-        if series and any(point[Y] for point in series.extremes() or ()):
-            known[name] = series
+    """Return lines, their last values and their table as fields of a panel.
+
+    ``names`` maps names to series.
+    """
+    # Figures that are always 0 say nothing.
+    known = {name: series for name, key in names.items() if (series := view.series.get(key))
+             and any(point[Y] for point in series.extremes() or ())}  # fmt: skip
+    rows = [_row(name, series, words) for name, series in known.items()]
     return {
         "series": [_means(name, series, positive=log) for name, series in known.items()],
+        "figures": [(name, last) for name, last, *_ in rows],
         "log": log,
         "columns": EXTREMES,
-        "rows": [_row(name, series, words) for name, series in known.items()],
+        "rows": rows,
     }
 
 
-def _row(name: str, series: Series, words: Words = "{:.3g}".format) -> tuple[str, str, str, str]:
+def _row(name: str, series: Series, words: Words) -> tuple[str, str, str, str]:
     """Return name, last, lowest and highest value."""
     last, found = series.last(), series.extremes()
     if last is None or found is None:
@@ -288,32 +227,12 @@ def _plain(
 
     def make(view: JobView) -> Panel | None:
         lines = _lines(view, names, words, log=log)
-        if not lines["rows"]:
-            return None
-        told = [(name, f"{last} last, {low} at its lowest") for name, last, low, _ in lines["rows"]]
-        figures = [(name, last) for name, last, *_ in lines["rows"]]
-        return make_panel(kind, title, _sentence(told, "; "), figures=figures, y=y, **lines, **look)
+        return make_panel(kind, title, y=y, **lines, **look) if lines["rows"] else None
 
     return make
 
 
 # --- panels ---------------------------------------------------------------------------------------
-
-
-def _alive(view: JobView) -> Panel | None:
-    if not view.status.get("state"):
-        return None
-    state, takes = shown(view.state), view.step_seconds()
-    figures = [("state", state), *(("waits", text) for text in waits_of(view.status))]
-    progress = view.status.get("progress")
-    done, n_chunks = number_in(progress, "done"), number_in(progress, "n_chunks")
-    if done is not None and n_chunks and not view.has_ended:
-        figures.append(("this pass", f"{whole(done)} of {whole(n_chunks)} chunks"))
-    if takes is not None:
-        figures.append(("a step takes", human_seconds(takes)))
-    if words := left_of(view):
-        figures.append(("done", words))
-    return make_panel("alive", "Alive", f"The job is {state}.", figures=figures)
 
 
 def _cost(view: JobView) -> Panel | None:
@@ -324,12 +243,10 @@ def _cost(view: JobView) -> Panel | None:
     end = "lowest" if less else "highest"
     best = _best(lines, less)
     last = max((last for line in lines if (last := line.last())), key=lambda point: point[X])
-    name = f"{objective.of_step[:1].upper()}{objective.of_step[1:]}"
     drawn = {line: series.points() for line, series in view.costs.items()}
     return make_panel(
         "cost",
-        name,
-        f"{name} {precise(last[Y])} last, {precise(best[Y])} at its {end}.",
+        f"{objective.of_step[:1].upper()}{objective.of_step[1:]}",
         figures=[("last", precise(last[Y])), (end, precise(best[Y]))],
         series=[_cost_line(line, points, best[Y]) for line, points in drawn.items()],
         axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
@@ -380,23 +297,20 @@ def _gain(view: JobView) -> Panel | None:
     names = {"rows that changed": "n_changed", "movement of centres": "shift",
              "gain of a step": "gain"}  # fmt: skip
     lines = _lines(view, names, log=True)
-    figures = [*_gains(view), *((name, last) for name, last, *_ in lines["rows"])]
-    if not figures:
+    lines["figures"] = [*_gains(view), *lines["figures"]]
+    if not lines["figures"]:
         return None
-    y = "share of the rows, or relative change"
-    words = _sentence(figures, "; ")
-    return make_panel("gain", "Does it still gain?", words, figures=figures, y=y, **lines)
+    return make_panel("gain", "Does it still gain?", y="share, or relative change", **lines)
 
 
 def _gains(view: JobView) -> list[tuple[str, str]]:
     """Return the relative change of the objective in the last hour and tenth of the time."""
-    lines = _main_costs(view)
-    if not lines:
-        return []
     # Of several starts, the one that runs.
-    series = max(lines, key=lambda line: (line.last() or (0.0,) * 3)[X])
-    last, found = series.last(), []
-    assert last is not None
+    series = max(_main_costs(view), key=lambda line: (line.last() or (0.0,) * 3)[X], default=None)
+    last = None if series is None else series.last()
+    if series is None or last is None:
+        return []
+    found = []
     for name, seconds in (("last hour", HOUR), ("last tenth", TENTH * last[X])):
         before = series.before(last[X] - seconds)
         if before is not None and before[Y] and before[X] < last[X]:
@@ -418,33 +332,12 @@ def _when(view: JobView) -> Panel | None:
     if view.labelled is not None:
         figures.append(("labels written", f"{view.labelled:.0%}"))
     lines = _lines(view, {"at most left": "eta_s"}, human_seconds)
-    if not figures and not lines["rows"]:
+    lines["figures"] = figures or lines["figures"]
+    if not lines["figures"]:
         return None
-    words = _sentence(figures or [("nothing can be", "said yet")])
     return make_panel(
-        "when", "When does it end?", words, figures=figures, y="seconds", numbers="seconds",
-        from_zero=True, **lines,
-    )  # fmt: skip
-
-
-def _events(view: JobView) -> Panel | None:
-    marks = view.marks()
-    if not marks:
-        return None
-    counts = [(kind, whole(n)) for kind, n in sorted(view.n_marks.items())]
-    told = ", ".join(f"{n} × {kind}" for kind, n in counts)
-    return make_panel(
-        "events",
-        "What happened",
-        f"{told}; last: {marks[-1].text}",
-        figures=counts,
-        columns=("at (UTC)", "after", "kind", "what"),
-        rows=[
-            ((iso(mark.seconds) or NONE)[:19].replace("T", " "), human_seconds(mark.elapsed),
-             mark.kind, mark.text)
-            for mark in reversed(marks[-MOST_ROWS:])
-        ],
-    )  # fmt: skip
+        "when", "When does it end?", y="seconds", numbers="seconds", from_zero=True, **lines
+    )
 
 
 def _workers(view: JobView) -> Panel | None:
@@ -460,7 +353,6 @@ def _workers(view: JobView) -> Panel | None:
     return make_panel(
         "workers",
         "Rows a second by worker",
-        f"Slowest of {len(slowest):,} workers: {low} rows a second; fastest: {high}.",
         figures=[("workers", whole(len(slowest))), ("slowest", low), ("fastest", high)],
         series=[_means(name, lines[name], WORKER_POINTS)
                 for name in (QUANTILES if is_many else lines) if name in lines],
@@ -490,10 +382,9 @@ def _split(view: JobView) -> Panel | None:
     return make_panel(
         "split",
         "Where the time goes",
-        f"Of all time so far: {', '.join(f'{kind} {text}' for kind, text in figures)}.",
         figures=figures,
         series=[*lines, _rest(lines)],
-        y="share of the time of all threads",
+        y="share of all threads' time",
         numbers="share",
         from_zero=True,
         columns=("", "share of all time", "seconds of all threads"),
@@ -518,19 +409,14 @@ def _rest(lines: Sequence[Trace]) -> Trace:
 def _memory(view: JobView) -> Panel | None:
     lines = _lines(view, {"row state": "state_bytes", "chunks": "cache_bytes"}, human_bytes)
     workers = _worker_memory(view)
-    if not lines["rows"] and not workers:
-        return None
-    figures = [(name, last) for name, last, *_ in lines["rows"]]
     if evictions := number_in(view.status, "evictions") or view.sums.get("evictions"):
-        figures.append(("did not fit", count_of(int(evictions), "time")))
+        lines["figures"].append(("did not fit", count_of(int(evictions), "time")))
     if workers:
-        figures.append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
+        lines["figures"].append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
         lines |= {"columns": ("worker", "memory", "limit", "share"), "rows": workers}
-    words = f"Last: {', '.join(f'{name} {text}' for name, text in figures)}."
-    return make_panel(
-        "memory", "Memory held", words, figures=figures, y="bytes", numbers="bytes",
-        from_zero=True, **lines,
-    )  # fmt: skip
+    if not lines["rows"]:
+        return None
+    return make_panel("memory", "Memory held", y="bytes", numbers="bytes", from_zero=True, **lines)
 
 
 def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
@@ -555,9 +441,8 @@ def _path(view: JobView) -> Panel | None:
     return make_panel(
         "path",
         "Objective by number of clusters",
-        f"{precise(cost)} with {count_of(clusters, 'cluster')}, {precise(found[0][1])} with "
-        f"{found[0][0]:,}.",
-        figures=[("at work on", count_of(clusters, "cluster"))],
+        figures=[("at work on", count_of(clusters, "cluster")),
+                 (view.objective.of_step, precise(cost))],
         series=[make_trace("found so far", [n for n, _ in found],
                            [rounded(cost, 6) for _, cost in found])],
         axes=("clusters",),
@@ -574,13 +459,11 @@ def _sizes(view: JobView) -> Panel | None:
         return None
     names = {"least": "least", "median": "median", "mean": "mean", "most": "most",
              "empty clusters": "n_empty"}  # fmt: skip
-    figures = [(name, figure(number_in(told, key), human_count)) for name, key in names.items()]
     x = [rounded(edge) for edge in edges]
     return make_panel(
         "sizes",
         "Sizes of clusters",
-        f"{', '.join(f'{name} {text}' for name, text in figures)}.",
-        figures=figures,
+        figures=[(name, figure(number_in(told, key), human_count)) for name, key in names.items()],
         series=[make_trace("clusters", x[:-1], [rounded(n, 6) for n in counts], right=x[1:])],
         axes=("size",),
         y="clusters",
@@ -602,31 +485,10 @@ def _numbers(values: object) -> list[float]:
     return found if len(found) == len(values) <= MOST_ROWS else []
 
 
-def _job(view: JobView) -> Panel | None:
-    rows = [(name.replace("_", " "), _in_words(value)) for name, value in view.status.items()
-            if name not in LIVE and value not in (None, "", [], {})]  # fmt: skip
-    if not rows:
-        return None
-    outputs = [("output", str(view.status["output"]))] if "output" in view.status else []
-    return make_panel(
-        "job", "The job", f"{view.title}.", figures=outputs, columns=("", ""), rows=rows
-    )
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-        return ", ".join(value)
-    return json.dumps(value, default=str)
-
-
 MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
-    _alive,
     _cost,
     _gain,
     _when,
-    _events,
     _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
            human_count, numbers="whole", from_zero=True),
     _workers,
@@ -637,7 +499,7 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _plain("batch", "Rows of the batch", {"rows of the batch": "batch_rows"}, "rows", whole,
            log=True, numbers="whole", style="steps"),
     _plain("mixture", "Energy of the mixture", {"energy a row": "energy"},
-           "mean squared distance to the means", precise),
+           "mean squared distance", precise),
     _plain("components", "Components alive", {"components": "alive"}, "components", whole,
            numbers="whole", style="steps"),
     _plain("rounds", "Rounds",
@@ -649,5 +511,4 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _sizes,
     _plain("bytes", "Bytes read and moved", {"read or moved a second": "bytes_per_second"},
            "bytes a second", human_bytes, numbers="bytes", from_zero=True),
-    _job,
 )  # fmt: skip

@@ -15,10 +15,10 @@ from largek_dask.driver.job_view import JobView
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.errors import DataError, MissingDependencyError
 from largek_dask.model.suggest_k import SuggestedK
-from largek_dask.observe.model_panels import elbow_panels
-from largek_dask.observe.panels import marks_of
-from largek_dask.observe.panels import panels as job_panels
-from largek_dask.observe.pictures import codebook_figure, draw, svg
+from largek_dask.plots.model_panels import elbow_panels
+from largek_dask.plots.panels import marks_of
+from largek_dask.plots.panels import panels as job_panels
+from largek_dask.plots.pictures import draw, svg
 
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
@@ -138,18 +138,10 @@ def test_a_fit_of_all_partitions_shows_inertia_over_its_lower_bound(tmp_path):
     plot.save(tmp_path / "path.png")
 
 
-def test_codebook_figure__names_photographs_and_psnr():
-    image = np.zeros((16, 24, 3), np.uint8)
-    figure = codebook_figure(image, [("one", image, image, 21.34), ("two", image, image, 9.0)], "t")
-    titles = [axes.get_title() for axes in figure.axes]
-    assert len(titles) == 5
-    assert titles[1:3] == ["one: the photograph", "rebuilt, PSNR 21.3 dB"]
-
-
 def test_no_pyplot():
     code = (
-        "import sys; from largek_dask.observe.pictures import draw; "
-        "from largek_dask.observe.panels import make_panel, make_trace; "
+        "import sys; from largek_dask.plots.pictures import draw; "
+        "from largek_dask.plots.panels import make_panel, make_trace; "
         "assert 'matplotlib' not in sys.modules; "
         "draw([make_panel('a', 'a', '', series=[make_trace('b', [1], [2])])]); "
         "assert 'matplotlib.pyplot' not in sys.modules"

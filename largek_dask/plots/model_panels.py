@@ -13,7 +13,7 @@ from largek_dask.driver.history import sample_of
 from largek_dask.driver.sizes import sizes_of
 from largek_dask.model import Model, PathModel
 from largek_dask.model.suggest_k import SuggestedK
-from largek_dask.observe.panels import Panel, Trace, make_panel, make_trace
+from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
 __all__ = ["centers_panel", "elbow_panels", "events_of", "path_panel", "shape_of"]
 
@@ -80,13 +80,8 @@ def path_panel(model: PathModel) -> Panel:
 def elbow_panels(found: SuggestedK, errors: NDArray[np.float64], stable: float) -> list[Panel]:
     """Return the objective and the stability by number of clusters.
 
-    Parameters
-    ----------
-    found : SuggestedK
-    errors : (m,) float64
-        Standard errors of the objectives; a band of two of them is drawn on both sides.
-    stable : float
-        Least stability at which two halves of the rows agree.
+    ``errors`` are standard errors of the objectives: a band of two of them is drawn on both sides.
+    Two halves of the rows agree from the stability ``stable`` on.
     """
     n_clusters, inertia = found.n_clusters, found.inertia
     low, high = ((inertia + sign * 2 * errors).tolist() for sign in (-1, 1))
@@ -141,13 +136,7 @@ def centers_panel(
 ) -> Panel | None:
     """Return the centres on their first two principal axes; None if there are none.
 
-    Parameters
-    ----------
-    model : Model
-    chosen : sequence of int
-        Clusters drawn in another colour.
-    behind : (n, d) float64, optional
-        Rows to draw behind the centres.
+    Chosen clusters have another colour; rows may be drawn behind the centres.
     """
     centers, counts = model._cluster_centers(), model.counts
     if centers is None or not counts.sum() > 0:

@@ -1,18 +1,20 @@
 """Text about a job: facts, rows of tables, and the figures of its events.
 
-Fields that are missing or of another type are shown as a dash. The texts that are returned are
-printable: they can neither forge a line nor steer a terminal.
+Fields that are missing or of another type are shown as a dash. All texts are printable: they can
+neither forge a line nor control a terminal.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.formatting import human_bytes, human_count, human_seconds, printable
-from largek_dask.driver.job_view import JobView, number_in
+from largek_dask.driver.job_view import OF_A_STEP, JobView, number_in
 from largek_dask.driver.stopping import ENDS
 
 __all__ = [
@@ -21,16 +23,19 @@ __all__ = [
     "WORKER_COLUMNS",
     "Show",
     "compiling_told",
+    "details",
     "energy_in",
     "facts",
     "figure",
     "figures_in",
+    "iso",
     "job_row",
     "left_of",
     "on_sample",
     "precise",
     "queue_words",
     "shape_of",
+    "shown",
     "sparkline",
     "waits_of",
     "whole",
@@ -56,59 +61,73 @@ JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "objective", "r
 WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
 
 
+MOST_TEXT = 400
+"""Most characters of a text."""
+LATEST = 253_402_300_799.0
+"""End of the year 9999, in seconds since 1970."""
+LIVE = frozenset(
+    {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
+     "retries", "rebuilt", "evictions", "n_rows", "start", "starts", "n_events", "last_event",
+     "queue", "title", "objective", "result"}
+)  # fmt: skip
+"""Fields of a status that change while a job runs, or that :func:`facts` has."""
+
+
+def shown(text: object) -> str:
+    """Return a text as one printable line of limited length."""
+    words = printable(str(text)[: 2 * MOST_TEXT])
+    return words if len(words) <= MOST_TEXT else f"{words[: MOST_TEXT - 1]}…"
+
+
+def iso(seconds: float) -> str | None:
+    """Format seconds since 1970 as ISO time; None if they are out of range."""
+    if not 0 < seconds < LATEST:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
-    """A figure in words; a dash if it is none."""
+    """Format a number; a dash for anything else."""
     return words(value) if is_number(value) else NONE
 
 
-def _model_of(status: Mapping[str, Any]) -> str:
-    """What is looked for."""
-    k = figure(status.get("n_clusters"), whole)
-    if "mixture" in status:
-        return f"mixture ({status['mixture']}) of {k} components"
-    return f"{k} clusters by {status.get('algorithm')}"
+def whole(value: float) -> str:
+    """Format ``1234567`` as ``1,234,567``."""
+    return f"{value:,.0f}"
+
+
+def precise(value: float) -> str:
+    """Format a value of the objective, with eight digits."""
+    return f"{value:.8g}"
 
 
 def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a result says of its model beside the objective, in words (``Model.fit_figures``)."""
-    figures = result.get("figures")
-    if not isinstance(figures, Mapping):
-        return []
+    """Return the figures of a model besides its objective (``Model.fit_figures``)."""
     return [
         (printable(name).replace("_", " "), figure(value, precise))
-        for name, value in figures.items()
+        for name, value in _mapping(result.get("figures")).items()
     ]
 
 
 def energy_in(event: Event) -> float | None:
-    """The energy that a step tells beside the objective of a mixture; None if it does not."""
+    """Return the energy of a step of a mixture, or None."""
     return number_in(event.get("extra"), "energy")
 
 
 def compiling_told(event: Event) -> str:
-    """That kernels are compiled, and how long it will take where that is known."""
+    """Return that kernels are compiled, with the time left if it is known."""
     left = event.get("left_s")
     return compiling_words(left if is_number(left) else None)
 
 
 def on_sample(event: Event) -> str:
-    """Of which rows the cost of a step is, where it is not of all: it is lower than theirs."""
+    """Return on how many rows the cost of a step was computed, unless on all."""
     sample = event.get("sample")
     return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
 
 
-def whole(value: float) -> str:
-    """``1234567`` as ``1,234,567``."""
-    return f"{value:,.0f}"
-
-
-def precise(value: float) -> str:
-    """A value of the objective, to eight figures."""
-    return f"{value:.8g}"
-
-
 def shape_of(event: Event) -> str:
-    """The rows, from the event "started"."""
+    """Return the shape of the rows, from the event "started"."""
     rows, features = event.get("n_rows"), event.get("n_features")
     chunks = figure(event.get("n_chunks"), whole)
     noun = "chunk" if chunks == "1" else "chunks"
@@ -116,7 +135,7 @@ def shape_of(event: Event) -> str:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """Values as blocks, the last of each bin.
+    """Return values as blocks, the last of each bin.
 
     Examples
     --------
@@ -126,25 +145,27 @@ def sparkline(values: list[float], width: int) -> str:
     if not values:
         return ""
     n = min(width, len(values))
-    shown = [values[(i + 1) * len(values) // n - 1] for i in range(n)]
-    low, high = min(shown), max(shown)
+    kept = [values[(i + 1) * len(values) // n - 1] for i in range(n)]
+    low, high = min(kept), max(kept)
     top = len(BLOCKS) - 1
-    return "".join(BLOCKS[round((v - low) / (high - low or 1.0) * top)] for v in shown)
+    return "".join(BLOCKS[round((v - low) / (high - low or 1.0) * top)] for v in kept)
 
 
 def facts(view: JobView) -> list[tuple[str, str]]:
-    """What is known of a job, as names and texts that are safe to print."""
+    """Return what is known of a job, as names and texts."""
     s = view.status
+    k = figure(s.get("n_clusters"), whole)
     found = [
         ("data", f"{s.get('data')}{f' ({shape_of(view.started)})' if view.started else ''}"),
-        ("model", _model_of(s)),
+        ("model", f"mixture ({s['mixture']}) of {k} components" if "mixture" in s
+         else f"{k} clusters by {s.get('algorithm')}"),
         *(
             [("engine", f"{view.chosen.get('name')}: {view.chosen.get('reason')}")]
             if view.chosen
             else []
         ),
         *([("output", s["output"])] if "output" in s else []),
-    ]
+    ]  # fmt: skip
     if isinstance(needs := s.get("needs"), list | tuple) and needs:
         found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
     found += [("waits", text) for text in waits_of(s)]
@@ -184,14 +205,27 @@ def facts(view: JobView) -> list[tuple[str, str]]:
     return [(name, printable(text)) for name, text in found]
 
 
+def details(view: JobView) -> list[tuple[str, str]]:
+    """Return the fields of a status that do not change while a job runs."""
+
+    def words(value: object) -> str:
+        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+            return ", ".join(value)
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+
+    return [(shown(name.replace("_", " ")), shown(words(value)))
+            for name, value in view.status.items()
+            if name not in LIVE and value not in (None, "", [], {})]  # fmt: skip
+
+
 def waits_of(status: Mapping[str, Any]) -> list[str]:
-    """What a job waits for, in sentences of which none says what another one does."""
+    """Return what a job waits for: its note, and its place in the queue."""
     words, note = queue_words(status), str(status.get("note") or "")
     return [text for text in (note if note not in words else "", words) if text]
 
 
 def queue_words(status: Mapping[str, Any]) -> str:
-    """Where a job stands that is queued, and what it waits for; empty of any other."""
+    """Return the place of a job in the queue, and why it waits; empty if it is not queued."""
     place = _mapping(status.get("queue"))
     n, of = place.get("position"), place.get("of")
     if not (is_number(n) and is_number(of)):
@@ -201,18 +235,16 @@ def queue_words(status: Mapping[str, Any]) -> str:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """What a status tells under a name, where it is a mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def _moved(status: Mapping[str, Any]) -> str:
-    """What was read or moved; rows in memory are not."""
     moved = status.get("bytes")
     return f", {human_bytes(moved)} read or moved" if is_number(moved) and moved else ""
 
 
 def left_of(view: JobView) -> str:
-    """How far the job is, in words; empty where nothing can be said."""
+    """Return how much of a job is done; empty if unknown."""
     if view.state in ENDS:
         return ""
     if view.labelled is not None:
@@ -226,7 +258,7 @@ def left_of(view: JobView) -> str:
 
 
 def worker_rows(view: JobView) -> list[tuple[str, ...]]:
-    """A row of :data:`WORKER_COLUMNS` for each worker."""
+    """Return a row of :data:`WORKER_COLUMNS` for each worker."""
     workers, speeds = _mapping(view.status.get("workers")), view.workers.speeds
     return [
         (
@@ -242,7 +274,7 @@ def worker_rows(view: JobView) -> list[tuple[str, ...]]:
 
 
 def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row of :data:`JOB_COLUMNS`."""
+    """Return a row of :data:`JOB_COLUMNS`."""
     running = status.get("state") == "running"
     result = status.get("result") or {}
     _, value = value_in(result)

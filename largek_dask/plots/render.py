@@ -11,26 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from largek_dask.driver.formatting import printable
 from largek_dask.errors import OutputError
-from largek_dask.observe.panels import Panel
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-    from markupsafe import Markup
+from largek_dask.plots.panels import Panel
+from largek_dask.plots.pictures import has_matplotlib, svg
 
 __all__ = ["Charts", "picture", "render", "write"]
 
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader
-
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -46,20 +43,14 @@ def _printable(value: object) -> object:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of ``observe/templates``."""
+    """Render a template of ``plots/templates``."""
     return _environment().get_template(template).render(**values)
 
 
 def write(
     path: str | os.PathLike[str], write_to: Callable[[Path], Any], overwrite: bool = False
 ) -> None:
-    """Write a file; ``write_to`` is called with the place of a temporary one.
-
-    Raises
-    ------
-    OutputError
-        The file exists, or cannot be written.
-    """
+    """Write a file; ``write_to`` is called with the path of a temporary one."""
     place = Path(path)
     if place.exists() and not overwrite:
         raise OutputError(
@@ -81,35 +72,23 @@ def write(
 class Charts:
     """Charts of one page: SVG if matplotlib is installed, otherwise by BokehJS.
 
-    Parameters
-    ----------
-    marks : sequence of dict
-        Events to mark on axes of time.
-    by_bokeh : bool, optional
-        Whether BokehJS draws, which the page then includes (1 MB) to zoom. By default, only where
-        matplotlib is not installed.
+    BokehJS draws charts that can be zoomed; the page then includes it (1 MB).
     """
 
     def __init__(
         self, marks: Sequence[Mapping[str, Any]] = (), by_bokeh: bool | None = None
     ) -> None:
-        from largek_dask.observe.pictures import has_matplotlib
-
         self.marks = marks
         self.by_bokeh = not has_matplotlib() if by_bokeh is None else by_bokeh
         self._items: list[list[Any]] = []
 
     def draw(self, panel: Panel, x: str | None = None, log: bool | None = None) -> Markup:
         """Return the HTML of a chart."""
-        from markupsafe import Markup
-
         if not self.by_bokeh:
-            from largek_dask.observe.pictures import svg
-
             return Markup(svg(panel, self.marks, x))
-        from largek_dask.observe.figures import item
+        from largek_dask.plots.figures import figure, to_json
 
-        items = [item(panel, theme, x=x, log=log, marks=self.marks)
+        items = [to_json(figure(panel, theme, x=x, log=log, marks=self.marks), panel.kind)
                  for theme in ("light", "dark")]  # fmt: skip
         node = f"chart-{len(self._items)}"
         self._items.append([node, *items])
@@ -119,16 +98,12 @@ class Charts:
     @property
     def data(self) -> Markup:
         """JSON of all charts that BokehJS draws; empty if there are none."""
-        from markupsafe import Markup
-
         text = json.dumps(self._items, separators=(",", ":")) if self._items else ""
         return Markup(text.replace("<", "\\u003c"))
 
     @property
     def library(self) -> Markup:
         """The core of BokehJS."""
-        from markupsafe import Markup
-
         place = resources.files("bokeh") / "server" / "static" / "js" / "bokeh.min.js"
         return Markup(place.read_text(encoding="utf-8"))
 

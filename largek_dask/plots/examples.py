@@ -100,21 +100,10 @@ class Looking:
 def find_examples(
     passes: BasePasses, model: Model, chosen: Sequence[int], most: int, sample: int, seed: int
 ) -> Examples:
-    """Look at the rows, or at a sample of them.
+    """Return what one pass over the rows, or over a sample, finds.
 
-    Parameters
-    ----------
-    passes : BasePasses
-        Over the rows, as the model wants them.
-    model : Model
-        Whose clusters have centres.
-    chosen : sequence of int
-        Clusters of which rows are shown.
-    most : int
-        How many of them, the nearest and as many of the farthest.
-    sample : int
-        Rows that are looked at; those of ``Separation.of`` with this seed.
-    seed : int
+    ``most`` rows are returned at either end of each chosen cluster. Sampled rows are those of
+    ``Separation.of`` with this seed.
     """
     centers = model._cluster_centers()
     assert centers is not None

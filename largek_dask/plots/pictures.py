@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import DataError, MissingDependencyError
-from largek_dask.observe.panels import Panel
-from largek_dask.observe.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
+from largek_dask.plots.panels import Panel
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["codebook_figure", "draw", "has_matplotlib", "svg"]
+__all__ = ["draw", "has_matplotlib", "new_figure", "svg"]
 
+NOTHING = "there is nothing to draw: the fit has made no step yet, so wait for one"
 LIGHT = THEMES["light"]
 LINE_STYLES = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-.",
                "dashdot": (0, (6, 2, 1, 2, 1, 2))}  # fmt: skip
@@ -48,7 +49,7 @@ def has_matplotlib() -> bool:
     return True
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure; sizes in inches."""
     try:
         from matplotlib.figure import Figure
@@ -69,16 +70,7 @@ def draw(
 ) -> Figure:
     """Draw the panels that have series; the cost also against passes over the data.
 
-    Parameters
-    ----------
-    panels : sequence of Panel
-    title : str
-    marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
-    n_columns : int
-        Panels per row.
-    words : str
-        Text below the figure.
+    ``marks`` are events on axes of time, and ``words`` a text below the figure.
 
     Raises
     ------
@@ -89,10 +81,10 @@ def draw(
     """
     drawn = [(panel, panel.x) for panel in panels if panel.series]
     if not drawn:
-        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
+        raise DataError(NOTHING)
     drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel.axes]
     n_rows = -(-len(drawn) // n_columns)
-    figure = _figure(11, 3.2 * n_rows + 0.4 * bool(title))
+    figure = new_figure(11, 3.2 * n_rows + 0.4 * bool(title))
     figure.suptitle(title, fontsize=14, color=LIGHT.ink)
     figure.supxlabel(fill(words, WORDS_WIDTH), fontsize=10, color=LIGHT.ink)
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
@@ -114,7 +106,7 @@ def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None 
                 "path.simplify": False, "font.size": 9}  # fmt: skip
     file = io.StringIO()
     with matplotlib.rc_context(settings):
-        figure = _figure(WIDTH, 0.8 * WIDTH if panel.style == "points" else 0.45 * WIDTH)
+        figure = new_figure(WIDTH, 0.8 * WIDTH if panel.style == "points" else 0.45 * WIDTH)
         _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     body = file.getvalue().partition("<svg")[2].partition(">")[2].rpartition("</svg>")[0]
@@ -247,35 +239,3 @@ def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:
         if most >= 3 * size:
             return size, f" ({unit})"
     return 1e3, " (seconds)"
-
-
-def codebook_figure(
-    sheet: NDArray[np.uint8],
-    pairs: Sequence[tuple[str, NDArray[np.uint8], NDArray[np.uint8], float]],
-    title: str,
-) -> Figure:
-    """Draw codewords next to photographs before and after vector quantization.
-
-    Parameters
-    ----------
-    sheet : (h, w, 3) uint8
-        The codewords.
-    pairs : sequence of (name, original, rebuilt, psnr)
-        Images are (h, w, 3) uint8; PSNR in dB.
-    title : str
-    """
-    figure = _figure(16, 1.0 + 3.4 * len(pairs))
-    figure.suptitle(title, fontsize=17, color=LIGHT.ink)
-    grid = figure.add_gridspec(len(pairs), 3, width_ratios=[1.32, 1, 1])
-    shown = [(grid[:, 0], sheet, "nearest", "The codewords, most used first")]
-    for row, (name, original, rebuilt, decibel) in enumerate(pairs):
-        caption = f"rebuilt, PSNR {decibel:.1f} dB"
-        shown += [(grid[row, 1], original, "lanczos", f"{name}: the photograph"),
-                  (grid[row, 2], rebuilt, "lanczos", caption)]  # fmt: skip
-    for place, image, interpolation, caption in shown:
-        axes = figure.add_subplot(place)
-        axes.imshow(image, interpolation=interpolation)
-        axes.set_title(caption, fontsize=13, color=LIGHT.ink)
-        axes.set_anchor("N")
-        axes.set_axis_off()
-    return figure

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.model import Model, PathModel
-from largek_dask.observe.model_panels import events_of, path_panel, shape_of
-from largek_dask.observe.panels import Panel, marks_of, panels
-from largek_dask.observe.render import Charts, render, write
+from largek_dask.plots.job_text import NONE, iso
+from largek_dask.plots.model_panels import events_of, path_panel, shape_of
+from largek_dask.plots.panels import Panel, marks_of, panels
+from largek_dask.plots.pictures import NOTHING, draw
+from largek_dask.plots.render import Charts, render, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Plot", "plot_of", "plot_of_model"]
 
-NOT_SHOWN = ("alive", "job")
-"""Panels that are no charts of a fit."""
 NOTEBOOK_ROWS = 40
 """Most rows of a table in a notebook."""
 
@@ -34,7 +35,7 @@ class Plot:
     panels : sequence of Panel
     title : str
     marks : sequence of dict
-        Events to mark on axes of time, as in ``observe.snapshot``.
+        Events to mark on axes of time, see :func:`largek_dask.plots.panels.marks_of`.
 
     Examples
     --------
@@ -49,7 +50,7 @@ class Plot:
     def __init__(
         self, panels: Sequence[Panel], title: str, marks: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        self.panels = [panel for panel in panels if panel.kind not in NOT_SHOWN]
+        self.panels = list(panels)
         self.title = title
         self.marks = marks
 
@@ -59,17 +60,7 @@ class Plot:
         return [panel.kind for panel in self.panels if panel.series]
 
     def figure(self) -> Figure:
-        """Return all charts as one matplotlib figure.
-
-        Raises
-        ------
-        MissingDependencyError
-            matplotlib is not installed.
-        DataError
-            There is nothing to draw.
-        """
-        from largek_dask.observe.pictures import draw
-
+        """Return all charts as one matplotlib figure."""
         return draw(self.panels, self.title, self.marks)
 
     def bokeh(
@@ -94,7 +85,7 @@ class Plot:
         ParameterError
             There is no such panel.
         """
-        from largek_dask.observe.figures import figure
+        from largek_dask.plots.figures import figure
 
         for panel in self.panels:
             if panel.kind == kind and panel.series:
@@ -107,7 +98,8 @@ class Plot:
         Parameters
         ----------
         path : str or path
-            Ends in ``.html`` (one file that loads nothing), ``.png``, ``.svg`` or ``.pdf``.
+            Ends in ``.html`` (one file that loads nothing), ``.png``, ``.svg`` or ``.pdf``;
+            pictures need matplotlib.
         overwrite : bool
             Replace an existing file.
 
@@ -117,8 +109,6 @@ class Plot:
             The file exists, or cannot be written.
         DataError
             There is nothing to draw.
-        MissingDependencyError
-            A picture needs matplotlib, which is not installed.
         """
         if Path(path).suffix == ".html":
             page = self.html
@@ -133,23 +123,23 @@ class Plot:
 
     @property
     def html(self) -> str:
-        """A page in one file, which includes BokehJS.
-
-        Raises
-        ------
-        DataError
-            There is nothing to draw.
-        """
+        """A page in one file, which includes BokehJS."""
         if not self.kinds:
-            raise DataError(
-                "there is nothing to draw: the fit has made no step yet, so wait for one"
-            )
-        charts = Charts(self.marks, by_bokeh=True)
-        return render("plot.html", plot=self, charts=charts, is_page=True, most=None)
+            raise DataError(NOTHING)
+        return self._render(Charts(self.marks, by_bokeh=True), is_page=True)
 
     def _repr_html_(self) -> str:
-        charts = Charts(self.marks)
-        return render("plot.html", plot=self, charts=charts, is_page=False, most=NOTEBOOK_ROWS)
+        return self._render(Charts(self.marks), is_page=False, most=NOTEBOOK_ROWS)
+
+    def _render(self, charts: Charts, *, is_page: bool, most: int | None = None) -> str:
+        events = [
+            ((iso(mark["time"] / 1e3) or NONE)[:19].replace("T", " "),
+             human_seconds(mark["elapsed"] / 1e3), mark["kind"], mark["text"])
+            for mark in reversed(self.marks)
+        ]  # fmt: skip
+        return render(
+            "plot.html", plot=self, charts=charts, events=events, is_page=is_page, most=most
+        )
 
     def __repr__(self) -> str:
         return f"<Plot of {self.title}: {', '.join(self.kinds) or 'nothing yet'}; save(path)>"

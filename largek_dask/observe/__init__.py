@@ -1,1 +1,0 @@
-"""What a fit has told, for people: plots, cards, pages, words."""

@@ -1,0 +1,1 @@
+"""Charts, cards, reports and texts of a fit."""
