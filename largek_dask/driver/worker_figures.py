@@ -113,7 +113,9 @@ class WorkerFigures:
     def __init__(self) -> None:
         self.seconds = 0.0
         self._names: list[str] = []
-        self._sums = self._added = _table(None, 0)
+        self._sums = _table(None, 0)
+        self._rows = self._sums[ROWS]
+        """Rows that were added with the last event."""
         self._is_named = False
         """Whether names were given in this run, without which columns cannot be told apart."""
 
@@ -136,14 +138,14 @@ class WorkerFigures:
         """Rows per second of each worker, between the last two events."""
         if not self.seconds:
             return {}
-        speeds = np.maximum(0, self._added[ROWS] / self.seconds)
+        speeds = np.maximum(0, self._rows / self.seconds)
         return dict(zip(self._names, speeds.tolist(), strict=True))
 
     @property
     def nbytes(self) -> int:
         """Approximate bytes in memory."""
         names = sum(NAME_BYTES + len(name) for name in self._names)
-        return names + self._sums.nbytes + self._added.nbytes
+        return names + self._sums.nbytes + self._rows.nbytes
 
     def update(self, event: Event) -> None:
         """Add an event; kinds other than ``started`` and ``workers`` change nothing."""
@@ -162,8 +164,9 @@ class WorkerFigures:
             self._sums = _table(event.get("before"), len(self._names))
         if not self._is_named:
             return
-        self._added = _table(event, len(self._names))
-        self._sums = np.clip(self._sums + self._added, -MOST, MOST)
+        added = _table(event, len(self._names))
+        self._rows = added[ROWS].copy()
+        self._sums = np.clip(self._sums + added, -MOST, MOST)
         seconds, self.seconds = event.get("seconds"), 0.0
         if is_number(seconds) and LEAST_SECONDS <= seconds <= MOST:
             self.seconds = seconds

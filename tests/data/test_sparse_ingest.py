@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -222,6 +223,7 @@ def test_block_of__puts_in_order_and_refuses(matrix):
 def test_cli(matrix, tmp_path):
     dump_svmlight_file(matrix, np.arange(900), str(tmp_path / "x.svm"))
     arguments = ["ingest", str(tmp_path / "x.svm"), str(tmp_path / "out.zarr")]
-    done = CliRunner().invoke(main, arguments)
+    done = CliRunner().invoke(main, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
-    assert "900 × 40" in done.output
+    told = json.loads(done.stdout)
+    assert (told["n_rows"], told["n_features"]) == (900, 40)

@@ -261,14 +261,14 @@ def test_claim__that_comes_while_the_scheduler_closes_is_given_back(tmp_path, mo
 
 @pytest.fixture
 def stopped(monkeypatch):
-    """``stopped("publish")``: the first scheduler stops between a look and a write of a record.
+    """``stopped("_replaced")``: the first scheduler stops between a look and a write of a record.
 
     It goes on when the event ``on`` is set that this gives; ``at`` is set when it is there.
     """
     at, on = threading.Event(), threading.Event()
 
     def stop(kind):
-        write = getattr(Folder, f"_{kind}ed")
+        write = getattr(Folder, kind)
 
         def late(self, target, *written):
             if "/store/jobs/" in target and threading.current_thread().name == "stopped":
@@ -276,7 +276,7 @@ def stopped(monkeypatch):
                 assert on.wait(60.0)
             return write(self, target, *written)
 
-        monkeypatch.setattr(Folder, f"_{kind}ed", late)
+        monkeypatch.setattr(Folder, kind, late)
         return at, on
 
     yield stop
@@ -320,7 +320,7 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
     """Who has the store has not seen it, so it must not begin whenever the store is read next."""
     asleep("store/")
     first = open_jobs()
-    go_on = in_the_middle(stopped, "creat", lambda: first.submit(document("a"), {}, "me"))
+    go_on = in_the_middle(stopped, "_created", lambda: first.submit(document("a"), {}, "me"))
     second = open_jobs()
     assert second.all() == []
     with unlooked(), patient():
@@ -348,7 +348,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
     first = open_jobs()
     job_id = first.submit(document("a", max_iter=2), {}, "me")
     wait_until(first, job_id, "finished")
-    go_on = in_the_middle(stopped, "publish", lambda: first.resume(job_id, {"max_iter": 3}, {}))
+    go_on = in_the_middle(stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {}))
     second = open_jobs()
     second.delete(job_id)
     assert not record_of(tmp_path, job_id).exists()
@@ -368,7 +368,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
     first = open_jobs()
     job_id = first.submit(document("a", max_iter=2), {}, "me")
     wait_until(first, job_id, "finished")
-    go_on = in_the_middle(stopped, "publish", lambda: first.resume(job_id, {"max_iter": 3}, {}))
+    go_on = in_the_middle(stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {}))
     second = open_jobs()
     for max_iter in (4, 5):
         second.resume(job_id, {"max_iter": max_iter}, {})
