@@ -197,7 +197,7 @@ class Lloyd(Algorithm[LloydState]):
         if self.bounds != "auto":
             return None
         n_groups = groups_for(self.bounds, passes, len(centers), passes.state_limit)
-        if n_changed > calm_share(n_groups) * passes.n_rows:
+        if n_changed > calm_share(n_groups, *centers.shape) * passes.n_rows:
             return None
         return begin_bounds(centers, state.shift, n_groups)
 

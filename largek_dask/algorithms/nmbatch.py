@@ -366,7 +366,8 @@ class NMBatch(Algorithm[NMBatchState]):
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         known = tally.n_rows - (tally.n_changed - tally.n_moved)
         n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
-        if self.bounds is True and not tally.n_moved < calm_share(n_groups) * known:
+        share = calm_share(n_groups, *centers.shape)
+        if self.bounds is True and not tally.n_moved < share * known:
             return None
         return begin_bounds(centers, state.shift, n_groups)
 

@@ -145,7 +145,7 @@ class WorkerFigures:
     def nbytes(self) -> int:
         """Approximate bytes in memory."""
         names = sum(NAME_BYTES + len(name) for name in self._names)
-        return names + self._sums.nbytes + self._rows.nbytes
+        return names + int(self._sums.nbytes + self._rows.nbytes)
 
     def update(self, event: Event) -> None:
         """Add an event; kinds other than ``started`` and ``workers`` change nothing."""

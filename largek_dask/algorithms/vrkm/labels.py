@@ -409,7 +409,7 @@ class LabelTable(Algorithm[LabelTableState]):
         """Bounds that rows get in the next epoch, if only few have changed their label."""
         state, k = epoch.state, len(epoch.centers)
         n_groups = groups_of_rounds(passes, k, passes.state_limit)
-        share = min(BOUNDS_SHARE, calm_share(n_groups))
+        share = min(BOUNDS_SHARE, calm_share(n_groups, *epoch.centers.shape))
         if state.rows < passes.n_rows or epoch.n_changed >= share * epoch.n_rows:
             return ()
         bounds = begin_bounds(epoch.centers, state.shift, n_groups)

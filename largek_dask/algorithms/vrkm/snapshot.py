@@ -541,7 +541,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         if last.bounds is not None:
             return last.bounds.advance(pack_centers(last.centers, state.shift), packed)
         n_groups = groups_for("auto", passes, packed.n_clusters, passes.state_limit)
-        if state.n_changed > calm_share(n_groups) * passes.n_rows:
+        if state.n_changed > calm_share(n_groups, *packed.centers.shape) * passes.n_rows:
             return None
         return begin_bounds(packed.centers, state.shift, n_groups)
 

@@ -27,7 +27,7 @@ from largek_dask.kernels.bounds.prefix import (
 from largek_dask.kernels.distances import PackedCenters, nearest
 from largek_dask.kernels.exact.squares import row_squares
 
-__all__ = ["expect_rows", "nearest_pruned"]
+__all__ = ["expect_rows", "nearest_pruned", "spares_most"]
 
 BOXED_FEATURES = 32
 FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
@@ -164,6 +164,11 @@ def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
         else:
             n_evaluated += _label(block, packed, course, found, labels[rows])
     return labels, n_evaluated
+
+
+def spares_most(k: int, d: int) -> bool:
+    """Whether :func:`nearest_pruned` takes at most a quarter of a dense pass on structured rows."""
+    return d > BOXED_FEATURES and 4 * least_work(k, d, SIZES[FIRST]) <= k * d
 
 
 def _is_open(packed: PackedCenters) -> bool:

@@ -388,7 +388,7 @@ def early_bounds(monkeypatch):
     """Several groups of few centres of few features, from the second epoch over all rows on."""
     some_groups(monkeypatch)
     monkeypatch.setattr(table_of_labels, "BOUNDS_SHARE", 1.0)
-    monkeypatch.setattr(table_of_labels, "calm_share", lambda _: 1.0)
+    monkeypatch.setattr(table_of_labels, "calm_share", lambda *_: 1.0)
 
 
 def some_groups(monkeypatch):
@@ -582,7 +582,7 @@ def test_when_bounds_begin(limit, n_groups, monkeypatch):
         algorithm = LabelTable(problem=KMeansProblem(20, "auto"))
         row_bytes = algorithm.footprint(passes, 4, None, budget).row_bytes
     assert row_bytes == 4 + (4 + 4 * n_groups if n_groups else 0) + PLACE_BYTES
-    share = min(BOUNDS_SHARE, calm_share(n_groups)) * len(x)
+    share = min(BOUNDS_SHARE, calm_share(n_groups, 20, 6)) * len(x)
     few = [i for i, (_, info) in enumerate(out) if i and info.n_changed < share]
     having = [i for i, (state, _) in enumerate(out) if state.bounds]
     assert having == (list(range(few[0], len(out))) if n_groups else [])
