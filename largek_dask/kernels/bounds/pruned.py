@@ -1,8 +1,8 @@
-"""Nearest centres without a look at most of them, where that pays: who searches.
+"""Exact nearest centres: choose between boxes, a prefix of directions, and the dense search.
 
-Of up to `BOXED_FEATURES` features many centres stand in boxes (:mod:`~.boxes`); of more they are
-met in few directions first (:mod:`~.prefix`). Labels are those of the dense search either way.
-Whether it pays is counted on a few rows, and piece by piece from then on, never by a clock.
+With up to `BOXED_FEATURES` features centres are grouped in boxes (:mod:`~.boxes`); with more they
+are first compared in a few directions (:mod:`~.prefix`). Labels are those of the dense search. The
+choice depends on counted work, in a trial on a few rows and then in each piece, never on a clock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32
 features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
 SIZES, FIRST = (8, 16, 32, 64, 128), 2
-"""Numbers of directions, at most half as many as there are features, and which is tried first."""
+"""Numbers of directions (at most half the features), and the index of the one tried first."""
 LEAST_WORK = 2.0**36
 """Rows times centres times features that are to come, or have come, before kernels are compiled:
 about two seconds of a dense pass."""
@@ -59,7 +59,7 @@ Labels = NDArray[np.int32]
 
 
 class _Past:
-    """What a process has seen of passes with as many centres of as many features."""
+    """Experience of a process with passes over centres of one shape."""
 
     __slots__ = ("directions", "in_vain", "size", "spared", "work")
 
@@ -81,7 +81,7 @@ _PASTS: dict[tuple[int, int], _Past] = {}
 
 
 class _Course:
-    """What a process knows of a pass with one set of centres: it chooses who searches next.
+    """State of a pass with one set of centres, which decides on the next search.
 
     Threads share it and may both change a number: that costs some rows' time, never a label.
     """
@@ -133,7 +133,7 @@ def expect_rows(n_rows: int, packed: PackedCenters) -> None:
 
 
 def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
-    """Index of the nearest centre of every row, without a look at most centres where that pays.
+    """Return the nearest centre of each row, skipping most centres where that is faster.
 
     Parameters
     ----------
