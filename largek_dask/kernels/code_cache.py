@@ -1,11 +1,11 @@
 """Files of compiled kernels, which the processes of a machine share.
 
 There is one folder per version. Its name is a hash of every source file in ``kernels/``, of the
-versions that make code (Python, numba, llvmlite, numpy, this package) and of the processor: numba's
-own key knows only the file that defines a function, and would load an old copy of a function that
-is inlined from another file. Each overload is one file, named by a hash of its key, written aside
-and renamed: there is no index that two processes could write at once, and no lock. A file that
-cannot be read is compiled again; code that cannot be written stays in memory.
+versions that make code (Python, numba, llvmlite, numpy, this package), of numba's settings and of
+the processor: numba's own key knows only the file that defines a function, and would load an old
+copy of a function that is inlined from another file. Each overload is one file, named by a hash of
+its key, written aside and renamed: there is no index that two processes could write at once, and no
+lock. A file that cannot be read is compiled again; code that cannot be written stays in memory.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ KEPT_VERSIONS = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
 """Bytes at the end of a file: a hash of the rest, as torn machine code could be run."""
 SOURCES = Path(__file__).parent
+OPTIONS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES")
+"""Numba's settings that change the code of a function."""
 
 
 def cache_folder() -> Path:
@@ -123,6 +125,7 @@ def _version(sources: Path) -> str:
         binding.get_default_triple(),
         binding.get_host_cpu_name(),
         binding.get_host_cpu_features().flatten(),
+        *(f"{name}={getattr(numba.config, name)}" for name in OPTIONS),
     ):
         digest.update(text.encode() + b"\0")
     for path in sorted(sources.rglob("*.py")):

@@ -106,7 +106,7 @@ def test_eight_processes_at_once_share_an_empty_cache(tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch):
+def test_folder_depends_on_sources_settings_and_version(tmp_path, monkeypatch):
     here = cache_folder()
     sources = tmp_path / "kernels"
     shutil.copytree(code_cache.SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__"))
@@ -119,9 +119,17 @@ def test_folder_depends_on_every_source_and_on_the_version(tmp_path, monkeypatch
         code_cache._version.cache_clear()
         assert cache_folder().name != here.name, path
         path.write_text(before)
-    code_cache._version.cache_clear()
-    monkeypatch.setattr(code_cache, "__version__", "0.0.0")
-    assert cache_folder().name != here.name
+    for owner, name, value in (
+        (numba.config, "OPT", 1),
+        (numba.config, "CPU_NAME", "generic"),
+        (code_cache, "__version__", "0.0.0"),
+    ):
+        code_cache._version.cache_clear()
+        assert cache_folder().name == here.name
+        with monkeypatch.context() as changed:
+            changed.setattr(owner, name, value)
+            code_cache._version.cache_clear()
+            assert cache_folder().name != here.name, name
     code_cache._version.cache_clear()
 
 
