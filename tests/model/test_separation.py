@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import dask
@@ -62,8 +63,16 @@ def model_of(centers: Any, counts: Any = None, **options: Any) -> CentersModel:
 
 
 X = make_rows()
-KM = lk.KMeans(9, random_state=0).fit(X)
-LABELS = KM.predict(X)
+
+
+@cache
+def fitted() -> lk.KMeans:
+    return lk.KMeans(9, random_state=0).fit(X)
+
+
+@cache
+def fitted_labels() -> NDArray[np.int32]:
+    return fitted().predict(X)
 
 
 # --- peers ----------------------------------------------------------------------------------------
@@ -99,14 +108,14 @@ def test_scikit_learn_gives_the_same_for_a_mixture(name: str) -> None:
 
 
 def test_silhouette_is_that_of_the_definition() -> None:
-    assert SCORES["silhouette"](KM, X) == pytest.approx(
-        silhouette_twin(X, KM.cluster_centers_), rel=1e-12
+    assert SCORES["silhouette"](fitted(), X) == pytest.approx(
+        silhouette_twin(X, fitted().cluster_centers_), rel=1e-12
     )
     # Not scikit-learn's, which takes pairs of rows.
-    assert abs(SCORES["silhouette"](KM, X) - silhouette_score(X, LABELS)) > 0.01
-    means = np.array([X[j == LABELS].mean(axis=0) for j in range(9)])
-    assert SCORES["silhouette"](LABELS, X) == pytest.approx(
-        silhouette_twin(X, means, LABELS), rel=1e-9
+    assert abs(SCORES["silhouette"](fitted(), X) - silhouette_score(X, fitted_labels())) > 0.01
+    means = np.array([X[j == fitted_labels()].mean(axis=0) for j in range(9)])
+    assert SCORES["silhouette"](fitted_labels(), X) == pytest.approx(
+        silhouette_twin(X, means, fitted_labels()), rel=1e-9
     )
 
 
@@ -147,8 +156,8 @@ def test_chunks_threads_and_workers_change_no_bit(
 def test_labels_on_a_cluster(tmp_path: Any, worker_clients: Any) -> None:
     url = str(tmp_path / "x.zarr")
     zarr.create_array(url, data=X, chunks=(100, 5))
-    expected = Separation.of(LABELS, X)
-    assert bits(Separation.of(LABELS, url, client=worker_clients(2))) == bits(expected)
+    expected = Separation.of(fitted_labels(), X)
+    assert bits(Separation.of(fitted_labels(), url, client=worker_clients(2))) == bits(expected)
 
 
 @every_score
@@ -174,11 +183,13 @@ def test_a_weight_is_as_many_rows(name: str) -> None:
     weight = np.random.default_rng(2).integers(4, size=len(X))
     repeated = np.repeat(X, weight, axis=0)
     assert (weight == 0).any()
-    found = SCORES[name](KM, X, sample_weight=weight)
-    assert found == pytest.approx(SCORES[name](KM, repeated), rel=1e-12)
+    found = SCORES[name](fitted(), X, sample_weight=weight)
+    assert found == pytest.approx(SCORES[name](fitted(), repeated), rel=1e-12)
     assert found.n_rows == np.count_nonzero(weight)
-    of_labels = SCORES[name](LABELS, X, sample_weight=weight)
-    assert of_labels == pytest.approx(SCORES[name](np.repeat(LABELS, weight), repeated), rel=1e-12)
+    of_labels = SCORES[name](fitted_labels(), X, sample_weight=weight)
+    assert of_labels == pytest.approx(
+        SCORES[name](np.repeat(fitted_labels(), weight), repeated), rel=1e-12
+    )
 
 
 @every_score
@@ -196,12 +207,12 @@ def test_rows_that_are_skipped_are_left_out(name: str) -> None:
         SCORES[name](km.labels_[kept], x[kept]), rel=1e-12
     )
     with pytest.raises(BadRowsError, match="row 3 "):
-        SCORES[name](KM, x)
+        SCORES[name](fitted(), x)
 
 
 @every_score
 def test_bad_rows_with_a_label(name: str) -> None:
-    x, labels = X.copy(), LABELS.copy()
+    x, labels = X.copy(), fitted_labels().copy()
     x[7] = np.inf
     with pytest.raises(BadRowsError, match="row 7 "):
         SCORES[name](labels, x)
@@ -226,9 +237,9 @@ def test_normalised_rows(name: str) -> None:
 
 def test_clusters_without_rows() -> None:
     """One that had none in the fit is nobody's neighbour; one that has none here has no mean."""
-    centers = np.vstack([KM.cluster_centers_, X.mean(axis=0) + 0.1, np.full(5, 1e3)])
+    centers = np.vstack([fitted().cluster_centers_, X.mean(axis=0) + 0.1, np.full(5, 1e3)])
     assert (np.bincount(np.square(X[:, None] - centers).sum(-1).argmin(1), minlength=11) > 0)[9]
-    counts = np.r_[KM.model_.counts, 0, 5]
+    counts = np.r_[fitted().model_.counts, 0, 5]
     model = model_of(centers, counts)
     labels = model.predict(X)
     assert labels is not None
@@ -267,7 +278,7 @@ def test_rows_far_out() -> None:
     """So far that float32 overflows: their distances are those of float64."""
     x = X.astype(np.float32)
     x[0] = 3e30
-    model = model_of(KM.cluster_centers_.astype(np.float32))
+    model = model_of(fitted().cluster_centers_.astype(np.float32))
     assert float(x[0, 0]) ** 2 > float(np.finfo(np.float32).max)
     assert SCORES["silhouette"](model, x) == pytest.approx(
         silhouette_twin(x, model.centers), rel=1e-6
@@ -291,34 +302,41 @@ def test_light_rows_have_no_calinski_harabasz() -> None:
     weight = np.full(len(X), 1 / len(X))
     for sample in (None, 600):
         with pytest.raises(ParameterError, match="add up to 1, and there are 9 clusters"):
-            SCORES["calinski_harabasz"](KM, X, sample_weight=weight, sample=sample)
+            SCORES["calinski_harabasz"](fitted(), X, sample_weight=weight, sample=sample)
     # The other two do not know how much all rows weigh.
     for name in ("silhouette", "davies_bouldin"):
-        found = SCORES[name](KM, X, sample_weight=weight)
-        assert found == pytest.approx(SCORES[name](KM, X), rel=1e-9)
+        found = SCORES[name](fitted(), X, sample_weight=weight)
+        assert found == pytest.approx(SCORES[name](fitted(), X), rel=1e-9)
 
 
 @every_score
 def test_input_that_is_refused(name: str) -> None:
     score = SCORES[name]
-    for bad in (X, LABELS.astype(float), LABELS[:, None], "model.zarr", None, KM.get_params()):
+    for bad in (
+        X,
+        fitted_labels().astype(float),
+        fitted_labels()[:, None],
+        "model.zarr",
+        None,
+        fitted().get_params(),
+    ):
         with pytest.raises(
             ParameterError, match="give a model, a fitted estimator, or the cluster"
         ):
             score(bad, X)
     with pytest.raises(ParameterError, match="1,199 labels and 1,200 rows"):
-        score(LABELS[1:], X)
+        score(fitted_labels()[1:], X)
     with pytest.raises(ParameterError, match="row 4 has the label -2"):
-        score(np.where(np.arange(1_200) == 4, -2, LABELS), X)
+        score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)
     with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
-        score(KM, X[:, :4])
+        score(fitted(), X[:, :4])
     for sample in (1, 0, -3, 2.5, "all"):
         with pytest.raises(ParameterError, match="sample must be None or a number of rows"):
-            score(KM, X, sample=sample)
+            score(fitted(), X, sample=sample)
     with pytest.raises(ParameterError, match="sample= needs a model"):
-        score(LABELS, X, sample=100)
+        score(fitted_labels(), X, sample=100)
     with pytest.raises(ParameterError, match="random_state"):
-        score(KM, X, sample=100, random_state="x")
+        score(fitted(), X, sample=100, random_state="x")
 
 
 # --- samples --------------------------------------------------------------------------------------
@@ -358,20 +376,22 @@ def test_a_sample_of_weighted_rows(name: str) -> None:
 
 @every_score
 def test_a_sample_of_all_rows_is_exact(name: str) -> None:
-    exact = SCORES[name](KM, X)
+    exact = SCORES[name](fitted(), X)
     for sample in (len(X), len(X) + 1, 10**9):
-        found = SCORES[name](KM, X, sample=sample)
+        found = SCORES[name](fitted(), X, sample=sample)
         assert (found, found.standard_error) == (exact, 0)
-    nearly = SCORES[name](KM, X, sample=len(X) - 1, random_state=0)
+    nearly = SCORES[name](fitted(), X, sample=len(X) - 1, random_state=0)
     assert 0 < nearly.standard_error < 0.01 * exact
 
 
 @every_score
 def test_the_seed_draws_the_sample(name: str) -> None:
-    first, again, other = (SCORES[name](KM, X, sample=300, random_state=s) for s in (1, 1, 2))
+    first, again, other = (SCORES[name](fitted(), X, sample=300, random_state=s) for s in (1, 1, 2))
     assert (first, first.standard_error) == (again, again.standard_error)
     assert first != other
-    drawn = [SCORES[name](KM, X, sample=300, random_state=np.random.default_rng(5)) for _ in "ab"]
+    drawn = [
+        SCORES[name](fitted(), X, sample=300, random_state=np.random.default_rng(5)) for _ in "ab"
+    ]
     assert drawn[0] == drawn[1]
 
 
@@ -388,7 +408,7 @@ def test_only_chunks_with_sampled_rows_are_read(tmp_path: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(rows), "read", watched)
-        SCORES["silhouette"](KM, rows, sample=20, random_state=0)
+        SCORES["silhouette"](fitted(), rows, sample=20, random_state=0)
     assert 10 < len(set(read)) == len(read) <= 20 < rows.n_chunks == 120
 
 
@@ -429,12 +449,12 @@ def test_scores_share_passes() -> None:
     ):
         patch.setattr(module, "_first_chunk", first)
         patch.setattr(module, "_second_chunk", second)
-        found = Separation.of(KM, X)
+        found = Separation.of(fitted(), X)
         assert passes == ["first", "second"]
         passes.clear()
-        assert Separation.of(KM, X, names=("silhouette",)).silhouette == found.silhouette
+        assert Separation.of(fitted(), X, names=("silhouette",)).silhouette == found.silhouette
         assert passes == ["first"]
-    assert {name: SCORES[name](KM, X) for name in NAMES} == found.figures()
+    assert {name: SCORES[name](fitted(), X) for name in NAMES} == found.figures()
 
 
 def test_pairs_of_centres_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -452,6 +472,6 @@ def test_a_kind_without_centres() -> None:
         def _cluster_centers(self) -> Any:
             return None
 
-    model = Other(KM.model_.arrays)
+    model = Other(fitted().model_.arrays)
     with pytest.raises(ParameterError, match="has no centres"):
         Separation.of(model, X)
