@@ -87,6 +87,7 @@ def run_shell(code: str, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_python_blocks_run(tmp_path):
     """In the order of the page, with fewer rows."""
     codes = [code for code in blocks("python") if "lk.connect" not in code]

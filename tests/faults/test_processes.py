@@ -104,6 +104,7 @@ def test_a_cluster_that_adapts_grows_under_jobs_and_shrinks_after_them(cases, tm
     assert "up to 3 workers" in adaptive(tmp_path / "adaptive", {"lloyd": cases["lloyd"]})
 
 
+@pytest.mark.slow
 def test_every_point_is_there(rig, cases, tmp_path):
     fault = KillWorker()
     large = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
