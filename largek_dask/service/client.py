@@ -31,7 +31,6 @@ from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import (
     ClusterError,
-    ClusterWarning,
     JobNotFoundError,
     LargekError,
     OtherSchedulerError,
@@ -164,7 +163,6 @@ class Service:
         except (OSError, SchedulerAwayError) as error:
             raise self._away(error) from None
         self.store: str = hello["store"]
-        self._starts_workers = bool(hello.get("starts_workers"))
         self.version: str = hello["version"]
         if hello["version"] != __version__:
             warn(
@@ -453,17 +451,7 @@ class Service:
         check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
-        job = Job(self, self.ask("submit", secrets=secrets, **sent))
-        self.start_workers()
-        return job
-
-    def start_workers(self) -> None:
-        """Start workers that ended while idle; a ClusterWarning says what to type otherwise."""
-        if self._starts_workers:
-            # A scheduler that is away starts them when it is back.
-            with contextlib.suppress(SchedulerAwayError):
-                if advice := self.ask("start workers"):
-                    warn(advice, ClusterWarning)
+        return Job(self, self.ask("submit", secrets=secrets, **sent))
 
     def _resumed(
         self,
@@ -476,7 +464,6 @@ class Service:
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
         self.ask("resume", id=job_id, **asked)
-        self.start_workers()
         return Job(self, job_id)
 
     @without_causes
@@ -553,36 +540,6 @@ class Service:
                     rows[job_id] = self.ask("status", id=job_id)
         ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
         return ordered, recent["counts"]
-
-    def workers(self) -> list[dict[str, Any]]:
-        """List the workers of the cluster, by name.
-
-        Returns
-        -------
-        list of dict
-            ``address``, ``name``, ``tags`` (Dask's resources of the worker), ``version`` of this
-            package (None: unknown), ``threads``, ``status`` (Dask's), ``chunks`` computed for
-            running jobs, ``memory`` and ``memory_limit`` (bytes), ``silent`` (seconds since its
-            last heartbeat), ``why`` (reason why it is not used, else None).
-        """
-        return list(self.ask_again("workers"))
-
-    def retire(self, worker: str) -> str:
-        """Move a worker's data to others, end its process, and return its address.
-
-        Parameters
-        ----------
-        worker : str
-            Address or name.
-
-        Raises
-        ------
-        ParameterError
-            There is no such worker.
-        ClusterError
-            No other worker takes its data.
-        """
-        return str(self.ask("retire", worker=worker))
 
     def statuses(self) -> list[dict[str, Any]]:
         """Return the :meth:`Job.status` of all jobs, oldest first, by one request."""

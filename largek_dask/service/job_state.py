@@ -118,8 +118,6 @@ class JobState:
         self.waits_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
-        self.about_workers = ""
-        """The run's last warning about workers that it does not use."""
         self.has_run = not is_new
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
@@ -269,8 +267,6 @@ class JobState:
     def heed(self, event: Event) -> None:
         """Take up what an event of a run tells of whether it waits."""
         kind, topic = event["event"], event.get("topic")
-        if kind == "warning" and topic in ("waiting", "workers"):
-            self.about_workers = str(event["message"])
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
         elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
@@ -323,7 +319,6 @@ class JobState:
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
         self.stopped_for = None
-        self.about_workers = ""
         self.running, self.note, self.lacking, self.loss = True, "", None, ""
         self.began = time.time()
 

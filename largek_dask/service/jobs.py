@@ -48,7 +48,6 @@ from largek_dask.service.spec import (
     place_of,
 )
 from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
-from largek_dask.service.worker_admin import IdleWorkers
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -76,8 +75,6 @@ class Jobs:
         Returns the content of the store's ``scheduler.json`` for the number of a claim.
     workers : callable, optional
         Returns the workers of the cluster; None: unknown.
-    idle : callable, optional
-        Makes the :class:`IdleWorkers`.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class Jobs:
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
-        idle: Callable[[JobTable, Tenure], IdleWorkers] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
@@ -97,7 +93,6 @@ class Jobs:
         self._store = place_of(records.url)
         self._under_way: list[Places] = []
         self._queue = Queue(table, tenure, owner, connect, workers)
-        self.idle = None if idle is None else idle(table, tenure)
         self._deletions = Deletions(table, tenure)
         self._tender = Tender(table, tenure, self._deletions.finish, *tend)
 
@@ -107,8 +102,6 @@ class Jobs:
         """Take the store, resume all jobs that have not ended, and run submitted ones."""
         self._queue.start()
         self._tender.start()
-        if self.idle is not None and self.idle.is_on:
-            self.idle.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
@@ -116,17 +109,13 @@ class Jobs:
         Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
-        threads = [self._queue, self._tender]
-        if self.idle is not None and self.idle.is_on:
-            self.idle.stop()
-            threads.append(self.idle)
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        for thread in threads:
+        for thread in (self._queue, self._tender):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()
@@ -143,10 +132,6 @@ class Jobs:
     def metrics(self) -> JobsFigures:
         """Return figures for Prometheus, without blocking."""
         return metered(self._table.jobs(), self._tender.room)
-
-    def running(self) -> list[JobState]:
-        """Return the running jobs, without blocking."""
-        return [job for job in self._table.jobs() if job.running]
 
     # --- what a client may ask --------------------------------------------------------------------
 

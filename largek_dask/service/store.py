@@ -6,7 +6,6 @@ The store (``largek.store``) is written by the holder of its newest claim (``lea
     claims/000001.json          which scheduler has the store
     late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
     scheduler.json              its address, for clients and workers (scheduler_file.py)
-    idle                        there while workers are to end (worker_admin.py)
 
 The job's output folder has the result of each run, created exclusively, so that one of two
 schedulers that both think the job is theirs publishes it::
@@ -98,8 +97,6 @@ REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
-IDLE = "idle"
-"""A file of the store that is there while workers are to end, as no job wants them."""
 LATE = "late"
 """A folder of the store for records that came too late, and for empty ones."""
 BLANK = b"\0 \t\r\n"
@@ -247,17 +244,6 @@ class Records:
     def post(self, name: str, document: bytes) -> None:
         """Write a file of the store itself."""
         self.folder.guarded(self.check).publish(name, document)
-
-    def is_idle(self) -> bool:
-        """Return whether workers are to end, whichever scheduler has the store."""
-        return self.folder.exists(IDLE)
-
-    def set_idle(self, idle: bool) -> None:
-        """Ask workers to end, as no job wants them, or to stay."""
-        if idle:
-            self.post(IDLE, b"no job wants workers\n")
-        else:
-            self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""

@@ -17,7 +17,7 @@ from rich.console import Console
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.common import key_values
-from largek_dask.cli.jobs import jobs_table, result_words, workers_table
+from largek_dask.cli.jobs import jobs_table, result_words
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
 from largek_dask.driver.job_view import JobView
@@ -76,25 +76,6 @@ QUEUED = [
 ]  # fmt: skip
 OTHERS = {
     "jobs": lambda: jobs_table([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
-    "workers": lambda: workers_table(
-        [
-            {
-                "address": name,
-                "name": f"gpu-node-{name[12]}-worker",
-                "tags": {"bigmem": 1.0, "fast": 2.0},
-                "version": "0.1.0",
-                "threads": 64,
-                "status": "running",
-                "chunks": 12_345,
-                "memory": 100 << 30,
-                "memory_limit": 256 << 30,
-                "silent": 0.4,
-                "why": f"cannot open {JOB['data']}: FileNotFoundError (job lk-1)",
-            }
-            for name in WORKERS
-        ],
-        ["tcp://10.0.0.9:45321"],
-    ),
     "watch": lambda: job_panel(JobView(JOB)),
     "result": lambda: key_values(result_words(ENDED).items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),

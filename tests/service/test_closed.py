@@ -81,8 +81,6 @@ ASKED = {
     "model": lambda _, job: job.model(),
     "cancel": lambda _, job: job.cancel(),
     "delete": lambda _, job: job.delete(),
-    "workers": lambda service, _: service.workers(),
-    "retire": lambda service, _: service.retire("one"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 
