@@ -391,15 +391,15 @@ def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
     """Show the fit in a folder until it has ended."""
     from largek_dask.driver.storage import Folder
     from largek_dask.service.fit_folder import FitFolder, follow
-    from largek_dask.service.terminal import terminal
+    from largek_dask.service.terminal import Lines
 
     fit = FitFolder(Folder(url, storage_options))
     if wants_json():
         _print_events(event for event in follow(fit) if event is not None)
     else:
-        with terminal(fit.view) as show:
-            for event in follow(fit):
-                show(event)
+        show = Lines(fit.view)
+        for event in follow(fit):
+            show(event)
     _exit_like(fit.view.status)
 
 

@@ -20,9 +20,7 @@ from largek_dask.cli.common import key_values
 from largek_dask.cli.jobs import jobs_table, result_words
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
-from largek_dask.driver.job_view import JobView
 from largek_dask.plots.job_text import JOB_COLUMNS, job_row
-from largek_dask.service.terminal import job_panel
 
 WIDTHS = [60, 120]
 COMMANDS = {
@@ -76,7 +74,6 @@ QUEUED = [
 ]  # fmt: skip
 OTHERS = {
     "jobs": lambda: jobs_table([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
-    "watch": lambda: job_panel(JobView(JOB)),
     "result": lambda: key_values(result_words(ENDED).items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }

@@ -34,7 +34,6 @@ from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
 from largek_dask.service.runner import Runner
 from largek_dask.service.store import Records, read_result
-from largek_dask.service.terminal import job_panel
 from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
@@ -428,7 +427,6 @@ def lines_of(status):
     view = JobView(status)
     return (
         facts(view),
-        job_panel(view),
         card(view),
         job_row(status),
         card_of_jobs([status], "title"),
