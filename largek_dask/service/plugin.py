@@ -134,8 +134,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = url
         self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
-        if (streams := getattr(scheduler, "stream_handlers", None)) is not None:
-            streams[process_log.OPERATION] = process_log.take
         process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
