@@ -304,8 +304,7 @@ def _resume(
 def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
     """List jobs of a scheduler.
 
-    Without options these are the jobs that have not ended, and the last 20. Below them is their
-    number by state.
+    Without options these are the last 100. Below them is their number by state.
     """
     query = {name: value for name, value in asked.items() if value not in (None, ())}
     given = set(typed()) - OF_SCHEDULER
@@ -319,12 +318,8 @@ def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
     if every:
         query["limit"] = None
     with scheduler.connect() as service:
-        if given:
-            found = service.jobs(**query)
-            rows, counts = found.rows, found.counts
-        else:
-            rows, counts = service.overview()
-        store = service.store
+        found, store = service.jobs(**query), service.store
+    rows, counts = found.rows, found.counts
     is_narrowed = bool(set(query) - {"limit"})
     payload = {"store": store, "jobs": rows, "counts": counts}
     emit(payload, lambda: jobs_table(rows, counts, store, is_narrowed))

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-from weakref import WeakSet
 
 from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
@@ -48,7 +47,6 @@ __all__ = [
     "JobState",
     "Ready",
     "Reason",
-    "Shelf",
     "unreadable_status",
     "written",
 ]
@@ -78,8 +76,7 @@ class JobState:
     """A job as this scheduler knows it.
 
     ``secrets`` are values of storage options that are nowhere but in memory. Of a job that
-    ``is_new`` no other scheduler has known anything. ``shelf`` bounds the events of all jobs
-    together.
+    ``is_new`` no other scheduler has known anything.
     """
 
     def __init__(
@@ -88,7 +85,6 @@ class JobState:
         places: Places,
         secrets: Mapping[str, Any],
         is_new: bool,
-        shelf: Shelf | None = None,
     ) -> None:
         self.record = record
         self.has_told_version = False
@@ -101,7 +97,7 @@ class JobState:
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
-        self.feed = Feed(record.id, is_new, shelf)
+        self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
         """Begin of the run in progress, in seconds since 1970; None after its first step."""
@@ -416,8 +412,6 @@ MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
 MOST_BYTES = 3_900_000
 """Bytes that a feed takes, but for the last event: what is counted is less than the 4 MB meant."""
-MOST_TOGETHER = 62_000_000
-"""The same of the feeds of all jobs, of the 64 MB meant."""
 OVERHEAD = 72
 """Bytes that an event takes beside its text."""
 
@@ -430,26 +424,6 @@ class Ready(NamedTuple):
     seconds: Mapping[str, float] = MappingProxyType({})
 
 
-class Shelf:
-    """Bounds the bytes that the feeds of all jobs keep together."""
-
-    def __init__(self, most: int = MOST_TOGETHER) -> None:
-        self._most = most
-        self._feeds: WeakSet[Feed] = WeakSet()
-        self._lock = threading.Lock()
-
-    def make_room(self, feed: Feed) -> None:
-        """Make the largest feed drop its oldest events, while all together are too large."""
-        is_less = True
-        while is_less:
-            with self._lock:
-                self._feeds.add(feed)
-                feeds = list(self._feeds)
-            if sum(one.nbytes for one in feeds) <= self._most:
-                return
-            is_less = max(feeds, key=lambda one: one.size).halve()
-
-
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
@@ -458,11 +432,10 @@ class Feed:
     are no earlier events to :meth:`load`.
     """
 
-    def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:
+    def __init__(self, job_id: str, is_new: bool) -> None:
         self.is_loaded = is_new
         self._is_whole = is_new
         self._job = job_id
-        self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
         self.size = self._of_view = 0
         """Bytes of its events, and of its view, which it cannot drop."""
@@ -484,7 +457,6 @@ class Feed:
             if event["event"] == UNKEPT:
                 return
             self._add({**plain(event), "time": stamp})
-        self._shelf.make_room(self)
 
     def _add(self, event: Event) -> None:
         numbered = {**event, "n": self._next, "job": self._job}
@@ -505,14 +477,6 @@ class Feed:
         """Bytes of its events and its view; read without a lock."""
         return self.size + self._of_view
 
-    def halve(self) -> bool:
-        """Drop the older half of the events; False if there is only one."""
-        with self._lock:
-            goal, before = self.size // 2, len(self._texts)
-            while self.size > goal and len(self._texts) > 1:
-                self._drop()
-            return len(self._texts) < before
-
     def load(self, events: Iterable[Event]) -> None:
         """Insert the events of earlier schedulers before all others, once."""
         with self._lock:
@@ -529,7 +493,6 @@ class Feed:
                 self.view.update_all(earlier).reset_totals()
                 if earlier:
                     self._last = str(earlier[-1].get("time") or "") or None
-        self._shelf.make_room(self)
 
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
@@ -558,7 +521,6 @@ class Feed:
             earlier.update_all(later).take_totals(self.view)
             self.view, self._is_whole = earlier, True
             self._of_view = earlier.nbytes
-        self._shelf.make_room(self)
 
     def _clear(self) -> None:
         self._texts.clear()

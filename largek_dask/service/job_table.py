@@ -28,7 +28,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.job_state import STATES, JobState, Shelf, written
+from largek_dask.service.job_state import STATES, JobState, written
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.spec import Places, options_of, output_folder
 from largek_dask.service.store import (
@@ -76,7 +76,6 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self.shelf = Shelf()
         self._lanes = Lanes("largek-places")
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
@@ -142,7 +141,7 @@ class JobTable:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> JobState:
-        job = JobState(record, Places.of(record.spec, links=False), {}, False, self.shelf)
+        job = JobState(record, Places.of(record.spec, links=False), {}, False)
 
         def find_place() -> None:
             job.places = Places.of(record.spec)
@@ -433,6 +432,7 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     return [name for name in JOB_FILES if name in found]
 
 
+OF_LAST_STEP = ("step", "cost", "rows_per_second", "eta_s")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
@@ -539,4 +539,6 @@ def _row(job_id: str, state: str, job: JobState | None) -> dict[str, Any]:
     if job is None:
         return {"id": job_id, "name": None, "state": state}
     ended = written(job.ended) if state in ENDS else None
-    return {**job.summary(), "state": state, "ended": ended}
+    figures = job.feed.figures() if state == "running" else {}
+    last = {name: figures[name] for name in OF_LAST_STEP if name in figures}
+    return {**job.summary(), "state": state, "ended": ended, **last}

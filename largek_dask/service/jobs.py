@@ -413,7 +413,7 @@ class Jobs:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, True, self._table.shelf)
+            job = JobState(record, places, secrets, True)
             # Sent before it can begin, so that this is its first event.
             job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)

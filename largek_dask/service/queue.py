@@ -28,7 +28,7 @@ __all__ = ["Cluster", "Queue", "Standing", "cannot_fit", "does_not_fit", "worker
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
-FEEDS = 50
+FEEDS = 10
 """Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
 
 
