@@ -330,8 +330,6 @@ class JobState:
         return self._note()
 
     def _note(self) -> str:
-        if self.record.deleting is not None:
-            return "it is being removed"
         if self.reason == "version" and not self.running and self.is_of_other_version:
             return (
                 f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
@@ -362,7 +360,7 @@ class JobState:
         about = {
             **self.summary(),
             "note": self._note(),
-            "needs": self.needs() if result is None or record.deleting else [],
+            "needs": self.needs() if result is None else [],
             "run": record.run,
             "data": record.spec.data,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),

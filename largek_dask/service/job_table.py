@@ -41,7 +41,7 @@ from largek_dask.service.store import (
     checked_id,
 )
 
-__all__ = ["Deletions", "JobTable", "Lanes", "Query", "Tender", "listing", "moment_of"]
+__all__ = ["JobTable", "Lanes", "Query", "Tender", "listing", "moment_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -193,11 +193,6 @@ class JobTable:
                 self._jobs[job.record.id] = job
                 self.changed.notify_all()
 
-    def remove(self, job_id: str) -> None:
-        """Remove a job whose record has been removed."""
-        with self.changed:
-            self._jobs.pop(job_id, None)
-
     @contextlib.contextmanager
     def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
         """Hold a job that has ended for one thread; raise ParameterError if it has not ended."""
@@ -223,6 +218,26 @@ class JobTable:
             with self.changed:
                 del self._busy[job_id]
                 self.changed.notify_all()
+
+    def delete(self, job_id: str, outputs: bool = True) -> int:
+        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
+
+        With ``outputs`` its model and labels as well. A deletion that was interrupted leaves the
+        job, to be deleted again. Values of storage options are needed.
+        """
+        job = self.find(job_id)
+        with self.alone(job, "deleted", "cancel it first"):
+            records, spec = self._tenure.records, job.record.spec
+            # As long as the store is this scheduler's.
+            folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
+            names = _files(job, folder, outputs)
+            size = sum(map(folder.size_of, names))
+            for name in names:
+                folder.remove(name)
+            job.forget(lambda: records.remove(job_id))
+            with self.changed:
+                self._jobs.pop(job_id, None)
+        return size
 
     # --- their records ----------------------------------------------------------------------------
 
@@ -356,67 +371,6 @@ class Lanes:
             seconds = WAIT_SECONDS if len(hanging) == 1 else WAIT_AGAIN_SECONDS
         thread.join(seconds)
         return not thread.is_alive()
-
-
-RETRY_SECONDS = 60.0
-
-
-class Deletions:
-    """Deletes jobs that have ended, and finishes interrupted deletions."""
-
-    def __init__(self, table: JobTable, tenure: Tenure) -> None:
-        self._table = table
-        self._tenure = tenure
-        self._lanes = Lanes("largek-deletions")
-        self._next_try = 0.0
-
-    def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
-
-        With ``outputs`` its model and labels as well. A job that waits for credentials may be
-        cancelled first; values of storage options are needed to delete its files.
-        """
-        job = self._table.find(job_id)
-        with self._table.alone(job, "deleted", "cancel it first"):
-            return self._delete(job, outputs)
-
-    def finish(self) -> None:
-        """Finish interrupted deletions, if it is time to retry."""
-        if (now := time.monotonic()) < self._next_try:
-            return
-        self._next_try = now + RETRY_SECONDS
-        for job in self._table.jobs():
-            if job.record.deleting is not None:
-                self._lanes.run(job.record.id, partial(self._finish, job))
-
-    def _finish(self, job: JobState) -> None:
-        job_id = job.record.id
-        try:
-            self.delete(job_id, job.record.deleting == "outputs")
-        except JobNotFoundError:
-            # A client has deleted it meanwhile.
-            return
-        except Exception as error:  # drivers raise errors of their own kinds
-            kind = "" if isinstance(error, LargekError) else f"{type(error).__name__}: "
-            logger.info("Job %s is not deleted yet: %s", job_id, job.redact(f"{kind}{error}"))
-            return
-        logger.info("Job %s is deleted, as was asked for before", job_id)
-
-    def _delete(self, job: JobState, outputs: bool) -> int:
-        records, spec = self._tenure.records, job.record.spec
-        # As long as the store is this scheduler's.
-        folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
-        outputs = outputs or job.record.deleting == "outputs"
-        deleting = "outputs" if outputs else "files"
-        if job.record.deleting != deleting:
-            job.change(records.update, deleting=deleting)
-        names = _files(job, folder, outputs)
-        size = sum(map(folder.size_of, names))
-        for name in names:
-            folder.remove(name)
-        job.forget(lambda: records.remove(job.record.id))
-        self._table.remove(job.record.id)
-        return size
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:

@@ -32,7 +32,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import Feed, JobState, unreadable_status
-from largek_dask.service.job_table import Deletions, JobTable, Query, Tender, listing
+from largek_dask.service.job_table import JobTable, Query, Tender, listing
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.metrics import JobsFigures, metered
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
@@ -93,8 +93,7 @@ class Jobs:
         self._store = place_of(records.url)
         self._under_way: list[Places] = []
         self._queue = Queue(table, tenure, owner, connect, workers)
-        self._deletions = Deletions(table, tenure)
-        self._tender = Tender(table, tenure, self._deletions.finish, *tend)
+        self._tender = Tender(table, tenure, *tend)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -187,8 +186,6 @@ class Jobs:
                     "new job for that."
                 )
         with self._table.alone(job, "resumed", "wait until it has ended"):
-            if job.record.deleting is not None:
-                raise ParameterError(f"job {job_id} is being removed: submit a new one.")
             job.supply(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -342,8 +339,8 @@ class Jobs:
         return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: see :meth:`Deletions.delete`."""
-        return self._deletions.delete(job_id, outputs)
+        """Delete a job that has ended: see :meth:`JobTable.delete`."""
+        return self._table.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
         """Return a function that removes these secrets and those of all jobs from texts."""
