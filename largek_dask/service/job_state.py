@@ -432,7 +432,6 @@ class Feed:
 
     def __init__(self, job_id: str, is_new: bool) -> None:
         self.is_loaded = is_new
-        self._is_whole = is_new
         self._job = job_id
         self._texts: deque[bytes] = deque()
         self.size = self._of_view = 0
@@ -483,14 +482,12 @@ class Feed:
             self.is_loaded = True
             later = [json.loads(text) for text in self._texts]
             self._clear()
-            earlier = list(events)
-            for event in [*earlier, *later]:
-                self._add(plain(event))
-            if not later and not self._is_whole:
-                # Counters are of this scheduler's time.
-                self.view.update_all(earlier).reset_totals()
-                if earlier:
-                    self._last = str(earlier[-1].get("time") or "") or None
+            every = [plain(event) for event in (*events, *later)]
+            self.view = JobView().update_all(every)
+            for event in every:
+                self._add(event)
+            if every and not later:
+                self._last = str(every[-1].get("time") or "") or None
 
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
@@ -498,27 +495,12 @@ class Feed:
             self._clear()
             self.view.drop_series()
             self._of_view = 0
-            self.is_loaded = self._is_whole = False
+            self.is_loaded = False
 
-    def copy_view(self, *, partial: bool = False) -> JobView | None:
-        """Return a copy of the view; None if it lacks earlier events, unless ``partial``."""
+    def copy_view(self) -> JobView:
+        """Return a copy of the view."""
         with self._lock:
-            return copy.deepcopy(self.view) if self._is_whole or partial else None
-
-    def join(self, earlier: JobView) -> None:
-        """Replace the view by one of the events in the job's folder and of later ones kept here.
-
-        Sums stay: they are of this scheduler's time.
-        """
-        with self._lock:
-            later: deque[Event] = deque()
-            for text in reversed(self._texts):
-                if seconds_of(event := json.loads(text)) <= earlier.last_seconds:
-                    break
-                later.appendleft(event)
-            earlier.update_all(later).take_totals(self.view)
-            self.view, self._is_whole = earlier, True
-            self._of_view = earlier.nbytes
+            return copy.deepcopy(self.view)
 
     def _clear(self) -> None:
         self._texts.clear()

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import partial
@@ -53,6 +53,8 @@ MOST_LOOKED_AT = 200
 """Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
 OUTPUT_SECONDS = 5.0
 """Time after a start during which requests wait until outputs have been looked at."""
+FEEDS = 10
+"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
 LOOK_PAUSE = 50.0
 """Pause between two checks of all records, in durations of a check."""
 
@@ -168,6 +170,13 @@ class JobTable:
         """Return the jobs that no thread holds for itself, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
+
+    def unload_feeds(self, busy: Collection[JobState]) -> None:
+        """Drop the events of jobs that have ended, except the last ones and those of ``busy``."""
+        loaded = [job for job in self.jobs() if job.feed.is_loaded and job.state in ENDS]
+        for job in loaded[:-FEEDS]:
+            if job not in busy:
+                job.feed.unload()
 
     def find(self, job_id: str) -> JobState:
         """Return the job of this id, or raise JobNotFoundError or ClusterError."""

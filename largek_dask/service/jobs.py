@@ -13,8 +13,6 @@ from largek_dask.algorithms.auto import Choice
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
-from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
@@ -286,19 +284,14 @@ class Jobs:
         """Return the feed of a job."""
         return self._table.find(job_id).feed
 
-    def history(self, job_id: str) -> Iterator[Event]:
-        """Yield all events in a job's folder, oldest first, or raise OutputError."""
+    def recall(self, job_id: str) -> None:
+        """Load earlier events of a job from its folder, or raise OutputError."""
         job = self._table.find(job_id)
         try:
-            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
-            # Skip what another job has written there.
-            if claimed_for(folder) in (None, job_id):
-                yield from JsonLines.read(folder)
+            self._recall(job)
         except Exception as error:  # drivers raise errors of their own kinds
             text = job.redact(f"{type(error).__name__}: {error}")
-            raise OutputError(
-                f"the events of job {job_id} cannot be read: {text}; try again later"
-            ) from None
+            raise OutputError(f"{text}; try again later") from None
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
@@ -307,6 +300,7 @@ class Jobs:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
+            self._table.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
