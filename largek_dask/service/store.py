@@ -28,10 +28,8 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
-    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
-    model_serializer,
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
@@ -90,8 +88,6 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "versions")
-"""Fields that records have only where they say something."""
 REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices", "deleting"})
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
@@ -143,15 +139,6 @@ class Result(BaseModel):
     error: Text | None = None
     message: Text | None = None
     traceback: Text | None = None
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write results of k-means as they were before there was another objective."""
-        told: dict[str, Any] = dumped(self)
-        for name in ("objective", "figures"):
-            if told.get(name) is None:
-                told.pop(name, None)
-        return told
 
 
 Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
@@ -424,10 +411,6 @@ def _dumped(record: Record) -> bytes:
     document = RECORD.dump_python(record, mode="json", exclude={"spec", "format", "takes"})
     if record.takes is not None:
         document["takes"] = asdict(record.takes)
-    # Earlier versions read records without what they do not know.
-    for name in LATER:
-        if not document[name]:
-            del document[name]
     document = {"format": FORMAT, **document, "spec": record.spec.dump()}
     return json.dumps(document, allow_nan=False).encode()
 
