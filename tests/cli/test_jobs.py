@@ -204,7 +204,7 @@ def test_a_job_that_is_cancelled_and_gone_on_with(service, run, submit, tmp_path
     assert run("result", job_id, code=3).stdout == ""
     assert json.loads(run("result", job_id, "--json", code=3).stdout)["state"] == "cancelled"
     assert "was cancelled already" in run("cancel", job_id).stdout
-    assert "cancelling  asked to end" in run("logs", job_id).stdout
+    assert "  cancelling " in run("logs", job_id).stdout
 
     out = tmp_path / "so_far.zarr"
     told = json.loads(run("result", job_id, "--so-far", "--out", out, "--json").stdout)
