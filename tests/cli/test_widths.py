@@ -142,7 +142,7 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words; `demo` and `warmup` have names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "warmup", "delete", "demo"}
+    lines = {"submit", "cancel", "logs", "watch", "warmup", "delete", "demo"}
     assert set(main.commands) == told | lines
 
 
