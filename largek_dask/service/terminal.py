@@ -128,6 +128,10 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
         f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
         f"{figure(e.get('chunks'), whole)} chunks"
     ),
+    "stopped": lambda e: (
+        f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
+        f"{figure(e.get('elapsed'), human_seconds)}"
+    ),
     "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
     "report": lambda e: str(e.get("words")),
     **dict.fromkeys(("finished", "failed", "cancelled"), _end_line),
