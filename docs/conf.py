@@ -81,12 +81,11 @@ nitpick_ignore = [
 
 
 def metrics_table() -> str:
-    """Return a table of the metrics of jobs, stores and workers."""
+    """Return a table of the metrics of jobs and stores."""
     seconds = {"seconds": ("counter", metrics.SECONDS)}
     groups = {
         "job": metrics.JOB_METRICS | seconds,
         "store": metrics.STORE_METRICS,
-        "worker": metrics.WORKER_METRICS | seconds,
     }
     rows = ["| metric | kind | what it says |", "|---|---|---|"]
     for group, found in groups.items():

@@ -78,10 +78,6 @@ DEFAULTS: dict[str, Any] = {
         "retry-seconds": 300.0,
         # how long a scheduler that is shut down waits for its jobs' last checkpoints
         "shutdown-seconds": 25.0,
-        # seconds without a job after which all workers end; None: they stay
-        "idle-seconds": None,
-        # the command, without a shell, that has them start again when there is a job
-        "start-workers": None,
         # how long a submit waits for workers to say whether they can open the data
         "check-seconds": 20.0,
     },

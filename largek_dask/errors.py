@@ -20,7 +20,6 @@ __all__ = [
     "CancelledJobError",
     "CheckpointError",
     "ClusterError",
-    "ClusterWarning",
     "DataChangedError",
     "DataError",
     "DataWarning",
@@ -221,10 +220,6 @@ class CancelledJobError(LargekError, RuntimeError):
 
 class CancelledFit(LargekError):
     """Raised inside a pass when the driver asked for a stop; never reaches a user."""
-
-
-class ClusterWarning(UserWarning):
-    """A cluster lacks something that somebody has to do; says what."""
 
 
 class DataWarning(UserWarning):

@@ -47,7 +47,7 @@ def size(value: str) -> int:
     return mib
 
 
-def seconds(value: str, least: int = SHORTEST) -> int:
+def seconds(value: str) -> int:
     """Return seconds of a time such as "12h", or "1-12:00:00" as SLURM writes it."""
     from dask.utils import parse_timedelta
 
@@ -60,14 +60,9 @@ def seconds(value: str, least: int = SHORTEST) -> int:
             time = int(parse_timedelta(re.sub(r"(?<=[\d ])min$", "m", value)))
     except (ValueError, KeyError, OverflowError):
         raise click.BadParameter(f"{value!r} is no time; use 12h or 1-12:00:00") from None
-    if time < least:
-        raise click.BadParameter(f"{value!r} is too short; give at least {least} s")
+    if time < SHORTEST:
+        raise click.BadParameter(f"{value!r} is too short; give at least {SHORTEST} s")
     return time
-
-
-def idle(value: str) -> int | None:
-    """Return seconds, or None for "never"."""
-    return None if value == "never" else seconds(value, least=1)
 
 
 def last_or_number(value: str) -> int:
@@ -123,8 +118,6 @@ layout = options(
             "Memory of the scheduler: 4 GB, and two models of each job that runs."),
     _option("scheduler-cpus", COUNT, "N", "2",
             "Threads of the scheduler, which computes the first steps of a fit."),
-    _option("idle", idle, "TIME", "20m",
-            'Workers end after this time without a job until the next one; "never": they stay.'),
     _option("dashboard-address", ADDRESS, "[HOST]:PORT", "127.0.0.1:0",
             "Address of the dashboard, which has no login; :8787 opens it to everybody."),
     _option("interface", NAME, "NAME", None, "Network interface of the nodes, such as ib0."),

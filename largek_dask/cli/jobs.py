@@ -1,4 +1,4 @@
-"""Commands about jobs on a scheduler, and its workers."""
+"""Commands about jobs on a scheduler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "delete", "jobs", "logs", "result", "submit", "watch", "workers"]
+__all__ = ["cancel", "delete", "jobs", "logs", "result", "submit", "watch"]
 
 OUT_OF_SIGHT = 4
 """Exit code if the scheduler does not answer: the job may go on."""
@@ -304,8 +304,7 @@ def _resume(
 def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
     """List jobs of a scheduler.
 
-    Without options these are the jobs that have not ended, and the last 20. Below them is their
-    number by state.
+    Without options these are the last 100. Below them is their number by state.
     """
     query = {name: value for name, value in asked.items() if value not in (None, ())}
     given = set(typed()) - OF_SCHEDULER
@@ -319,12 +318,8 @@ def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
     if every:
         query["limit"] = None
     with scheduler.connect() as service:
-        if given:
-            found = service.jobs(**query)
-            rows, counts = found.rows, found.counts
-        else:
-            rows, counts = service.overview()
-        store = service.store
+        found, store = service.jobs(**query), service.store
+    rows, counts = found.rows, found.counts
     is_narrowed = bool(set(query) - {"limit"})
     payload = {"store": store, "jobs": rows, "counts": counts}
     emit(payload, lambda: jobs_table(rows, counts, store, is_narrowed))
@@ -391,15 +386,15 @@ def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
     """Show the fit in a folder until it has ended."""
     from largek_dask.driver.storage import Folder
     from largek_dask.service.fit_folder import FitFolder, follow
-    from largek_dask.service.terminal import terminal
+    from largek_dask.service.terminal import Lines
 
     fit = FitFolder(Folder(url, storage_options))
     if wants_json():
         _print_events(event for event in follow(fit) if event is not None)
     else:
-        with terminal(fit.view) as show:
-            for event in follow(fit):
-                show(event)
+        show = Lines(fit.view)
+        for event in follow(fit):
+            show(event)
     _exit_like(fit.view.status)
 
 
@@ -612,64 +607,3 @@ def _delete(job: Job, outputs: bool) -> dict[str, Any]:
     except (LargekError, OSError) as refused:
         error = one_line(refused)
     return {"id": job.id, "deleted": size is not None, "bytes": size or 0, "error": error}
-
-
-# --- workers ----------------------------------------------------------------------------------
-
-
-@command("largek workers --scheduler tcp://host:8786")
-@click.option(
-    "--retire",
-    "retired",
-    multiple=True,
-    metavar="ADDR",
-    help="Let this worker go, by address or name: others take what it holds. May be repeated.",
-)
-@on_scheduler()
-def workers(retired: tuple[str, ...], scheduler: Scheduler) -> None:
-    """List the workers, or let one go.
-
-    Of each: its tags, version, chunks and memory, and why it is left out. Tags are Dask's resources
-    of a worker: dask worker --resources bigmem=1. Chunks are those that it has computed for running
-    jobs.
-    """
-    with scheduler.connect() as service:
-        gone = [service.retire(worker) for worker in retired]
-        rows = service.workers()
-    emit({"workers": rows, "retired": gone}, lambda: workers_table(rows, gone))
-
-
-def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
-    """Return workers as a table of rich, and below it why some are left out."""
-    from rich.text import Text
-
-    from largek_dask.driver.formatting import count_of, human_bytes, human_seconds, printable
-    from largek_dask.plots.job_text import NONE
-    from largek_dask.plots.tables import TextTable
-
-    notes = [f"{address} is retired" for address in gone]
-    if not rows:
-        return Text("\n".join([*notes, "no workers"]))
-    # The address is whole, as --retire takes it.
-    ranks = {"worker": 0, "name": 5, "tags": 2, "version": 3, "threads": 6, "chunks": 4,
-             "memory": 1, "last sign": 7, "takes part": 0}  # fmt: skip
-    cells = []
-    for row in rows:
-        limit = f" of {human_bytes(row['memory_limit'])}" if row["memory_limit"] else ""
-        cells.append(
-            [
-                row["address"],
-                printable(row["name"]),
-                printable(", ".join(f"{name}={n:g}" for name, n in row["tags"].items())) or NONE,
-                row["version"] or NONE,
-                f"{row['threads']:,}",
-                f"{row['chunks']:,}",
-                human_bytes(row["memory"]) + limit,
-                f"{human_seconds(row['silent'])} ago",
-                "no" if row["why"] else "yes",
-            ]
-        )
-    notes.append(count_of(len(rows), "worker"))
-    notes += [f"{row['address']} {printable(row['why'])}" for row in rows if row["why"]]
-    figures = ("threads", "chunks", "memory", "last sign")
-    return TextTable(ranks, cells, notes, right=figures, least={"name": 8, "tags": 8})

@@ -48,7 +48,6 @@ def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, st
 
     home = options["home"]
     place = place or home
-    start = f"largek cluster slurm --home {home} --scale"
     host = options["dashboard_address"].rpartition(":")[0]
     minutes, seconds = divmod(options["time"], 60)
 
@@ -62,7 +61,6 @@ def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, st
         "place": place,
         "tasks": options["workers"] // options["workers_per_node"],
         "slurm_time": f"{minutes}:{seconds:02}",
-        "start_workers": start if place == home else f"sbatch {place}/workers.sbatch",
         "worker_dashboard": ":0" if host in ("", "0.0.0.0") else "127.0.0.1:0",
         "worker_options": sbatch(options["partition"]),
         "scheduler_options": sbatch(options["scheduler_partition"] or options["partition"]),
@@ -135,12 +133,8 @@ class Slurm:
                 "there is no sbatch on this machine: run `largek cluster slurm` where you submit "
                 "jobs of SLURM, or use --print"
             )
-        from largek_dask.service.store import IDLE
-
         self.home = home
         self.workers = Path(home, "workers.sbatch")
-        # The scheduler's request to workers to end.
-        self.idle = Path(home, "jobs", IDLE)
 
     def jobs(self) -> list[QueuedJob]:
         """Return all jobs that are queued, running or ending, oldest first."""
@@ -170,7 +164,6 @@ class Slurm:
         write(options, self.home)
         for name in ("jobs", "logs", "kernels"):
             os.makedirs(f"{self.home}/{name}", exist_ok=True)
-        self.idle.unlink(missing_ok=True)
         scripts = [f"{self.home}/scheduler.sbatch", str(self.workers)]
         for script in scripts:
             _run(["sbatch", "--test-only", script], REFUSED)
@@ -210,7 +203,6 @@ class Slurm:
         more = tasks - len(there)
         if more > 0:
             check_array(more)
-        self.idle.unlink(missing_ok=True)
         text = re.sub(r"(?m)^#SBATCH --array=.*$", f"#SBATCH --array=0-{tasks - 1}", text)
         self.workers.write_text(text, encoding="utf-8")
         if more > 0:

@@ -158,13 +158,6 @@ class JobView:
         self.workers = WorkerFigures()
         self._status = None
 
-    def take_totals(self, other: JobView) -> None:
-        """Replace all sums by those of another view."""
-        self.sums, self.seconds = dict(other.sums), dict(other.seconds)
-        self.n_steps, self.most_work = other.n_steps, other.most_work
-        self.workers, self._n_workers = other.workers, other._n_workers
-        self._status = None
-
     def drop_series(self) -> None:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
         self.costs: dict[Line, Series] = {}

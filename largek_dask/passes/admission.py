@@ -7,7 +7,6 @@ import contextlib
 import errno
 import os
 import pickle
-import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from largek_dask.passes.worker_selection import (
     explain_shortage,
 )
 
-__all__ = ["Workers", "check_workers", "differences", "told_of"]
+__all__ = ["Workers", "check_workers", "differences"]
 
 WAIT_SECONDS = 0.2
 """Interval between two looks at a cluster without workers, in seconds."""
@@ -371,16 +370,6 @@ class Workers:
 
 def _patience() -> float:
     return float(config.get("passes.silent-seconds"))
-
-
-def told_of(message: str, address: str) -> str | None:
-    """Return the part of a message of :class:`Workers` about a worker; None if there is none."""
-    begin = re.search(rf"(?:^|[:;] ){re.escape(address)} ", message)
-    if begin is None:
-        return None
-    rest = message[begin.end() :].removesuffix("; waiting for one")
-    # As far as the next worker: their addresses have a protocol.
-    return re.split(r"; \w+://\S+ ", rest)[0]
 
 
 def differences(found: dict[str, str]) -> str:

@@ -250,18 +250,6 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             # A whole object: whoever reads it waits for no lock.
             self.worked = worked
 
-    def figures(self) -> dict[str, Any]:
-        """Figures of all jobs on this worker together, for whoever must not wait."""
-        worked, engines = self.worked, [job.engine for job in self.jobs.copy().values()]
-        return {
-            "rows": worked.rows,
-            "bytes": worked.bytes_read,
-            "retries": worked.retries,
-            "state_bytes": sum(engine.store.nbytes for engine in engines),
-            "cache_bytes": sum(engine.cache.nbytes for engine in engines),
-            "seconds": {kind: getattr(worked, kind) for kind in ("compute", "read", "wait")},
-        }
-
     def drop(self, job_id: str) -> None:
         """Forget a job; a share of it that is running ends at its next chunk."""
         with self.lock:

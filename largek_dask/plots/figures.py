@@ -77,22 +77,9 @@ def key(panel: Panel, theme: str = "light", x: str | None = None, log: bool | No
     return json.dumps(about)
 
 
-def item(
-    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None
-) -> dict[str, Any] | None:
-    """Return a figure without data as JSON for ``Bokeh.embed.embed_item``; None without series.
-
-    Parameters
-    ----------
-    panel : Panel
-    theme : {"light", "dark"}
-    x : str, optional
-        One of the panel's ``axes``.
-    log : bool, optional
-        Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
-        value. As the panel says by default.
-    """
-    return _item(panel.kind, key(panel, theme, x, log)) if panel.series else None
+def item(panel: Panel, theme: str = "light") -> dict[str, Any] | None:
+    """Return a figure without data as JSON for ``Bokeh.embed.embed_item``; None without series."""
+    return _item(panel.kind, key(panel, theme)) if panel.series else None
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +103,7 @@ def figure(
     panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
     marks: Sequence[Mapping[str, Any]] = (),
 ) -> Model:  # fmt: skip
-    """Return a figure with its data, for ``bokeh.io.show``; parameters as in :func:`item`."""
+    """Return a figure with its data, for ``bokeh.io.show``; parameters as in ``Plot.bokeh``."""
     found = _figure(key(panel, theme, x, log))
     fill(found, panel, marks, x if x and x in panel.axes else panel.x)
     return found

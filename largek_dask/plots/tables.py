@@ -31,12 +31,8 @@ class TextTable:
         Columns whose texts may be shortened, and to which width.
     styles : sequence of mapping, optional
         For each row, rich's style of a column by name.
-    more : str
-        Where to find columns that are left out.
     gap : int
         Spaces between two columns, at least 1.
-    ruled : bool
-        Draw a line below the names of the columns.
     """
 
     def __init__(
@@ -48,13 +44,11 @@ class TextTable:
         right: Sequence[str] = (),
         least: Mapping[str, int] | None = None,
         styles: Sequence[Mapping[str, str]] | None = None,
-        more: str = "a wider terminal shows them, and --json",
         gap: int = 2,
-        ruled: bool = True,
     ) -> None:
         self.columns, self.rows, self.notes = columns, rows, notes
         self.right, self.least, self.styles = right, least or {}, styles
-        self.more, self.gap, self.ruled = more, gap, ruled
+        self.gap = gap
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table, the names of columns that are left out, and the notes."""
@@ -64,9 +58,9 @@ class TextTable:
 
         widths = self._widths(options.max_width)
         table = Table(
-            box=SIMPLE_HEAD if self.ruled else None, show_edge=False, pad_edge=False,
+            box=SIMPLE_HEAD, show_edge=False, pad_edge=False,
             # A box has a blank of its own between columns.
-            padding=(0, self.gap - self.ruled, 0, 0), header_style="cyan",
+            padding=(0, self.gap - 1, 0, 0), header_style="cyan",
         )  # fmt: skip
         for name in widths:
             table.add_column(name, justify="right" if name in self.right else "left", no_wrap=True)
@@ -78,7 +72,8 @@ class TextTable:
             )  # fmt: skip
         yield table
         if absent := [name for name in self.columns if name not in widths]:
-            yield Text(f"Left out: {', '.join(absent)} ({self.more}).", "dim")
+            where = "a wider terminal shows them, and --json"
+            yield Text(f"Left out: {', '.join(absent)} ({where}).", "dim")
         yield from map(Text, self.notes)
 
     def _widths(self, most: int) -> dict[str, int]:

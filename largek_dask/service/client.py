@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import getpass
 import json
 import logging
@@ -31,8 +30,6 @@ from largek_dask.driver.options import check_choice, is_integer, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import (
     ClusterError,
-    ClusterWarning,
-    JobNotFoundError,
     LargekError,
     OtherSchedulerError,
     ParameterError,
@@ -45,7 +42,6 @@ from largek_dask.passes.network import require_open
 from largek_dask.plots.cards import card_of_jobs
 from largek_dask.retry import retry
 from largek_dask.service.job import Job
-from largek_dask.service.job_state import ACTIVE
 from largek_dask.service.job_table import moment_of
 from largek_dask.service.plugin import HANDLER, JobsPlugin
 from largek_dask.service.scheduler_file import Finder, connect_to, new_client
@@ -164,7 +160,6 @@ class Service:
         except (OSError, SchedulerAwayError) as error:
             raise self._away(error) from None
         self.store: str = hello["store"]
-        self._starts_workers = bool(hello.get("starts_workers"))
         self.version: str = hello["version"]
         if hello["version"] != __version__:
             warn(
@@ -453,17 +448,7 @@ class Service:
         check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
-        job = Job(self, self.ask("submit", secrets=secrets, **sent))
-        self.start_workers()
-        return job
-
-    def start_workers(self) -> None:
-        """Start workers that ended while idle; a ClusterWarning says what to type otherwise."""
-        if self._starts_workers:
-            # A scheduler that is away starts them when it is back.
-            with contextlib.suppress(SchedulerAwayError):
-                if advice := self.ask("start workers"):
-                    warn(advice, ClusterWarning)
+        return Job(self, self.ask("submit", secrets=secrets, **sent))
 
     def _resumed(
         self,
@@ -476,7 +461,6 @@ class Service:
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
         self.ask("resume", id=job_id, **asked)
-        self.start_workers()
         return Job(self, job_id)
 
     @without_causes
@@ -527,63 +511,6 @@ class Service:
         }
         return JobList(self, self.ask_again("jobs", query=asked))
 
-    def overview(self, last: int = 20) -> tuple[list[dict[str, Any]], dict[str, int]]:
-        """Return the jobs that have not ended, and the last ones.
-
-        Parameters
-        ----------
-        last : int
-            Number of the latter.
-
-        Returns
-        -------
-        list of dict
-            ``JobList.rows``, oldest first, with at most 100 jobs that have not ended; the whole
-            :meth:`Job.status` of running ones.
-        dict
-            Number of jobs by state.
-        """
-        recent = self.ask("jobs", query={"limit": last})
-        active = self.ask("jobs", query={"state": ACTIVE})
-        rows = {row["id"]: row for row in (*active["jobs"], *recent["jobs"])}
-        for job_id, row in rows.items():
-            if row["state"] == "running":
-                # It may have been deleted since.
-                with contextlib.suppress(JobNotFoundError):
-                    rows[job_id] = self.ask("status", id=job_id)
-        ordered = sorted(rows.values(), key=lambda row: str(row.get("created", "~")))
-        return ordered, recent["counts"]
-
-    def workers(self) -> list[dict[str, Any]]:
-        """List the workers of the cluster, by name.
-
-        Returns
-        -------
-        list of dict
-            ``address``, ``name``, ``tags`` (Dask's resources of the worker), ``version`` of this
-            package (None: unknown), ``threads``, ``status`` (Dask's), ``chunks`` computed for
-            running jobs, ``memory`` and ``memory_limit`` (bytes), ``silent`` (seconds since its
-            last heartbeat), ``why`` (reason why it is not used, else None).
-        """
-        return list(self.ask_again("workers"))
-
-    def retire(self, worker: str) -> str:
-        """Move a worker's data to others, end its process, and return its address.
-
-        Parameters
-        ----------
-        worker : str
-            Address or name.
-
-        Raises
-        ------
-        ParameterError
-            There is no such worker.
-        ClusterError
-            No other worker takes its data.
-        """
-        return str(self.ask("retire", worker=worker))
-
     def statuses(self) -> list[dict[str, Any]]:
         """Return the :meth:`Job.status` of all jobs, oldest first, by one request."""
         return list(self.ask_again("statuses"))
@@ -597,7 +524,7 @@ class Service:
 
     def _repr_html_(self) -> str:
         title = f"largek at {self._where}, jobs in {self.store}"
-        return card_of_jobs(self.overview()[0], title)
+        return card_of_jobs(self.ask("jobs", query={"limit": 20})["jobs"], title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
@@ -610,7 +537,8 @@ class JobList(list[Job]):
     ----------
     rows : list of dict
         Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
-        (or None), ``algorithm``, ``n_clusters`` and ``output``. ``Job.status`` has more.
+        (or None), ``algorithm``, ``n_clusters`` and ``output``; of one that runs also the figures
+        of its last step. ``Job.status`` has more.
     counts : dict
         Number of jobs by state that pass all other filters.
     total : int

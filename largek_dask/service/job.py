@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from threading import Thread
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distributed.utils import silence_logging_cmgr
@@ -23,11 +23,11 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.plots.cards import Card, card, in_notebook, notebook
+from largek_dask.plots.cards import card, in_notebook, notebook
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
 from largek_dask.service.spec import check_secrets
-from largek_dask.service.terminal import line_of, origin_of, terminal
+from largek_dask.service.terminal import Lines, line_of, origin_of
 
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
@@ -154,8 +154,8 @@ class Job:
     def watch(self, stream: TextIO | None = None) -> str:
         """Show the job until it has ended: what it has told so far, then what comes.
 
-        In a notebook a card that is updated, in a terminal a live view, lines of text elsewhere.
-        Ctrl-C ends the watching; the job goes on.
+        In a notebook a card that is updated, elsewhere lines of text. Ctrl-C ends the watching; the
+        job goes on.
 
         Parameters
         ----------
@@ -174,7 +174,8 @@ class Job:
             :func:`connect`); the job goes on when it is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
-        shown = notebook(view) if stream is None and in_notebook() else terminal(view, stream)
+        is_card = stream is None and in_notebook()
+        shown = notebook(view) if is_card else nullcontext(Lines(view, stream))
         try:
             # A scheduler that is away shows in the view; Dask's own log would tear it apart.
             with silence_logging_cmgr(logging.CRITICAL), shown as show:
@@ -330,40 +331,10 @@ class Job:
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
 
-    # --- in notebooks -----------------------------------------------------------------------------
-
     def _repr_html_(self) -> str:
-        return card(next(self._views()))
-
-    def _ipython_display_(self) -> None:
-        """Show a card that is updated in the background until the job has ended."""
-        if not in_notebook():
-            # IPython goes on to the other representations.
-            raise NotImplementedError
-        views = self._views()
-        shown = Card(next(views))
-        if not shown.view.has_ended:
-            name = f"largek-card-{self.id}"
-            Thread(target=self._update, args=(shown, views), name=name, daemon=True).start()
-
-    def _update(self, shown: Card, views: Iterator[JobView]) -> None:
-        try:
-            while not shown.view.has_ended:
-                time.sleep(STATUS_SECONDS)
-                shown.view = next(views)
-                shown.show_now()
-        except Exception as error:
-            # Whatever it is, nobody else is there to be told; to look again is to connect again.
-            note = f"not updated any more ({type(error).__name__}): show the job again"
-            shown.show_now(note)
-
-    def _views(self) -> Iterator[JobView]:
-        """Yield the view whenever asked for; do not wait for a scheduler that is away."""
         view, n = JobView({"id": self.id}), 0
-        while True:
-            while found := self._service.ask("events", id=self.id, n=n)["events"]:
-                for event in found:
-                    view.update(event)
-                n = found[-1]["n"] + 1
-            view.set_status(self._service.ask("status", id=self.id))
-            yield view
+        while found := self._service.ask("events", id=self.id, n=n)["events"]:
+            view.update_all(found)
+            n = found[-1]["n"] + 1
+        view.set_status(self._service.ask("status", id=self.id))
+        return card(view)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
-from weakref import WeakSet
 
 from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
@@ -48,7 +47,6 @@ __all__ = [
     "JobState",
     "Ready",
     "Reason",
-    "Shelf",
     "unreadable_status",
     "written",
 ]
@@ -78,8 +76,7 @@ class JobState:
     """A job as this scheduler knows it.
 
     ``secrets`` are values of storage options that are nowhere but in memory. Of a job that
-    ``is_new`` no other scheduler has known anything. ``shelf`` bounds the events of all jobs
-    together.
+    ``is_new`` no other scheduler has known anything.
     """
 
     def __init__(
@@ -88,7 +85,6 @@ class JobState:
         places: Places,
         secrets: Mapping[str, Any],
         is_new: bool,
-        shelf: Shelf | None = None,
     ) -> None:
         self.record = record
         self.has_told_version = False
@@ -101,7 +97,7 @@ class JobState:
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
-        self.feed = Feed(record.id, is_new, shelf)
+        self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
         """Begin of the run in progress, in seconds since 1970; None after its first step."""
@@ -118,8 +114,6 @@ class JobState:
         self.waits_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
-        self.about_workers = ""
-        """The run's last warning about workers that it does not use."""
         self.has_run = not is_new
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
@@ -269,8 +263,6 @@ class JobState:
     def heed(self, event: Event) -> None:
         """Take up what an event of a run tells of whether it waits."""
         kind, topic = event["event"], event.get("topic")
-        if kind == "warning" and topic in ("waiting", "workers"):
-            self.about_workers = str(event["message"])
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
         elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
@@ -323,7 +315,6 @@ class JobState:
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
         self.stopped_for = None
-        self.about_workers = ""
         self.running, self.note, self.lacking, self.loss = True, "", None, ""
         self.began = time.time()
 
@@ -339,8 +330,6 @@ class JobState:
         return self._note()
 
     def _note(self) -> str:
-        if self.record.deleting is not None:
-            return "it is being removed"
         if self.reason == "version" and not self.running and self.is_of_other_version:
             return (
                 f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
@@ -371,7 +360,7 @@ class JobState:
         about = {
             **self.summary(),
             "note": self._note(),
-            "needs": self.needs() if result is None or record.deleting else [],
+            "needs": self.needs() if result is None else [],
             "run": record.run,
             "data": record.spec.data,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
@@ -421,8 +410,6 @@ MOST_EVENTS = 10_000
 """Events kept; older ones are in the job's folder."""
 MOST_BYTES = 3_900_000
 """Bytes that a feed takes, but for the last event: what is counted is less than the 4 MB meant."""
-MOST_TOGETHER = 62_000_000
-"""The same of the feeds of all jobs, of the 64 MB meant."""
 OVERHEAD = 72
 """Bytes that an event takes beside its text."""
 
@@ -435,26 +422,6 @@ class Ready(NamedTuple):
     seconds: Mapping[str, float] = MappingProxyType({})
 
 
-class Shelf:
-    """Bounds the bytes that the feeds of all jobs keep together."""
-
-    def __init__(self, most: int = MOST_TOGETHER) -> None:
-        self._most = most
-        self._feeds: WeakSet[Feed] = WeakSet()
-        self._lock = threading.Lock()
-
-    def make_room(self, feed: Feed) -> None:
-        """Make the largest feed drop its oldest events, while all together are too large."""
-        is_less = True
-        while is_less:
-            with self._lock:
-                self._feeds.add(feed)
-                feeds = list(self._feeds)
-            if sum(one.nbytes for one in feeds) <= self._most:
-                return
-            is_less = max(feeds, key=lambda one: one.size).halve()
-
-
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
@@ -463,11 +430,9 @@ class Feed:
     are no earlier events to :meth:`load`.
     """
 
-    def __init__(self, job_id: str, is_new: bool, shelf: Shelf | None = None) -> None:
+    def __init__(self, job_id: str, is_new: bool) -> None:
         self.is_loaded = is_new
-        self._is_whole = is_new
         self._job = job_id
-        self._shelf = Shelf() if shelf is None else shelf
         self._texts: deque[bytes] = deque()
         self.size = self._of_view = 0
         """Bytes of its events, and of its view, which it cannot drop."""
@@ -489,7 +454,6 @@ class Feed:
             if event["event"] == UNKEPT:
                 return
             self._add({**plain(event), "time": stamp})
-        self._shelf.make_room(self)
 
     def _add(self, event: Event) -> None:
         numbered = {**event, "n": self._next, "job": self._job}
@@ -510,14 +474,6 @@ class Feed:
         """Bytes of its events and its view; read without a lock."""
         return self.size + self._of_view
 
-    def halve(self) -> bool:
-        """Drop the older half of the events; False if there is only one."""
-        with self._lock:
-            goal, before = self.size // 2, len(self._texts)
-            while self.size > goal and len(self._texts) > 1:
-                self._drop()
-            return len(self._texts) < before
-
     def load(self, events: Iterable[Event]) -> None:
         """Insert the events of earlier schedulers before all others, once."""
         with self._lock:
@@ -526,15 +482,12 @@ class Feed:
             self.is_loaded = True
             later = [json.loads(text) for text in self._texts]
             self._clear()
-            earlier = list(events)
-            for event in [*earlier, *later]:
-                self._add(plain(event))
-            if not later and not self._is_whole:
-                # Counters are of this scheduler's time.
-                self.view.update_all(earlier).reset_totals()
-                if earlier:
-                    self._last = str(earlier[-1].get("time") or "") or None
-        self._shelf.make_room(self)
+            every = [plain(event) for event in (*events, *later)]
+            self.view = JobView().update_all(every)
+            for event in every:
+                self._add(event)
+            if every and not later:
+                self._last = str(every[-1].get("time") or "") or None
 
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
@@ -542,28 +495,12 @@ class Feed:
             self._clear()
             self.view.drop_series()
             self._of_view = 0
-            self.is_loaded = self._is_whole = False
+            self.is_loaded = False
 
-    def copy_view(self, *, partial: bool = False) -> JobView | None:
-        """Return a copy of the view; None if it lacks earlier events, unless ``partial``."""
+    def copy_view(self) -> JobView:
+        """Return a copy of the view."""
         with self._lock:
-            return copy.deepcopy(self.view) if self._is_whole or partial else None
-
-    def join(self, earlier: JobView) -> None:
-        """Replace the view by one of the events in the job's folder and of later ones kept here.
-
-        Sums stay: they are of this scheduler's time.
-        """
-        with self._lock:
-            later: deque[Event] = deque()
-            for text in reversed(self._texts):
-                if seconds_of(event := json.loads(text)) <= earlier.last_seconds:
-                    break
-                later.appendleft(event)
-            earlier.update_all(later).take_totals(self.view)
-            self.view, self._is_whole = earlier, True
-            self._of_view = earlier.nbytes
-        self._shelf.make_room(self)
+            return copy.deepcopy(self.view)
 
     def _clear(self) -> None:
         self._texts.clear()

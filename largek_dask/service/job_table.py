@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import partial
@@ -28,7 +28,7 @@ from largek_dask.errors import (
     ParameterError,
     warnings_heard_by,
 )
-from largek_dask.service.job_state import STATES, JobState, Shelf, written
+from largek_dask.service.job_state import STATES, JobState, written
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.spec import Places, options_of, output_folder
 from largek_dask.service.store import (
@@ -41,7 +41,7 @@ from largek_dask.service.store import (
     checked_id,
 )
 
-__all__ = ["Deletions", "JobTable", "Lanes", "Query", "Tender", "listing", "moment_of"]
+__all__ = ["JobTable", "Lanes", "Query", "Tender", "listing", "moment_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ MOST_LOOKED_AT = 200
 """Jobs whose outputs are looked at when a scheduler starts: those that have ended last."""
 OUTPUT_SECONDS = 5.0
 """Time after a start during which requests wait until outputs have been looked at."""
+FEEDS = 10
+"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
 LOOK_PAUSE = 50.0
 """Pause between two checks of all records, in durations of a check."""
 
@@ -76,7 +78,6 @@ class JobTable:
         self.loaded = threading.Event()
         self.unreadable: dict[str, str] = {}
         self._tenure = tenure
-        self.shelf = Shelf()
         self._lanes = Lanes("largek-places")
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
@@ -142,7 +143,7 @@ class JobTable:
             self._look.join(max(0.0, self._look_until - time.monotonic()))
 
     def _earlier(self, record: Record) -> JobState:
-        job = JobState(record, Places.of(record.spec, links=False), {}, False, self.shelf)
+        job = JobState(record, Places.of(record.spec, links=False), {}, False)
 
         def find_place() -> None:
             job.places = Places.of(record.spec)
@@ -170,6 +171,13 @@ class JobTable:
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
+    def unload_feeds(self, busy: Collection[JobState]) -> None:
+        """Drop the events of jobs that have ended, except the last ones and those of ``busy``."""
+        loaded = [job for job in self.jobs() if job.feed.is_loaded and job.state in ENDS]
+        for job in loaded[:-FEEDS]:
+            if job not in busy:
+                job.feed.unload()
+
     def find(self, job_id: str) -> JobState:
         """Return the job of this id, or raise JobNotFoundError or ClusterError."""
         checked_id(job_id)
@@ -193,11 +201,6 @@ class JobTable:
             if self.loaded.is_set() and self._tenure.records is records:
                 self._jobs[job.record.id] = job
                 self.changed.notify_all()
-
-    def remove(self, job_id: str) -> None:
-        """Remove a job whose record has been removed."""
-        with self.changed:
-            self._jobs.pop(job_id, None)
 
     @contextlib.contextmanager
     def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
@@ -224,6 +227,26 @@ class JobTable:
             with self.changed:
                 del self._busy[job_id]
                 self.changed.notify_all()
+
+    def delete(self, job_id: str, outputs: bool = True) -> int:
+        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
+
+        With ``outputs`` its model and labels as well. A deletion that was interrupted leaves the
+        job, to be deleted again. Values of storage options are needed.
+        """
+        job = self.find(job_id)
+        with self.alone(job, "deleted", "cancel it first"):
+            records, spec = self._tenure.records, job.record.spec
+            # As long as the store is this scheduler's.
+            folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
+            names = _files(job, folder, outputs)
+            size = sum(map(folder.size_of, names))
+            for name in names:
+                folder.remove(name)
+            job.forget(lambda: records.remove(job_id))
+            with self.changed:
+                self._jobs.pop(job_id, None)
+        return size
 
     # --- their records ----------------------------------------------------------------------------
 
@@ -359,67 +382,6 @@ class Lanes:
         return not thread.is_alive()
 
 
-RETRY_SECONDS = 60.0
-
-
-class Deletions:
-    """Deletes jobs that have ended, and finishes interrupted deletions."""
-
-    def __init__(self, table: JobTable, tenure: Tenure) -> None:
-        self._table = table
-        self._tenure = tenure
-        self._lanes = Lanes("largek-deletions")
-        self._next_try = 0.0
-
-    def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
-
-        With ``outputs`` its model and labels as well. A job that waits for credentials may be
-        cancelled first; values of storage options are needed to delete its files.
-        """
-        job = self._table.find(job_id)
-        with self._table.alone(job, "deleted", "cancel it first"):
-            return self._delete(job, outputs)
-
-    def finish(self) -> None:
-        """Finish interrupted deletions, if it is time to retry."""
-        if (now := time.monotonic()) < self._next_try:
-            return
-        self._next_try = now + RETRY_SECONDS
-        for job in self._table.jobs():
-            if job.record.deleting is not None:
-                self._lanes.run(job.record.id, partial(self._finish, job))
-
-    def _finish(self, job: JobState) -> None:
-        job_id = job.record.id
-        try:
-            self.delete(job_id, job.record.deleting == "outputs")
-        except JobNotFoundError:
-            # A client has deleted it meanwhile.
-            return
-        except Exception as error:  # drivers raise errors of their own kinds
-            kind = "" if isinstance(error, LargekError) else f"{type(error).__name__}: "
-            logger.info("Job %s is not deleted yet: %s", job_id, job.redact(f"{kind}{error}"))
-            return
-        logger.info("Job %s is deleted, as was asked for before", job_id)
-
-    def _delete(self, job: JobState, outputs: bool) -> int:
-        records, spec = self._tenure.records, job.record.spec
-        # As long as the store is this scheduler's.
-        folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
-        outputs = outputs or job.record.deleting == "outputs"
-        deleting = "outputs" if outputs else "files"
-        if job.record.deleting != deleting:
-            job.change(records.update, deleting=deleting)
-        names = _files(job, folder, outputs)
-        size = sum(map(folder.size_of, names))
-        for name in names:
-            folder.remove(name)
-        job.forget(lambda: records.remove(job.record.id))
-        self._table.remove(job.record.id)
-        return size
-
-
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     """Return a job's files in its folder, in the order in which they are deleted."""
     if claimed_for(folder) not in (None, job.record.id):
@@ -433,6 +395,7 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     return [name for name in JOB_FILES if name in found]
 
 
+OF_LAST_STEP = ("step", "cost", "rows_per_second", "eta_s")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
@@ -539,4 +502,6 @@ def _row(job_id: str, state: str, job: JobState | None) -> dict[str, Any]:
     if job is None:
         return {"id": job_id, "name": None, "state": state}
     ended = written(job.ended) if state in ENDS else None
-    return {**job.summary(), "state": state, "ended": ended}
+    figures = job.feed.figures() if state == "running" else {}
+    last = {name: figures[name] for name in OF_LAST_STEP if name in figures}
+    return {**job.summary(), "state": state, "ended": ended, **last}

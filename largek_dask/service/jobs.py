@@ -13,8 +13,6 @@ from largek_dask.algorithms.auto import Choice
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
-from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.events import Event
 from largek_dask.driver.fit import checked
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
@@ -32,7 +30,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import Feed, JobState, unreadable_status
-from largek_dask.service.job_table import Deletions, JobTable, Query, Tender, listing
+from largek_dask.service.job_table import JobTable, Query, Tender, listing
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.metrics import JobsFigures, metered
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
@@ -48,7 +46,6 @@ from largek_dask.service.spec import (
     place_of,
 )
 from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
-from largek_dask.service.worker_admin import IdleWorkers
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -76,8 +73,6 @@ class Jobs:
         Returns the content of the store's ``scheduler.json`` for the number of a claim.
     workers : callable, optional
         Returns the workers of the cluster; None: unknown.
-    idle : callable, optional
-        Makes the :class:`IdleWorkers`.
     """
 
     def __init__(
@@ -87,7 +82,6 @@ class Jobs:
         owner: str,
         made: Callable[[int], SchedulerFile] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
-        idle: Callable[[JobTable, Tenure], IdleWorkers] | None = None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
         self._tenure = tenure = Tenure(records, owner, self._changed)
@@ -97,9 +91,7 @@ class Jobs:
         self._store = place_of(records.url)
         self._under_way: list[Places] = []
         self._queue = Queue(table, tenure, owner, connect, workers)
-        self.idle = None if idle is None else idle(table, tenure)
-        self._deletions = Deletions(table, tenure)
-        self._tender = Tender(table, tenure, self._deletions.finish, *tend)
+        self._tender = Tender(table, tenure, *tend)
 
     # --- from the scheduler's start to its end ----------------------------------------------------
 
@@ -107,8 +99,6 @@ class Jobs:
         """Take the store, resume all jobs that have not ended, and run submitted ones."""
         self._queue.start()
         self._tender.start()
-        if self.idle is not None and self.idle.is_on:
-            self.idle.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
@@ -116,17 +106,13 @@ class Jobs:
         Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
-        threads = [self._queue, self._tender]
-        if self.idle is not None and self.idle.is_on:
-            self.idle.stop()
-            threads.append(self.idle)
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
         until = time.monotonic() + seconds
         for runner in runners:
             runner.join(max(0.0, until - time.monotonic()))
-        for thread in threads:
+        for thread in (self._queue, self._tender):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
         self._tenure.give_back()
@@ -143,10 +129,6 @@ class Jobs:
     def metrics(self) -> JobsFigures:
         """Return figures for Prometheus, without blocking."""
         return metered(self._table.jobs(), self._tender.room)
-
-    def running(self) -> list[JobState]:
-        """Return the running jobs, without blocking."""
-        return [job for job in self._table.jobs() if job.running]
 
     # --- what a client may ask --------------------------------------------------------------------
 
@@ -202,8 +184,6 @@ class Jobs:
                     "new job for that."
                 )
         with self._table.alone(job, "resumed", "wait until it has ended"):
-            if job.record.deleting is not None:
-                raise ParameterError(f"job {job_id} is being removed: submit a new one.")
             job.supply(secrets)
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -304,19 +284,14 @@ class Jobs:
         """Return the feed of a job."""
         return self._table.find(job_id).feed
 
-    def history(self, job_id: str) -> Iterator[Event]:
-        """Yield all events in a job's folder, oldest first, or raise OutputError."""
+    def recall(self, job_id: str) -> None:
+        """Load earlier events of a job from its folder, or raise OutputError."""
         job = self._table.find(job_id)
         try:
-            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
-            # Skip what another job has written there.
-            if claimed_for(folder) in (None, job_id):
-                yield from JsonLines.read(folder)
+            self._recall(job)
         except Exception as error:  # drivers raise errors of their own kinds
             text = job.redact(f"{type(error).__name__}: {error}")
-            raise OutputError(
-                f"the events of job {job_id} cannot be read: {text}; try again later"
-            ) from None
+            raise OutputError(f"{text}; try again later") from None
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
@@ -325,6 +300,7 @@ class Jobs:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
+            self._table.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
@@ -357,8 +333,8 @@ class Jobs:
         return state
 
     def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: see :meth:`Deletions.delete`."""
-        return self._deletions.delete(job_id, outputs)
+        """Delete a job that has ended: see :meth:`JobTable.delete`."""
+        return self._table.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
         """Return a function that removes these secrets and those of all jobs from texts."""
@@ -428,7 +404,7 @@ class Jobs:
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, True, self._table.shelf)
+            job = JobState(record, places, secrets, True)
             # Sent before it can begin, so that this is its first event.
             job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)

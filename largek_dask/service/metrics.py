@@ -1,7 +1,7 @@
-"""Figures of jobs and workers for Prometheus, on the page ``/metrics`` of Dask's servers.
+"""Figures of jobs for Prometheus, on the page ``/metrics`` of the scheduler.
 
-One collector per process, for the newest scheduler and worker. It is called on their event loop, so
-it blocks on no lock. Without ``prometheus-client`` (extra ``metrics``) there is none.
+One collector per process, for the newest scheduler. It is called on its event loop, so it blocks on
+no lock. Without ``prometheus-client`` (extra ``metrics``) there is none.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ __all__ = [
     "ENDED_SECONDS",
     "JOB_METRICS",
     "STORE_METRICS",
-    "WORKER_METRICS",
     "JobsFigures",
     "forget",
     "metered",
     "watch_jobs",
-    "watch_worker",
 ]
 
 MOST_NAME = 64
@@ -57,15 +55,6 @@ STORE_METRICS: dict[str, tuple[str, str]] = {
     "free_bytes": ("gauge", "Free bytes of the disk of the store; absent if that is not local."),
     "size_bytes": ("gauge", "All bytes of that disk."),
 }
-WORKER_METRICS: dict[str, tuple[str, str]] = {
-    "rows": ("counter", "Rows that were computed here."),
-    "bytes": ("counter", "Bytes of rows that were read here."),
-    "retries": ("counter", "Chunks that came here after a failure elsewhere."),
-    "state_bytes": ("gauge", "Bytes of row state held here."),
-    "cache_bytes": ("gauge", "Bytes of chunks held here."),
-    "memory_limit_bytes": ("gauge", "Memory that Dask gives the worker; absent without a limit."),
-}
-"""The same of a worker, all jobs together."""
 SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
 
 
@@ -85,7 +74,6 @@ class _Collector:
 
     def __init__(self) -> None:
         self.jobs: Callable[[], JobsFigures] | None = None
-        self.worker: Callable[[], Mapping[str, Any]] | None = None
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: otherwise all figures would be collected to be registered."""
@@ -93,12 +81,9 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all figures, as they are now."""
-        # Read once: whoever is watched may go meanwhile.
-        jobs, worker = self.jobs, self.worker
-        if jobs is not None:
+        # Read once: it may go meanwhile.
+        if (jobs := self.jobs) is not None:
             yield from _of_jobs(jobs())
-        if worker is not None:
-            yield from _of_worker(worker())
 
 
 _registered: _Collector | None = None
@@ -124,20 +109,10 @@ def watch_jobs(ask: Callable[[], JobsFigures]) -> None:
         collector.jobs = ask
 
 
-def watch_worker(ask: Callable[[], Mapping[str, Any]]) -> None:
-    """Show a worker from now on: figures by :data:`WORKER_METRICS`, and ``seconds`` by kind."""
-    if (collector := _collector()) is not None:
-        collector.worker = ask
-
-
 def forget(ask: Callable[[], Any]) -> None:
     """Show what was watched by ``ask`` no longer; a newer one stays."""
-    if _registered is None:
-        return
-    if _registered.jobs == ask:
+    if _registered is not None and _registered.jobs == ask:
         _registered.jobs = None
-    if _registered.worker == ask:
-        _registered.worker = None
 
 
 def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
@@ -145,7 +120,11 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
     for state, n in found.states.items():
         states.add_metric((state,), n)
     yield states
-    yield from _each("store", STORE_METRICS, found.store)
+    for name, (kind, says) in STORE_METRICS.items():
+        family = _family(f"largek_store_{name}", kind, says, ())
+        if name in found.store:
+            family.add_metric((), found.store[name])
+        yield family
     about = _family("largek_job_info", "gauge", "What a job is: 1.",
                     ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
     for job in found.jobs:
@@ -165,24 +144,6 @@ def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
         for kind, value in job.feed.ready.seconds.items():
             seconds.add_metric((job.record.id, kind), value)
     yield seconds
-
-
-def _of_worker(found: Mapping[str, Any]) -> Iterator[Metric]:
-    yield from _each("worker", WORKER_METRICS, found)
-    seconds = _family("largek_worker_seconds", "counter", SECONDS, ("kind",))
-    for kind, value in found["seconds"].items():
-        seconds.add_metric((kind,), value)
-    yield seconds
-
-
-def _each(
-    prefix: str, metrics: Mapping[str, tuple[str, str]], found: Mapping[str, Any]
-) -> Iterator[Metric]:
-    for name, (kind, says) in metrics.items():
-        family = _family(f"largek_{prefix}_{name}", kind, says, ())
-        if name in found:
-            family.add_metric((), found[name])
-        yield family
 
 
 def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:

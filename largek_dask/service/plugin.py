@@ -47,7 +47,6 @@ from largek_dask.service.spec import check_secrets
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
 from largek_dask.service.web.source import JobsSource, memory_of
-from largek_dask.service.worker_admin import RETIRE_SECONDS, Crew, IdleWorkers
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -65,13 +64,12 @@ ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Maximum number of requests for files of one job once the first has taken this many seconds."""
 POOLS = {
-    **dict.fromkeys(("submit", "start workers"), "submit"),
+    "submit": "submit",
     **dict.fromkeys(("resume", "delete", "model", "events"), "files"),
-    **dict.fromkeys(("workers", "retire"), "crew"),
 }
 """Thread pools of requests that may take long, so that those of one pool do not delay the others.
 
-A submit waits for every worker, requests about workers for these, the others for files of a job.
+A submit waits for every worker, the others for files of a job.
 All other requests are answered from memory.
 """
 MOST_ARGUMENTS = 8 << 20
@@ -134,11 +132,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             raise
         self._has_begun = True
         self.store = url
-        self._crew = Crew(scheduler, self._jobs.running, self._connect, self._loop)
         self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
-        if (streams := getattr(scheduler, "stream_handlers", None)) is not None:
-            streams[process_log.OPERATION] = process_log.take
         process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
@@ -150,8 +145,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        idle = partial(IdleWorkers, activity=self._activity, release=self._release)
-        return Jobs(records, self._connect, owner, self._scheduler_file, self._standing, idle)
+        return Jobs(records, self._connect, owner, self._scheduler_file, self._standing)
 
     def _scheduler_file(self, token: int) -> SchedulerFile:
         """Return this scheduler's entry in the store, for the claim ``token``."""
@@ -200,19 +194,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             )
             for w in workers
         ]
-
-    def _activity(self) -> tuple[frozenset[str], Any]:
-        """Return the workers' addresses, and a value that changes while Dask works on any task."""
-        there = tuple(dict.values(self.scheduler.workers))
-        workers = [worker for worker in there if worker.status.name == "running"]
-        busy = time.monotonic() if any(worker.processing for worker in workers) else None
-        addresses = frozenset(worker.address for worker in workers)
-        return addresses, (self.scheduler.transition_counter, busy)
-
-    def _release(self) -> None:
-        workers = [worker.address for worker in tuple(dict.values(self.scheduler.workers))]
-        work = self.scheduler.retire_workers(workers=workers, close_workers=True, remove=True)
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(RETIRE_SECONDS)
 
     def _connect(self) -> Client:
         """Return the client of all jobs; its event loop runs in its own thread."""
@@ -314,10 +295,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         match operation:
             case "hello":
                 jobs.wait_until_ready()
-                starts = jobs.idle is not None and jobs.idle.is_on
-                return {"version": __version__, "store": self.store, "starts_workers": starts}
-            case "start workers":
-                return None if jobs.idle is None else jobs.idle.ask_for_workers()
+                return {"version": __version__, "store": self.store}
             case "submit":
                 return jobs.submit(
                     given["document"], given["secrets"], given["owner"], check_workers
@@ -336,10 +314,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             case "events":
                 found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
                 return {"epoch": jobs.epoch, "events": found}
-            case "workers":
-                return self._crew.rows()
-            case "retire":
-                return self._crew.retire(given["worker"])
             case "cancel":
                 return jobs.cancel(given["id"])
             case "delete":

@@ -19,8 +19,8 @@ __all__ = ["dask_setup"]
 PANEL = "/individual-largek"
 LEADS_ON = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>largek</title>
-<meta http-equiv="refresh" content="0; url=largek?frame=1"></head>
-<body><a href="largek?frame=1">Jobs</a></body></html>
+<meta http-equiv="refresh" content="0; url=largek"></head>
+<body><a href="largek">Jobs</a></body></html>
 """
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from largek_dask import config
 from largek_dask.driver.formatting import count_of, human_bytes
 from largek_dask.driver.plan import FitMemory, ProcessMemory
-from largek_dask.driver.stopping import ENDS
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.job_table import JobTable
@@ -28,8 +27,6 @@ __all__ = ["Cluster", "Queue", "Standing", "cannot_fit", "does_not_fit", "worker
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
-FEEDS = 50
-"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
 
 
 class Queue(threading.Thread):
@@ -188,11 +185,7 @@ class Queue(threading.Thread):
             self._runners.discard(runner)
             self._changed.notify_all()
             # Of a job with a runner the last event is still to be told, a moment after its state.
-            busy = {id(other.job) for other in self._runners}
-            jobs = [job for job in self._table.jobs() if id(job) not in busy]
-            ended = [job for job in jobs if job.state in ENDS and job.feed.is_loaded]
-            for job in ended[:-FEEDS]:
-                job.feed.unload()
+            self._table.unload_feeds([other.job for other in self._runners])
 
     def close(self) -> list[Runner]:
         """Begin no further job, and ask the running ones to stop; these are returned."""

@@ -8,7 +8,6 @@ connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
@@ -128,33 +127,15 @@ class SchedulerFile(BaseModel):
     @classmethod
     def parsed(cls, data: bytes, where: str) -> SchedulerFile:
         """Return what a file says; ``where`` is its URL, for errors."""
-        if not data.strip():
-            raise _no_file_of_a_scheduler(where, "is empty")
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError):
-            raise _no_file_of_a_scheduler(where, "is not JSON") from None
-        if not isinstance(document, dict) or document.get("type") != "Scheduler":
-            raise _no_file_of_a_scheduler(where, "does not say where a scheduler is")
-        if "format" not in document:
-            raise _no_file_of_a_scheduler(where, "is Dask's own file of a scheduler")
-        if document["format"] != FORMAT:
-            raise ParameterError(
-                f"{where} is of format {str(document['format'])[:40]}, and largek_dask "
-                f"{__version__} reads format {FORMAT}: install the scheduler's version here."
-            )
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
-            wrong = ", ".join(sorted({str(one["loc"][0]) for one in error.errors() if one["loc"]}))
-            raise _no_file_of_a_scheduler(where, f"is damaged ({wrong})") from None
-
-
-def _no_file_of_a_scheduler(where: str, what: str) -> ParameterError:
-    return ParameterError(
-        f"{where} {what}: give the {NAME} in the store of a scheduler with jobs, or that one's "
-        "address (tcp://host:8786)."
-    )
+            wrong = sorted({str(one["loc"][0]) if one["loc"] else "JSON" for one in error.errors()})
+            raise ParameterError(
+                f"{where} is no {NAME} of a scheduler with jobs for largek_dask {__version__} "
+                f"(wrong or missing: {', '.join(wrong)}): give the one in its store, or its "
+                "address (tcp://host:8786)."
+            ) from None
 
 
 class Finder:
@@ -355,42 +336,37 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
     scheme, _, place = address.rpartition("://")
     if scheme not in ("tcp", "tls"):
         return CHECK
+    is_tls = scheme == "tls"
     try:
         context = _context(scheme, security or Security())
         host, port = parse_host_port(place)
-        reached = (host, int(port))
         with (
-            socket.create_connection(reached, timeout=CONNECT_SECONDS) as plain,
+            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=host) as connection,
         ):
-            if scheme == "tls":
+            if is_tls:
                 # The other side refuses a certificate only after the handshake.
                 connection.recv(1)
+        speaks = True
     except ssl.SSLError as error:
-        is_tls = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or "")
-        if scheme == "tls" and is_tls:
+        speaks = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or "")
+        if is_tls and speaks:
             return (
                 f"{address} speaks TLS, and a certificate is refused ({error}): use certificates "
                 "of one authority on all machines (`largek cluster certificates` makes and renews "
                 "them), and look at them with `openssl s_client`"
             )
-        if scheme == "tls":
-            return (
-                f"{address} answers without TLS ({error}): use tcp://{place}, or start the "
-                "scheduler with --protocol tls and certificates"
-            )
-        if not is_tls:
-            return CHECK
     except OSError:
         return CHECK
     except ValueError as error:
         return str(error)
-    if scheme == "tls":
+    if is_tls and speaks:
         return "TLS works there: look at the log of the scheduler"
-    return (
-        f"{address} speaks TLS: use tls://{place}, and set DASK_CONFIG to the folder of a tls.yaml "
-        "that names certificates"
-    )
+    if is_tls:
+        return f"{address} answers without TLS: use tcp://{place}, or start the scheduler with TLS"
+    if speaks:
+        return f"{address} speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
+    return CHECK
 
 
 def _context(scheme: str, security: Security) -> ssl.SSLContext:
@@ -402,12 +378,11 @@ def _context(scheme: str, security: Security) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
         return context
     names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
-    for name, value in names.items():
-        if not value:
-            raise ValueError(
-                f"this process has no certificates (distributed.comm.tls.{name} is not set): set "
-                "DASK_CONFIG to the folder of a tls.yaml that names them"
-            )
+    if absent := [name for name, value in names.items() if not value]:
+        raise ValueError(
+            f"this process has no certificates (distributed.comm.tls.{absent[0]} is not set): set "
+            "DASK_CONFIG to the folder of a tls.yaml that names them"
+        )
     try:
         context = security.get_connection_args("client")["ssl_context"]
     except OSError as error:

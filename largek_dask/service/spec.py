@@ -12,7 +12,6 @@ import os
 import posixpath
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from fsspec import get_filesystem_class
@@ -264,16 +263,8 @@ class JobSpec(BaseModel):
         return _checked(cls, dict(document))
 
     def dump(self) -> dict[str, Any]:
-        """Return the document as plain JSON values, without newer fields that are not used.
-
-        So a document of k-means on all workers is one that earlier versions read.
-        """
-        document = self.model_dump(mode="json")
-        if self.workers is None:
-            del document["workers"]
-        if self.mixture is None:
-            del document["mixture"], document["dither"]
-        return document
+        """Return the document as plain JSON values."""
+        return self.model_dump(mode="json")
 
     def fit_options(self) -> FitOptions:
         """Return the options of the fit."""
@@ -349,12 +340,9 @@ def _told(model: type[BaseModel], error: Any) -> str:
         return f"{'.'.join(place[:3])}: must be a number, a text, True, False or None"
     field = ".".join(place) or "the document"
     if error["type"] == "extra_forbidden":
-        of: type[BaseModel] = WorkersSpec if place[0] == "workers" and len(place) == 2 else model
-        known = [name for name in of.model_fields if name != "format"]
-        is_told = len(place) == 1 or of is not model
-        near = get_close_matches(place[-1], known, 1, 0.75) if is_told else []
-        told = f"use {near[0]}" if near else f"there are {', '.join(known)}"
-        return f"{field}: is not known" + (f"; {told}" if is_told else "")
+        known = [name for name in model.model_fields if name != "format"]
+        more = f"; there are {', '.join(known)}" if len(place) == 1 else ""
+        return f"{field}: is not known{more}"
     return f"{field}: {error['msg'].removeprefix('Value error, ').replace('Input should', 'must')}"
 
 

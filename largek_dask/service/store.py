@@ -6,7 +6,6 @@ The store (``largek.store``) is written by the holder of its newest claim (``lea
     claims/000001.json          which scheduler has the store
     late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
     scheduler.json              its address, for clients and workers (scheduler_file.py)
-    idle                        there while workers are to end (worker_admin.py)
 
 The job's output folder has the result of each run, created exclusively, so that one of two
 schedulers that both think the job is theirs publishes it::
@@ -29,10 +28,8 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
-    SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
-    model_serializer,
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT, Sense
@@ -61,7 +58,6 @@ __all__ = [
     "LABELS",
     "MODEL",
     "UNFINISHED_LABELS",
-    "Deleting",
     "Record",
     "Records",
     "Result",
@@ -92,24 +88,15 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-LATER = ("ended", "deleting", "versions")
-"""Fields that records have only where they say something."""
-REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices"})
+REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices", "deleting"})
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
-IDLE = "idle"
-"""A file of the store that is there while workers are to end, as no job wants them."""
 LATE = "late"
 """A folder of the store for records that came too late, and for empty ones."""
 BLANK = b"\0 \t\r\n"
 """Bytes of a file that says nothing: a power failure may leave only zeros."""
-UNKNOWN_FIELD = {"extra_forbidden", "unexpected_keyword_argument"}
-"""What pydantic calls it, of models and dataclasses."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-
-Deleting = Literal["files", "outputs"]
-"""What is being removed of a job: what its scheduler needs of it, or its model and labels too."""
 
 Text = Annotated[str, Field(max_length=1 << 17)]
 Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
@@ -153,15 +140,6 @@ class Result(BaseModel):
     message: Text | None = None
     traceback: Text | None = None
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write results of k-means as they were before there was another objective."""
-        told: dict[str, Any] = dumped(self)
-        for name in ("objective", "figures"):
-            if told.get(name) is None:
-                told.pop(name, None)
-        return told
-
 
 Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
 """Fields of a later version are ignored, unlike those of a record."""
@@ -196,8 +174,6 @@ class Record:
     """How this run failed, where :attr:`before` stands instead."""
     ended: Annotated[float, Field(ge=0)] | None = None
     """When this run ended, in seconds since 1970; None also in records of earlier versions."""
-    deleting: Deleting | None = None
-    """What is being removed of it: a scheduler that comes back continues with that."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
     """Versions of this package that have computed it, the last one last; each one after the first
     has been accepted by a user."""
@@ -247,17 +223,6 @@ class Records:
     def post(self, name: str, document: bytes) -> None:
         """Write a file of the store itself."""
         self.folder.guarded(self.check).publish(name, document)
-
-    def is_idle(self) -> bool:
-        """Return whether workers are to end, whichever scheduler has the store."""
-        return self.folder.exists(IDLE)
-
-    def set_idle(self, idle: bool) -> None:
-        """Ask workers to end, as no job wants them, or to stay."""
-        if idle:
-            self.post(IDLE, b"no job wants workers\n")
-        else:
-            self.folder.guarded(self.check).remove(IDLE)
 
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""
@@ -349,7 +314,6 @@ class Records:
     def read(self, job_id: str) -> Record:
         """Return a job as it was kept; a damaged or newer record is a ParameterError."""
         name = f"{checked_id(job_id)}.json"
-        document: Any = None
         try:
             text = self._folder.read(name, limit=2 * MOST_BYTES)
             document = _without(REMOVED, json.loads(text, object_pairs_hook=unique_keys))
@@ -359,21 +323,10 @@ class Records:
                 f"there is no job {job_id} in {self.url}: see jobs() for those there are."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
-            where, install = f"{self._folder.url}/{name}", f"install{_version_in(document)}"
-            if (other := _other_format(error)) is not None:
-                raise ParameterError(
-                    f"{where} is the record of a job in {other}: {install}, or move it away."
-                ) from None
-            wrong = error.errors() if isinstance(error, ValidationError) else []
-            if wrong and all(one["loc"] == ("spec",) and "ctx" in one for one in wrong):
-                reason = str(wrong[0]["ctx"]["error"]).rstrip(".")
-                raise ParameterError(
-                    f"{where}: {reason}. A newer largek_dask may have written it: {install}, or "
-                    "move it away."
-                ) from None
             raise ParameterError(
-                f"{where} is no record of a job: "
-                f"{_kind_of(error) if wrong else error}; restore it, or move it away."
+                f"{self._folder.url}/{name} is no record of a job for largek_dask {__version__} "
+                f"({_faults(error)}): upgrade to the version that wrote it, restore it, or move it "
+                "away."
             ) from None
         if found.id != job_id:
             raise ParameterError(
@@ -431,35 +384,12 @@ def _without(names: Collection[str], document: Any) -> Any:
     return {name: value for name, value in document.items() if name not in names}
 
 
-def _other_format(error: Exception) -> str | None:
-    """Return the other version's format of a document, in words; None if that is not the error."""
-    for one in error.errors() if isinstance(error, ValidationError) else ():
-        if one["loc"][-1:] == ("format",) and one["type"] == "literal_error":
-            found = printable(str(one["input"])[:40])
-            return f"format {found}, and largek_dask {__version__} reads format {FORMAT}"
-    return None
-
-
-def _kind_of(error: Exception) -> str:
-    """Return the kind of an error; of unknown fields, also which version may have written them."""
+def _faults(error: Exception) -> str:
+    """Return what is wrong with a document, without values of its fields."""
     if not isinstance(error, ValidationError):
-        return type(error).__name__
-    wrong = error.errors()
-    if not {one["type"] for one in wrong} <= UNKNOWN_FIELD:
-        return "ValidationError"
-    unknown = printable(", ".join(str(one["loc"][-1]) for one in wrong)[:200])
-    return (
-        f"ValidationError; largek_dask {__version__} does not know {unknown}, a newer one may have "
-        "written it: then upgrade"
-    )
-
-
-def _version_in(document: Any) -> str:
-    """Return which version of the package to install for a record, in words."""
-    versions = document.get("versions") if isinstance(document, dict) else None
-    last = versions[-1] if isinstance(versions, list) and versions else ""
-    named = f" ({printable(str(last)[:40])})" if last else ""
-    return f" the version of largek_dask that wrote it{named}"
+        return f"{type(error).__name__}: {error}"
+    faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+    return printable("; ".join(faults)[:1_000])
 
 
 def _job_of(name: str) -> str:
@@ -481,10 +411,6 @@ def _dumped(record: Record) -> bytes:
     document = RECORD.dump_python(record, mode="json", exclude={"spec", "format", "takes"})
     if record.takes is not None:
         document["takes"] = asdict(record.takes)
-    # Earlier versions read records without what they do not know.
-    for name in LATER:
-        if not document[name]:
-            del document[name]
     document = {"format": FORMAT, **document, "spec": record.spec.dump()}
     return json.dumps(document, allow_nan=False).encode()
 
@@ -507,13 +433,9 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
-        if (other := _other_format(error)) is not None:
-            raise ParameterError(
-                f"{folder.url}/{name} is the result of a job in {other}: install the version of "
-                "largek_dask that wrote it, or choose another output."
-            ) from None
         raise ParameterError(
-            f"{folder.url}/{name} is no result of a job ({_kind_of(error)}): choose another output."
+            f"{folder.url}/{name} is no result of a job for largek_dask {__version__} "
+            f"({_faults(error)}): upgrade to the version that wrote it, or choose another output."
         ) from None
     if found.job != job_id:
         raise ParameterError(

@@ -1,12 +1,11 @@
-"""A job in a terminal: a live panel, made with rich, or lines of text."""
+"""The events of a job as lines of text."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import TextIO
 
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event, is_number
@@ -18,102 +17,26 @@ from largek_dask.driver.formatting import (
 )
 from largek_dask.driver.job_view import JobView
 from largek_dask.plots.job_text import (
-    COLORS,
     NONE,
-    WORKER_COLUMNS,
-    Show,
     compiling_told,
     energy_in,
     facts,
     figure,
     figures_in,
-    left_of,
     on_sample,
     precise,
     shape_of,
-    sparkline,
     whole,
-    worker_rows,
 )
-from largek_dask.plots.tables import TextTable
 
-__all__ = ["Lines", "job_panel", "line_of", "origin_of", "terminal"]
-
-SILENT_SECONDS = 6.0
-"""Seconds without an answer of the scheduler or the store after which the view says so."""
-
-
-def job_panel(view: JobView, silent: float = 0.0) -> Any:
-    """Return a job as a rich panel; ``silent`` is the seconds since the last answer."""
-    from rich.console import Group
-    from rich.panel import Panel
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    color = COLORS.get(view.state, "default")
-    # Texts, not strings: in a string rich would read an output called "[red]" as an order.
-    about = Table.grid(padding=(0, 2))
-    about.add_column(style="cyan", no_wrap=True)
-    about.add_column(overflow="fold")
-    for name, text in facts(view):
-        about.add_row(Text(name), Text(text, style="bold red" if name == "error" else ""))
-        if name == view.objective.of_step:
-            about.add_row("", Text(sparkline(view.cost_values, 48), style=color))
-    share = view.share_done()
-    if share is not None and not view.has_ended:
-        done = Table.grid(padding=(0, 2))
-        done.add_row(ProgressBar(total=1.0, completed=share, width=32), left_of(view))
-        about.add_row("done", done)
-    parts: list[Any] = [about]
-    if rows := worker_rows(view):
-        ranks = {name: rank for rank, name in enumerate(WORKER_COLUMNS)}
-        more = "a wider terminal shows them"
-        right = WORKER_COLUMNS[1:]
-        parts += [Text(), TextTable(ranks, rows, right=right, more=more, ruled=False)]
-    if view.warnings:
-        parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in view.warnings)]
-    if silent > SILENT_SECONDS:
-        away = f"no answer for {silent:.0f} s; waiting for it"
-        parts += [Text(), Text(away, style="bold yellow")]
-    name = f" · {view.status['name']}" if view.status.get("name") else ""
-    title = Text(f" {printable(view.status.get('id'))}{printable(name)} · ")
-    title.append(f"{view.state} ", style=f"bold {color}")
-    return Panel(Group(*parts), title=title, title_align="left", border_style=color)
-
-
-@contextmanager
-def terminal(view: JobView, stream: TextIO | None = None) -> Iterator[Show]:
-    """Show a job on a stream: a live view where it is a terminal, lines elsewhere."""
-    from rich.console import Console
-
-    stream = sys.stdout if stream is None else stream
-    console = Console(file=stream)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield Lines(view, stream, time.monotonic)
-        return
-    from rich.live import Live
-
-    heard_at = time.monotonic()
-
-    def show(event: Event | None) -> None:
-        nonlocal heard_at
-        heard_at = time.monotonic()
-
-    with Live(
-        get_renderable=lambda: job_panel(view, time.monotonic() - heard_at),
-        console=console,
-        vertical_overflow="crop",
-    ):
-        yield show
-
+__all__ = ["Lines", "line_of", "origin_of"]
 
 STEP_SECONDS = 10.0
-"""Least time between two lines of steps where there is no terminal."""
+"""Least time between two lines of steps."""
 WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
          "back": "takes part again"}  # fmt: skip
 QUIET = ("step", "workers", "sizes")
-"""Kinds of events that are not told one by one where there is no terminal."""
+"""Kinds of events that are not shown one by one."""
 AGAIN = ("retries", "rebuilt", "evictions")
 
 
@@ -122,10 +45,10 @@ def line_of(event: Event, objective: Objective = INERTIA) -> str:
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":
-        told = _step_line(event, objective)
+        text = _step_line(event, objective)
     else:
-        told = _TOLD[kind](event) if kind in _TOLD else _others(event)
-    return printable(f"{when:<23}  {kind:<11} {told}").rstrip()
+        text = _TEXTS.get(kind, _fields)(event)
+    return printable(f"{when:<23}  {kind:<11} {text}").rstrip()
 
 
 def origin_of(event: Event) -> list[str]:
@@ -138,13 +61,19 @@ def origin_of(event: Event) -> list[str]:
     return [f"    {printable(line)}".rstrip() for text in found for line in text.splitlines()]
 
 
-def _others(event: Event) -> str:
+def _fields(event: Event) -> str:
+    """Return the numbers and texts of an event by name."""
     known = ("event", "time", "n", "job")
-    return ", ".join(f"{name}={value}" for name, value in event.items() if name not in known)
+    values = {name: value for name, value in event.items() if name not in known}
+    return ", ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+        if is_number(value) or isinstance(value, str)
+    )
 
 
 def _step_line(event: Event, objective: Objective) -> str:
-    told: dict[str, Callable[[float], str]] = {
+    texts: dict[str, Callable[[float], str]] = {
         "step": whole,
         "cost": lambda v: f"{objective.of_step} {precise(v)}{on_sample(event)}",
         "energy": lambda v: f"energy {precise(v)} a row",
@@ -159,7 +88,7 @@ def _step_line(event: Event, objective: Objective) -> str:
     # Of a step without retries it is not said that there were none.
     return ", ".join(
         words(value)
-        for name, words in told.items()
+        for name, words in texts.items()
         if is_number(value := values.get(name)) and (value or name not in AGAIN)
     )
 
@@ -177,69 +106,49 @@ def _end_line(event: Event) -> str:
     if event.get("error"):
         return f"{event['error']}: {event.get('message')}"
     objective, value = value_in(event)
-    told = [
+    texts = [
         f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps",
         f"{objective.words} {figure(value, precise)}",
         *(f"{name} {text}" for name, text in figures_in(event)),
         f"digest {event.get('digest')}",
     ]
-    return ", ".join(told)
+    return ", ".join(texts)
 
 
-_TOLD: dict[str, Callable[[Event], str]] = {
-    "queued": lambda e: f"run {figure(e.get('run'))}, submitted by {e.get('owner')}",
+_TEXTS: dict[str, Callable[[Event], str]] = {
     "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
-    "running": lambda e: f"run {figure(e.get('run'))}, by {e.get('owner')}",
-    "chosen": lambda e: f"auto takes {e['name']}: {e['reason']}",
     "started": lambda e: (
         f"{shape_of(e)}, goes on after step {figure(e['n_iter'], whole)}"
         if e.get("n_iter")
         else shape_of(e)
     ),
     "compiling": compiling_told,
-    "progress": lambda e: (
-        f"{figure(e.get('done'), whole)} of {figure(e.get('n_chunks'), whole)} chunks"
-    ),
     "workers": _workers_line,
     "worker": lambda e: (
         f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
         f"{figure(e.get('chunks'), whole)} chunks"
     ),
-    "sizes": lambda e: (
-        f"{figure(e.get('n_empty'), whole)} clusters empty, the others "
-        f"{figure(e.get('least'))} to {figure(e.get('most'))} rows, "
-        f"median {figure(e.get('median'))}"
-    ),
-    "checkpoint": lambda e: (
-        f"after step {figure(e.get('n_iter'), whole)}, written in "
-        f"{figure(e.get('seconds'), human_seconds)} to {e.get('url')}"
-    ),
-    "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
     "stopped": lambda e: (
         f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
         f"{figure(e.get('elapsed'), human_seconds)}"
     ),
-    "best": lambda e: (
-        f"start {figure(e.get('start'), lambda n: whole(n + 1))} of "
-        f"{figure(e.get('starts'), whole)}, {figure(e.get('n_iter'), whole)} steps: "
-        f"{figure(e.get('value'), precise)}"
-    ),
+    "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
     "report": lambda e: str(e.get("words")),
-    "labels": lambda e: f"{figure(e.get('rows'), whole)} of {figure(e.get('n_rows'), whole)}",
-    "interrupted": lambda e: f"{e.get('reason')}: it goes on later from its checkpoint",
-    "accepted": lambda e: f"goes on, computed by {', '.join(map(str, e.get('versions') or ()))}",
-    "cancelling": lambda e: f"asked to end from {e['who']}" if e.get("who") else "asked to end",
-    "finished": _end_line,
-    "failed": _end_line,
-    "cancelled": _end_line,
+    **dict.fromkeys(("finished", "failed", "cancelled"), _end_line),
 }
 
 
 class Lines:
-    """Shows a job where there is no terminal: the lines of its events, and few of its steps."""
+    """Shows a job as the lines of its events, with few of its steps."""
 
-    def __init__(self, view: JobView, stream: TextIO, clock: Callable[[], float]) -> None:
-        self._view, self._stream, self._clock = view, stream, clock
+    def __init__(
+        self,
+        view: JobView,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._view, self._clock = view, clock
+        self._stream = sys.stdout if stream is None else stream
         self._stepped_at = -STEP_SECONDS
         self._step: Event | None = None
         self._waits = ""

@@ -343,8 +343,6 @@ def test_jobs_that_are_there_are_not_submitted_again(fake, home):
         ("--workers 2000", "MaxArraySize 1001"),
         ("--workers 1002", "MaxArraySize 1001"),
         ("--workers 0", "0 is not in the range"),
-        ("--idle soon", "'--idle': 'soon' is no time"),
-        ("--idle 0", "'0' is too short"),
         ("--dashboard-address 8787", "'--dashboard-address': '8787'"),
         ("--dashboard-address 'a b:1'", "'--dashboard-address': 'a b:1'"),
         ("--print", "give one of --submit, --out DIR, --print"),
@@ -444,21 +442,13 @@ def test_scale(fake, home):
 
 def test_scale_has_as_many_as_were_asked_for_last(fake, home):
     run("--home", home, "--workers", 4, "--submit")
-    idle = home / "jobs" / "idle"
-    idle.touch()
     queue(fake, home, "4711 scheduler RUNNING", "4712_3 workers PENDING")
     assert run("--home", home, "--scale").exit_code == 0
-    assert not idle.exists()
     assert f"sbatch --parsable --array=0-2 {home}/workers.sbatch" in calls(fake)
     assert run("--scale", 6, "--home", home).exit_code == 0
     queue(fake, home, "4711 scheduler RUNNING")
-    idle.touch()
     assert run("--home", home, "--scale").exit_code == 0
     assert calls(fake)[-2] == f"sbatch --parsable --array=0-5 {home}/workers.sbatch"
-    idle.touch()
-    (fake / "squeue.out").unlink()
-    assert run("--home", home, "--submit").exit_code == 0
-    assert not idle.exists()
 
 
 def test_sbatch_in_a_job_of_slurm_takes_over_nothing_of_it(fake, home, monkeypatch):

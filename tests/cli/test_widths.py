@@ -17,12 +17,10 @@ from rich.console import Console
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.common import key_values
-from largek_dask.cli.jobs import jobs_table, result_words, workers_table
+from largek_dask.cli.jobs import jobs_table, result_words
 from largek_dask.cli.slurm import QueuedJob
 from largek_dask.cli.slurm import table as slurm_table
-from largek_dask.driver.job_view import JobView
 from largek_dask.plots.job_text import JOB_COLUMNS, job_row
-from largek_dask.service.terminal import job_panel
 
 WIDTHS = [60, 120]
 COMMANDS = {
@@ -76,26 +74,6 @@ QUEUED = [
 ]  # fmt: skip
 OTHERS = {
     "jobs": lambda: jobs_table([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
-    "workers": lambda: workers_table(
-        [
-            {
-                "address": name,
-                "name": f"gpu-node-{name[12]}-worker",
-                "tags": {"bigmem": 1.0, "fast": 2.0},
-                "version": "0.1.0",
-                "threads": 64,
-                "status": "running",
-                "chunks": 12_345,
-                "memory": 100 << 30,
-                "memory_limit": 256 << 30,
-                "silent": 0.4,
-                "why": f"cannot open {JOB['data']}: FileNotFoundError (job lk-1)",
-            }
-            for name in WORKERS
-        ],
-        ["tcp://10.0.0.9:45321"],
-    ),
-    "watch": lambda: job_panel(JobView(JOB)),
     "result": lambda: key_values(result_words(ENDED).items()),
     "cluster": lambda: slurm_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
@@ -164,7 +142,7 @@ def test_tables_of_jobs_fit(what: str, width: int) -> None:
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words; `demo` and `warmup` have names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "warmup", "delete", "demo"}
+    lines = {"submit", "cancel", "logs", "watch", "warmup", "delete", "demo"}
     assert set(main.commands) == told | lines
 
 

@@ -17,7 +17,7 @@ import pytest
 import largek_dask as lk
 from largek_dask import config
 from largek_dask.cli import main
-from largek_dask.service.metrics import JOB_METRICS, WORKER_METRICS
+from largek_dask.service.metrics import JOB_METRICS
 from tests.helpers import browser, needs
 
 needs.module("sphinx")
@@ -155,11 +155,10 @@ def test_every_setting_is_told_with_its_default(site):
 
 def test_every_metric_is_told(site):
     told = text_of(site, "reference/metrics")
-    for prefix, names in (("job", JOB_METRICS), ("worker", WORKER_METRICS)):
-        for name, (kind, says) in names.items():
-            total = "_total" if kind == "counter" else ""
-            assert f" largek_{prefix}_{name}{total} " in told
-            assert says.rstrip(".") in told
+    for name, (kind, says) in JOB_METRICS.items():
+        total = "_total" if kind == "counter" else ""
+        assert f" largek_job_{name}{total} " in told
+        assert says.rstrip(".") in told
 
 
 def emitted():

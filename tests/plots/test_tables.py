@@ -25,7 +25,7 @@ def printed(width: int, **options: int) -> list[str]:
     return captured.get().splitlines()
 
 
-@pytest.mark.parametrize("options", [{}, {"gap": 1}, {"ruled": False}])
+@pytest.mark.parametrize("options", [{}, {"gap": 1}])
 @pytest.mark.parametrize("width", [8, 20, 31, 32, 54, 90])
 def test_no_line_is_wider_than_the_terminal(width: int, options: dict[str, int]) -> None:
     lines = printed(width, **options)

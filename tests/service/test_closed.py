@@ -66,7 +66,6 @@ def test_labels_to_a_store_by_a_closed_client(closed, data, model, tmp_path):
 
 ASKED = {
     "jobs": lambda service, _: service.jobs(),
-    "overview": lambda service, _: service.overview(),
     "statuses": lambda service, _: service.statuses(),
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
@@ -81,8 +80,6 @@ ASKED = {
     "model": lambda _, job: job.model(),
     "cancel": lambda _, job: job.cancel(),
     "delete": lambda _, job: job.delete(),
-    "workers": lambda service, _: service.workers(),
-    "retire": lambda service, _: service.retire("one"),
     "card of a job": lambda _, job: job._repr_html_(),
 }
 

@@ -64,14 +64,13 @@ def test_delete__half_of_the_labels_are_none(open_jobs, finished, tmp_path):
     assert names_in(tmp_path / "out") == {"model.zarr"}
 
 
-def test_delete__that_is_cut_off_is_finished_by_the_next(
-    open_jobs, finished, tmp_path, monkeypatch
+@pytest.mark.parametrize("outputs", [False, True])
+def test_delete__that_is_cut_off_can_be_asked_for_again(
+    open_jobs, finished, tmp_path, monkeypatch, outputs
 ):
-    """After each file: the record, which goes last, knows what was asked for."""
+    """After each file: the record goes last."""
     first = open_jobs()
-    jobs_of = {n: finished(first, str(n)) for n in range(3)}
-    other = finished(first, "other")
-    removed, remove = [], Folder.remove
+    job_id, removed, remove = finished(first), [], Folder.remove
 
     def cut(self, name):
         if len(removed) >= cut.after:
@@ -79,48 +78,19 @@ def test_delete__that_is_cut_off_is_finished_by_the_next(
         removed.append(name)
         return remove(self, name)
 
-    for n, job_id in jobs_of.items():
+    for cut.after in (0, 2, 1):
         removed.clear()
-        cut.after = (0, 2, 4)[n]
-        monkeypatch.setattr(Folder, "remove", cut)
-        with pytest.raises(KeyboardInterrupt):
-            first.delete(job_id, n == 1)
-        monkeypatch.setattr(Folder, "remove", remove)
-        assert len(removed) == cut.after
-        assert first.status(job_id)["note"] == "it is being removed"
-        with pytest.raises(ParameterError, match="is being removed: submit a new one"):
-            first.resume(job_id, {}, {})
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "remove", cut)
+            with pytest.raises(KeyboardInterrupt):
+                first.delete(job_id, outputs)
+        assert records_in(tmp_path) == {job_id}
     assert first.close(120.0) == []
-    assert records_in(tmp_path) == {*jobs_of.values(), other}
     second = open_jobs()
-    # A job leaves the list when all of its files have gone.
-    eventually(lambda: [s["id"] for s in second.all()] == [other], "removals to be finished")
-    assert records_in(tmp_path) == {other}
-    for n in jobs_of:
-        left = names_in(tmp_path / str(n))
-        assert left == (set() if n == 1 else {"model.zarr", "labels.zarr"})
-    assert "checkpoints" in names_in(tmp_path / "other")
-
-
-def test_delete__one_that_fails_is_finished_later(open_jobs, finished, tmp_path, monkeypatch):
-    jobs = open_jobs()
-    torn, other = finished(jobs, "a"), finished(jobs, "b")
-    remove = Folder.remove
-
-    def fail(self, name):
-        if self.root.endswith("/a"):
-            raise PermissionError("not yours")
-        return remove(self, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "remove", fail)
-        with pytest.raises(PermissionError, match="not yours"):
-            jobs.delete(torn)
-        jobs.delete(other)
-    assert records_in(tmp_path) == {torn}
-    assert jobs.close(120.0) == []
-    open_jobs()
-    eventually(lambda: records_in(tmp_path) == set(), "the deletion to be finished")
+    assert second.status(job_id)["id"] == job_id
+    second.delete(job_id, outputs)
+    assert records_in(tmp_path) == set()
+    assert names_in(tmp_path / "out") == (set() if outputs else {"model.zarr", "labels.zarr"})
 
 
 def test_delete__of_jobs_that_have_not_ended_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import tracemalloc
 
@@ -10,7 +9,7 @@ import pytest
 
 from largek_dask.driver.job_view import OF_A_STEP, SUMMED
 from largek_dask.service import job_state as module
-from largek_dask.service.job_state import Feed, Shelf
+from largek_dask.service.job_state import Feed
 
 FIGURES = dict.fromkeys((*OF_A_STEP, *SUMMED), 0)
 
@@ -112,60 +111,32 @@ def test_a_feed_is_bounded_by_bytes_but_keeps_the_last_event(monkeypatch):
     assert feed.figures()["n_events"] == 52
 
 
-def test_feeds_together_are_bounded_and_the_largest_gives_way():
-    shelf = Shelf(most=25_000)
-    feeds = [Feed(name, True, shelf) for name in "abc"]
-    for _ in range(30):
-        feeds[0](text_of(500))
-    feeds[1](text_of(1_000))
-    before = [len(feed.since(0)) for feed in feeds]
-    for _ in range(8):
-        feeds[2](text_of(500))
-        assert sum(feed.size for feed in feeds) <= 25_000
-    after = [len(feed.since(0)) for feed in feeds]
-    assert before == [30, 1, 0]
-    assert 10 < after[0] < 20
-    assert after[1:] == [1, 8], "the others keep what they have"
-    feeds[0].unload()
-    feeds[2](text_of(10_000))
-    assert len(feeds[2].since(0)) == 9
-    del feeds[1:]
-    gc.collect()
-    for _ in range(30):
-        feeds[0](text_of(500))
-    assert len(feeds[0].since(0)) == 30, "what is no more counts no more"
-
-
 def of_workers(n):
     names = [f"tcp://10.0.{i // 250}.{i % 250}:{40_000 + i}" for i in range(n)]
     return {"event": "workers", "seconds": 9.0, "names": names, "rows": list(range(n)),
             "compute": [i / 3 for i in range(n)]}  # fmt: skip
 
 
-def test_feeds_count_what_is_known_of_workers_and_no_less_than_it_takes():
+def test_a_feed_counts_what_is_known_of_workers_and_no_less_than_it_takes(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 300_000)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    shelf = Shelf(most=900_000)
-    feeds = [Feed(name, True, shelf) for name in "abc"]
-    for feed in feeds:
-        # A copy, as of a file: nobody else holds its names.
-        feed(json.loads(json.dumps(of_workers(1_024))))
+    feed = Feed("a", is_new=True)
+    # A copy, as of a file: nobody else holds its names.
+    feed(json.loads(json.dumps(of_workers(1_024))))
     for _ in range(400):
-        for feed in feeds:
-            feed(text_of(500, "warning"))
+        feed(text_of(500, "warning"))
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    counted = sum(feed.nbytes for feed in feeds)
-    assert all(feed.nbytes - feed.size > 100_000 for feed in feeds)
-    assert all(10 < len(feed.since(0)) < 401 for feed in feeds), "they had to forget"
-    assert counted <= 900_000
-    # Beside that there are the feeds themselves, and whatever other threads do meanwhile.
-    assert held < 1.25 * counted
+    assert feed.nbytes - feed.size > 100_000
+    assert 10 < len(feed.since(0)) < 401, "it had to forget"
+    assert feed.nbytes <= 300_000
+    # Besides there is the feed itself, and whatever other threads do meanwhile.
+    assert held < 1.25 * feed.nbytes
 
 
 def test_a_job_that_ended_long_ago_keeps_nothing_of_its_workers():
-    shelf = Shelf()
-    feed = Feed("a", True, shelf)
+    feed = Feed("a", True)
     feed(of_workers(1_024))
     feed(text_of(1))
     assert len(feed.figures()["workers"]) == 1_024

@@ -97,7 +97,7 @@ def test_it_is_waited_for_no_longer_than_one_says(scheduler, job):
         same = service.job(job.id)
         with frozen(), pytest.raises(SchedulerAwayError, match="does not answer: check that it"):
             same.result()
-        for ask in (same.status, service.jobs, service.workers):
+        for ask in (same.status, service.jobs):
             with frozen(), pytest.raises(SchedulerAwayError, match="does not answer: check that"):
                 ask()
         with frozen(), pytest.raises(TimeoutError, match=f"job {job.id} cannot be seen"):
@@ -110,7 +110,6 @@ SILENT = (
 )
 YET = r" It may yet do what it was asked \((\w+)\): see jobs\(\) before you repeat it\.$"
 ONCE = {
-    "overview": (lambda service, job: service.overview(), None),
     "card": (lambda service, job: job._repr_html_(), None),
     "submit": (lambda service, job: service.submit("/x", n_clusters=3, output="/y"), "submit"),
 }  # fmt: skip
@@ -173,10 +172,10 @@ def test_who_loses_the_connection_to_one_that_is_frozen(scheduler, job, monkeypa
         same = service.job(job.id)
         with frozen():
             service.client.close()
-            for ask in (service.overview, same.status):
+            for ask in (service.jobs, same.status):
                 with pytest.raises(SchedulerAwayError, match=r"no Dask scheduler|does not answer"):
                     ask()
-        assert eventually(service.overview, "an answer")
+        assert eventually(service.jobs, "an answer")
 
 
 def test_a_service_is_closed_though_its_scheduler_is_frozen(scheduler):

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 
-from largek_dask.driver.storage import Folder
 from largek_dask.service import job_table, plugin, spec
 from largek_dask.service.job_table import Lanes
 from tests.helpers.checks import eventually
@@ -83,30 +82,6 @@ def test_lanes__do_the_work_of_other_jobs_and_none_twice():
 
 def ids_of(jobs):
     return {row["id"] for row in jobs.listed({})["jobs"]}
-
-
-def test_deletions__those_after_one_that_hangs_are_finished(
-    storage, open_jobs, document, tmp_path, monkeypatch
-):
-    first = open_jobs()
-    hung = first.submit(document("hang:///hung/out", max_iter=1), {}, "me")
-    wait_until(first, hung, "finished")
-    well = first.submit(document("well", max_iter=1), {}, "me")
-    wait_until(first, well, "finished")
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "remove", lambda self, name: 1 / 0)
-        for job_id in (hung, well):
-            with pytest.raises(ZeroDivisionError):
-                first.delete(job_id)
-    assert first.close(120.0) == []
-    storage.opened.clear()
-    jobs = open_jobs()
-    jobs.wait_until_ready()
-    eventually(lambda: well not in ids_of(jobs), "the other one is deleted")
-    assert storage.hung.is_set()
-    assert hung in ids_of(jobs)
-    storage.opened.set()
-    eventually(lambda: hung not in ids_of(jobs), "and this one, when its storage is back")
 
 
 def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):

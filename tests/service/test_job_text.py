@@ -1,4 +1,4 @@
-"""What a job looks like: lines, the view of a terminal, cards; and what a watcher hears."""
+"""What a job looks like: lines and cards; and what a watcher hears."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.plots import cards
@@ -27,10 +26,9 @@ from largek_dask.plots.job_text import (
     worker_rows,
 )
 from largek_dask.service import job as job_module
-from largek_dask.service import terminal as terminal_module
 from largek_dask.service.client import Service
 from largek_dask.service.job import Job
-from largek_dask.service.terminal import Lines, job_panel, line_of, terminal
+from largek_dask.service.terminal import Lines, line_of
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
 WORKER = {"rows": 7_680_000, "compute": 5.3, "read": 0.02, "wait": 0.03,
@@ -249,8 +247,7 @@ def test_job_rows():
 
 
 LINES = (
-    ({"event": "queued", "run": 2, "owner": "me"}, "run 2", "me"),
-    ({"event": "running", "run": 1, "owner": "host"}, "run 1", "host"),
+    ({"event": "queued", "run": 2, "owner": "me"}, "run=2", "me"),
     ({"event": "started", "n_rows": 4000, "n_features": 8, "n_chunks": 2, "n_iter": 7},
      "4,000 × 8 in 2 chunks", "step 7"),
     (step(9, 12.5, n_changed=1234, rows_per_second=2.5e6, eta_s=75.0, retries=0),
@@ -259,19 +256,11 @@ LINES = (
     ({"event": "workers", "seconds": 20.04, "rows": [1500, 500]}, "2 workers: 2k rows in 20 s"),
     ({"event": "worker", "address": "tcp://a:1", "change": "left", "chunks": 1200},
      "tcp://a:1", "1,200 chunks"),
-    ({"event": "sizes", "n_empty": 3, "least": 1.0, "most": 4e3, "median": 20.0},
-     "3 clusters empty", "1 to 4k rows", "median 20"),
     ({"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/cp"},
-     "step 8", "0.5 s", "/out/cp"),
+     "n_iter=8", "seconds=0.5", "/out/cp"),
     ({"event": "warning", "message": "lost one", "topic": "RecoveryWarning"},
      "lost one (RecoveryWarning)"),
-    ({"event": "stopped", "reason": "tol", "n_iter": 8, "elapsed": 3.0}, "tol after 8 steps, 3 s"),
-    ({"event": "labels", "rows": 1000, "n_rows": 2000}, "1,000 of 2,000"),
     ({"event": "report", "coreset_F": 1.5, "words": "it holds"}, "it holds"),
-    ({"event": "interrupted", "reason": "shutdown"}, "shutdown"),
-    ({"event": "cancelling", "who": "10.0.0.7"}, "10.0.0.7"),
-    ({"event": "best", "start": 1, "starts": 4, "n_iter": 7, "value": 2.25},
-     "2 of 4", "7 steps: 2.25"),
     ({"event": "finished", **RESULT}, "tol after 60 steps", "3592964.5", "ab" * 32),
     ({"event": "failed", "error": "DataError", "message": "bad\nchunk"}, "DataError: bad chunk"),
     ({"event": "new kind", "job": "lk-1", "n": 3, "a": 1}, "a=1"),
@@ -311,7 +300,6 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
     for rows in (facts(view), worker_rows(view)):
         assert all(text.isprintable() for row in rows for text in row)
     assert "<script" not in card(view)
-    render(job_panel(view))
 
 
 def test_figures_without_end_are_dashes_or_left_out():
@@ -323,7 +311,6 @@ def test_figures_without_end_are_dashes_or_left_out():
             assert not any(text in line_of(event) for text in ("inf", "nan"))
             view.update(event)
             assert card(view)
-        render(job_panel(view))
 
 
 def lines(status, clock=lambda: 0.0):
@@ -358,110 +345,6 @@ def test_lines_say_why_a_job_waits():
     view.set_status(RUNNING)
     show(None)
     assert out.getvalue() == "waiting: for the storage options key\n"
-
-
-# --- terminals ----------------------------------------------------------------------------------
-
-
-def render(renderable, width=110):
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=width, color_system=None)
-    console.print(renderable)
-    return out.getvalue()
-
-
-def test_view_shows_everything():
-    view = JobView(RUNNING)
-    for n in range(1, 9):
-        view.update(step(n, 9.0 - n))
-    view.set_status(RUNNING)
-    view.update({"event": "warning", "message": "take care"})
-    shown = render(job_panel(view))
-    for text in ("lk-1 · first · running", "54 of at most 150", "█▇▆▅▄▃▂▁", "2.1M rows/s",
-                 "75%, at most 4 s left", "7 chunks handed out again", "tcp://a:1", "tcp://b:2",
-                 "1.0 MiB", "warning: take care"):  # fmt: skip
-        assert text in shown
-    assert "has not answered" not in shown
-    assert "no answer for 9 s; waiting for it" in render(job_panel(view, 9.0))
-
-
-def test_view_of_a_narrow_terminal_cuts_nothing_off():
-    shown = render(job_panel(JobView(FINISHED | {"name": None})), width=44)
-    assert shown.startswith("╭─  lk-1 · finished  ─")
-    told = "".join(line[10:-1].strip() for line in shown.splitlines())
-    assert "ab" * 32 in told
-    names = re.findall(r"^│ (\w+(?: \w+)?)  ", shown, re.M)
-    assert {"data", "ended", "inertia", "digest"} <= set(names)
-
-
-def test_view_shows_a_bar_only_while_it_is_known_how_far_the_job_is():
-    for status, is_shown in ((RUNNING, True), (QUEUED, False), (FINISHED, False), (FAILED, False)):
-        assert ("│ done " in render(job_panel(JobView(status)))) is is_shown, status["state"]
-
-
-def test_view_is_red_where_something_went_wrong():
-    def red(status):
-        out = io.StringIO()
-        Console(file=out, force_terminal=True, width=96, color_system="standard").print(
-            job_panel(JobView(status))
-        )
-        return [text.strip() for text in re.findall(r"\x1b\[1;31m([^\x1b]*)", out.getvalue())]
-
-    assert red(FAILED) == ["failed", "DataError: chunk 3 is bad"]
-    assert red(RUNNING) == red(FINISHED) == []
-
-
-def test_view_takes_no_orders_from_texts():
-    for field in ("name", "output", "note", "id", "state"):
-        shown = render(job_panel(JobView(RUNNING | {field: NASTY})), width=200)
-        assert "[red]x[/] <script>" in shown
-        assert "\x1b" not in shown
-        assert all(line[0] in "╭│╰" for line in shown.splitlines())
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def shown_on(stream):
-    view = JobView(RUNNING)
-    with terminal(view, stream) as show:
-        show({"event": "queued", "run": 1, "owner": "me"})
-        view.set_status(FINISHED)
-    return stream.getvalue()
-
-
-def test_a_terminal_gets_a_live_view(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    shown = shown_on(Terminal())
-    assert "\x1b[" in shown
-    assert "╭─" in shown
-    assert "ab" * 32 in shown, "the last view is that of the end"
-    assert "queued" not in shown
-
-
-@pytest.mark.parametrize("is_heard", [False, True])
-def test_a_terminal_says_that_there_is_no_answer(is_heard, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    now = [100.0]
-    clock = types.SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("largek_dask.service.terminal.time", clock)
-    stream = Terminal()
-    with terminal(JobView(RUNNING), stream) as show:
-        now[0] += 1.0 + terminal_module.SILENT_SECONDS
-        if is_heard:
-            show(None)
-    assert ("no answer for 7 s" in stream.getvalue()) is not is_heard
-
-
-def test_anything_else_gets_lines(monkeypatch):
-    expected = f"{'':25}queued      run 1, submitted by me\n"
-    assert shown_on(io.StringIO()) == expected
-    monkeypatch.setenv("TERM", "dumb")
-    assert shown_on(Terminal()) == expected
 
 
 # --- cards --------------------------------------------------------------------------------------
@@ -668,38 +551,8 @@ def test_a_card_that_has_not_changed_is_left_alone(page):
     assert ["running" in html for html in states] == [False, True, False]
 
 
-def wait_for_thread(job_id):
-    import threading
-
-    for thread in threading.enumerate():
-        if thread.name == f"largek-card-{job_id}":
-            thread.join(10)
-
-
-def test_a_job_that_is_shown_updates_itself(page, monkeypatch):
-    monkeypatch.setattr(job_module, "STATUS_SECONDS", 0.0)
-    service = FakeService(statuses=[RUNNING, RUNNING | {"step": 55}, FINISHED])
-    Job(service, "lk-1")._ipython_display_()
-    wait_for_thread("lk-1")
-    [[first, second, third]] = page.values()
-    assert "54 of at most" in first
-    assert "55 of at most" in second
-    assert "finished" in third
-
-
-def test_a_card_says_that_it_is_not_updated_any_more(page, monkeypatch):
-    monkeypatch.setattr(job_module, "STATUS_SECONDS", 0.0)
-    service = FakeService(("a", []), (OSError("away"), None), statuses=[RUNNING])
-    Job(service, "lk-1")._ipython_display_()
-    wait_for_thread("lk-1")
-    [[_, last]] = page.values()
-    assert "not updated any more (OSError): show the job again" in last
-
-
-def test_outside_of_notebooks_a_job_is_a_text_and_a_static_card():
+def test_a_job_is_a_text_and_a_static_card():
     job = Job(FakeService(statuses=[RUNNING]), "lk-1")
-    with pytest.raises(NotImplementedError):
-        job._ipython_display_()
     assert repr(job) == "<Job lk-1>"
     assert "54 of at most 150" in Page(job._repr_html_()).text
 
@@ -710,13 +563,7 @@ def test_the_card_of_a_service():
     service.store = "/jobs<b>"
     failed = {**FAILED, "id": "lk-2"}
 
-    def ask(operation, **asked):
-        if operation == "status":
-            return RUNNING
-        short = [{"id": about["id"], "state": about["state"]} for about in (RUNNING, failed)]
-        return {"jobs": short, "counts": {"running": 1, "failed": 1}}
-
-    service.ask = ask
+    service.ask = lambda operation, **asked: {"jobs": [RUNNING, failed]}
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "2.1M"):
         assert shown in text

@@ -26,7 +26,7 @@ from largek_dask.errors import (
 from largek_dask.model import Model, load_model
 from largek_dask.plots.cards import card, card_of_jobs
 from largek_dask.plots.job_text import facts, job_row
-from largek_dask.service import queue
+from largek_dask.service import job_table
 from largek_dask.service.job_state import JobState
 from largek_dask.service.job_table import JobTable
 from largek_dask.service.jobs import Jobs
@@ -34,7 +34,6 @@ from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
 from largek_dask.service.runner import Runner
 from largek_dask.service.store import Records, read_result
-from largek_dask.service.terminal import job_panel
 from tests.helpers.checks import eventually, fit_asked
 from tests.service.conftest import begun, wait_until
 
@@ -428,7 +427,6 @@ def lines_of(status):
     view = JobView(status)
     return (
         facts(view),
-        job_panel(view),
         card(view),
         job_row(status),
         card_of_jobs([status], "title"),
@@ -446,7 +444,7 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
 
 
 def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
-    monkeypatch.setattr(queue, "FEEDS", 1)
+    monkeypatch.setattr(job_table, "FEEDS", 1)
     jobs = open_jobs()
     ids = [jobs.submit(document(str(i), max_iter=3), {}, "me") for i in range(3)]
     for job_id in ids:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from largek_dask.errors import ParameterError
-from largek_dask.service import client
 from largek_dask.service.client import Service
 from largek_dask.service.job_state import JobState
 from largek_dask.service.job_table import Query, listing, moment_of
@@ -151,9 +150,7 @@ def service(some):
     asked = []
 
     def ask(operation, **arguments):
-        assert operation in ("jobs", "status")
-        if operation == "status":
-            return {"id": arguments["id"], "state": "running", "step": 5, "created": "1970"}
+        assert operation == "jobs"
         asked.append(arguments["query"])
         return listing(some, {}, Query.of(json.loads(json.dumps(arguments["query"]))))
 
@@ -175,11 +172,3 @@ def test_jobs__a_list_with_rows_and_counts(service):
     assert service.asked[-1]["ended_before"] == NOON
     with pytest.raises(ParameterError, match="since must be a date"):
         service.service.jobs(since=3)
-
-
-def test_overview__what_goes_on_and_the_last(service):
-    rows, counts = service.service.overview(last=1)
-    assert [row["id"] for row in rows] == ["lk-00003", "lk-00004", "lk-00005"]
-    assert counts["finished"] == 1
-    assert rows[0]["step"] == 5
-    assert tuple(service.asked[1]["state"]) == client.ACTIVE

@@ -80,7 +80,6 @@ def test_ten_thousand_jobs(store, monkeypatch, old_objects_aside):
             assert found.rows[-1]["name"] == f"night-{N_JOBS - 1}"
             assert len(json.dumps(found.rows)) <= 40_000
             assert len(service.jobs(name="night-*9", older_than="0s", limit=None)) == N_JOBS // 10
-            assert len(service.overview()[0]) == 20
             assert len(taken) > 10
             slowest.append(max(taken))
         monkeypatch.undo()

@@ -23,7 +23,7 @@ import largek_dask as lk
 from largek_dask import config
 from largek_dask.driver.storage import Folder
 from largek_dask.service import metrics, runner
-from largek_dask.service.metrics import JOB_METRICS, STORE_METRICS, WORKER_METRICS, metered
+from largek_dask.service.metrics import JOB_METRICS, STORE_METRICS, metered
 from largek_dask.service.plugin import JobsPlugin
 from tests.helpers.checks import eventually
 from tests.helpers.needs import program
@@ -40,10 +40,9 @@ ALERT_TESTS = ROOT / "tests/deploy/alerts_test.yml"
 def alone():
     """Nobody else is watched in this process."""
     collector = metrics._collector()
-    before = collector.jobs, collector.worker
-    collector.jobs = collector.worker = None
+    before, collector.jobs = collector.jobs, None
     yield
-    collector.jobs, collector.worker = before
+    collector.jobs = before
 
 
 def scraped():
@@ -169,7 +168,6 @@ def test_without_prometheus_nothing_is_registered(monkeypatch):
     monkeypatch.setattr(metrics, "_registered", None)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     metrics.watch_jobs(lambda: pytest.fail("asked"))
-    metrics.watch_worker(lambda: pytest.fail("asked"))
     metrics.forget(lambda: None)
     assert metrics._registered is None
 
@@ -197,7 +195,6 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert():
     seconds = {"seconds": ("counter", "")}
     for prefix, names in (
         ("job", JOB_METRICS | seconds),
-        ("worker", WORKER_METRICS | seconds),
         ("store", STORE_METRICS),
     ):
         for name, (kind, _) in names.items():
@@ -352,7 +349,6 @@ def test_prometheus_scrapes_scheduler_and_worker_and_every_expression_has_a_resu
     for name in set(re.findall(r"\bdask_\w+", ALERTS)):
         assert f"{name}{{" in every, "it is Dask's, and may be called otherwise some day"
     assert "largek_job_rows_total" in ours
-    assert "largek_worker_rows_total" in ours
     assert checked(promtool, "metrics", given=ours) == (0, "", "")
     code, _, told = checked(promtool, "rules", str(ROOT / "deploy/prometheus/alerts.yml"))
     assert (code, told) == (0, "")

@@ -38,7 +38,7 @@ def test_a_document_of_before_is_read_and_asks_for_the_same():
         "storage_options": {},
     }  # fmt: skip
     spec = JobSpec.parse(json.dumps(document))
-    assert json.dumps(spec.dump()) == json.dumps(document)
+    assert spec.dump().items() >= document.items()
     expected = FitOptions(n_clusters=10, algorithm=Auto("best"), max_time=60.0, memory_limit=1)
     assert spec.fit_options() == expected
 
@@ -71,7 +71,7 @@ def test_a_document_comes_back_as_it_went():
 
 
 WRONG = (
-    ({"n_cluster": 3}, "n_cluster: is not known; use n_clusters"),
+    ({"n_cluster": 3}, "n_cluster: is not known; there are"),
     ({"format": 2}, "format"),
     ({"n_clusters": 0}, "n_clusters: must be greater than or equal to 1"),
     ({"n_clusters": 10**9}, "n_clusters"),

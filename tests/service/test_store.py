@@ -102,15 +102,15 @@ DAMAGE = {
     "empty": (lambda text: "", "Expecting value"),
     "of bytes": (lambda text: text.encode().replace(b'"me"', b'"\xff"'), "utf-8"),
     "too deep": (lambda text: "[" * 100_000, "recursion|nested"),
-    "twice": (lambda text: text.replace('"run"', '"owner": "x", "run"'), "given twice;"),
+    "twice": (lambda text: text.replace('"run"', '"owner": "x", "run"'), "given twice"),
     "newer": (lambda text: changed(text, format=2, more=[]),
-              r"record of a job in format 2, and largek_dask \S+ reads format 1: install"),
+              r"format: .*the version that wrote it"),
     "result of a newer": (lambda text: changed(text, result={"format": 3, "secret": "hunter2"}),
-                          r"record of a job in format 3, and largek_dask \S+ reads format 1: inst"),
-    "more": (lambda text: changed(text, secret="hunter2"), "ValidationError;"),
-    "negative": (lambda text: changed(text, created=-1.0), "ValidationError;"),
-    "no run": (lambda text: changed(text, run=0), "ValidationError;"),
-    "number as text": (lambda text: changed(text, run="1"), "ValidationError;"),
+                          r"result.format: .*the version that wrote"),
+    "more": (lambda text: changed(text, secret="hunter2"), "secret: "),
+    "negative": (lambda text: changed(text, created=-1.0), "created: "),
+    "no run": (lambda text: changed(text, run=0), "run: "),
+    "number as text": (lambda text: changed(text, run="1"), "run: "),
     "another's": (lambda text: changed(text, id="lk-other"), "is the record of another job"),
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ def test_a_damaged_record_is_named_with_the_reason(records, spec):
     record, whole = records.create(spec, "me", 1.0), records.create(spec, "me", 2.0)
     jobs = records.folder.sub("jobs")
     text = jobs.read(f"{record.id}.json").decode()
-    for kind, (damage, why) in DAMAGE.items():
+    for damage, why in DAMAGE.values():
         damaged = damage(text)
         content = damaged if isinstance(damaged, bytes) else damaged.encode()
         jobs.publish(f"{record.id}.json", content)
@@ -131,8 +131,6 @@ def test_a_damaged_record_is_named_with_the_reason(records, spec):
             records.read(record.id)
         assert f"{record.id}.json" in str(refused.value)
         assert "hunter2" not in str(refused.value)
-        if kind != "another's" and "newer" not in kind:
-            assert f"{record.id}.json is no record of a job: " in str(refused.value)
         with pytest.warns(RecoveryWarning, match=f"Job {record.id} is passed over"):
             found, unreadable = records.all()
         assert found == [whole]
@@ -155,7 +153,6 @@ def test_a_result_is_published_once(output):
     assert write_result(output, second) == RESULT, "the first stands"
     assert read_result(output, "lk-1", 1) == RESULT
     assert read_result(output, "lk-1", 2) is None
-    assert b"objective" not in output.read("results/000001.json")
     other = RESULT.model_copy(
         update={
             "run": 2,
@@ -184,6 +181,6 @@ def test_a_result_of_another_job_or_none_is_refused(output):
     output.publish("results/000002.json", b'{"format": 1, "secret": "hunter2"}')
     with pytest.raises(
         ParameterError,
-        match=r"000002.json is no result .* \(ValidationError\): choose another output\.$",
+        match=r"000002.json is no result .*secret: ",
     ):
         read_result(output, "lk-1", 2)

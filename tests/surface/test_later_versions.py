@@ -162,10 +162,10 @@ def test_records(tmp_path: Path, spec: JobSpec) -> None:
     file = tmp_path / "jobs-of" / "jobs" / f"{record.id}.json"
     before = file.read_text()
     for change, told in (
-        ({"format": 2, "versions": ["9.1"], "more": 1}, r"format 2.*that wrote it \(9\.1\)"),
-        ({"more": 1}, "does not know more, a newer one may have written it: then upgrade"),
-        ({"spec": {**spec.dump(), "format": 2}}, "format: must be 1.* newer largek_dask may"),
-        ({"spec": {**spec.dump(), "more": 2}}, "more: is not known.* newer largek_dask may"),
+        ({"format": 2, "versions": ["9.1"], "more": 1}, r"format: .*the version that wrote it"),
+        ({"more": 1}, "more: "),
+        ({"spec": {**spec.dump(), "format": 2}}, "format: must be 1.*version that wrote it"),
+        ({"spec": {**spec.dump(), "more": 2}}, "more: is not known.*version that wrote it"),
     ):
         file.write_text(json.dumps({**json.loads(before), **change}))
         with pytest.raises(ParameterError, match=told) as failed:
@@ -177,7 +177,7 @@ def test_results(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "out"))
     write_result(folder, Result(job="lk-1", run=1, token=1, state="finished"))
     edit(tmp_path / "out/results/000001.json", lambda result: result.update(more=1))
-    told = ("000001.json is no result", "does not know more")
+    told = ("000001.json is no result", "more: ")
     refused(ParameterError, lambda: read_result(folder, "lk-1", 1), *told)
 
 

@@ -66,11 +66,6 @@ last=$((SECONDS + $(time_left) - 300 - RANDOM % 240))
 waited=$SECONDS say_next=$((SECONDS + 30))
 while [ -z "$ending" ]; do
     if [ $SECONDS -ge $last ]; then exit 75; fi
-    # The scheduler writes this file, and removes it with the next job.
-    if [ -e "$LARGEK_HOME/jobs/idle" ]; then
-        say "there has been no job for a while: this worker ends"
-        exit 0
-    fi
     reason=$(why_not)
     # The signal may have ended that check, too.
     if [ -n "$ending" ]; then break; fi

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from tornado import web
 
-from largek_dask.driver.formatting import printable
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
 from largek_dask.service.web import render
 from largek_dask.service.web.files import Files
@@ -40,8 +39,6 @@ MOST_CONTENTS = 64
 """Contents that are kept; the least recently asked for goes first."""
 PATIENCE_SECONDS = 20.0
 """Time that a request waits for its content."""
-MOST_SEARCH = 200
-"""Characters of a search."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 """Pattern of names of jobs and panels."""
@@ -162,10 +159,10 @@ class Page:
         if self._rule in self._application.default_router.rules:
             self._application.default_router.rules.remove(self._rule)
 
-    async def jobs(self, query: render.Query) -> Content:
+    async def jobs(self, sort: str) -> Content:
         """Return the content of the list."""
-        make = partial(render.jobs_content, query=query)
-        return await self.contents.get(("jobs", query), lambda: make(self.source.rows()))
+        make = partial(render.jobs_content, sort=sort)
+        return await self.contents.get(("jobs", sort), lambda: make(self.source.rows()))
 
     async def job(self, job_id: str) -> Content:
         """Return the content of a job."""
@@ -194,20 +191,12 @@ class Handler(GuardedHandler):
             raise web.HTTPError(404, reason="Not Found")
         return value
 
-    @property
-    def is_framed(self) -> bool:
-        """Whether the page is shown inside another one, which has a head of its own."""
-        return self.get_query_argument("frame", "") != ""
-
-    def query(self) -> render.Query:
-        """Return the query of a list; HTTP error 400 if it is not valid."""
-        start, sort = self.get_query_argument("from", "0"), self.get_query_argument("sort", "")
-        if not re.fullmatch(r"[0-9]{1,9}", start):
-            raise web.HTTPError(400, reason="from has to be a whole number")
+    def sort(self) -> str:
+        """Return the column of a list to sort by; HTTP error 400 if there is no such column."""
+        sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
             raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
-        search = printable(self.get_query_argument("search", ""))[:MOST_SEARCH]
-        return render.Query(search, sort, int(start), self.is_framed)
+        return sort
 
     def send(self, body: bytes, kind: str, status: int = 200) -> None:
         """Send compressed bytes; tornado sends none if the browser has the same."""
@@ -240,22 +229,21 @@ class Html(Handler):
 
     async def get(self) -> None:
         """Send it with its content; for an unknown job, a page that says so."""
-        page, job_id, is_framed = self.page, self.get_query_argument("job", ""), self.is_framed
+        page, job_id = self.page, self.get_query_argument("job", "")
         content, data = None, ""
         if not job_id:
-            content = await page.jobs(query := self.query())
-            data = f"{PATH}/data/jobs.json?{query.query()}"
+            content = await page.jobs(sort := self.sort())
+            data = f"{PATH}/data/jobs.json?sort={sort}"
         elif WORD.fullmatch(job_id) is not None:
             content = await page.job(job_id)
             data = f"{PATH}/data/job.json?job={job_id}"
         if content is None or content.status == 404:
-            value, job_id, data = render.lost_content(job_id, is_framed), "", ""
+            value, job_id, data = render.lost_content(job_id), "", ""
         else:
             # Where there is none now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}
         bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id and page.files.bokeh else ""
-        html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh,
-                                 is_framed=is_framed)  # fmt: skip
+        html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh)
         # A page with buttons is not shown inside another one that could hide what is pressed.
         policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
         self.send_html(html, policy, 200 if data else 404)
@@ -265,9 +253,9 @@ class Data(Handler):
     """The list, or one job, as JSON."""
 
     async def get(self, kind: str) -> None:
-        """Send a job, or the jobs that ``search`` finds, by ``sort``, beginning with ``from``."""
+        """Send a job, or the jobs by ``sort``."""
         if kind == "jobs":
-            self.send_json(await self.page.jobs(self.query()))
+            self.send_json(await self.page.jobs(self.sort()))
         else:
             self.send_json(await self.page.job(self.word("job")))
 
@@ -278,18 +266,17 @@ class Figure(Handler):
     async def get(self) -> None:
         """Send that of a panel."""
         job_id, kind = self.word("job"), self.word("panel")
-        theme, axis = self.get_query_argument("theme", "light"), self.get_query_argument("x", "")
-        if theme not in THEMES or (axis and WORD.fullmatch(axis) is None):
-            raise web.HTTPError(400, reason="theme or x is not known")
-        log = True if self.get_query_argument("log", "") else None
+        theme = self.get_query_argument("theme", "light")
+        if theme not in THEMES:
+            raise web.HTTPError(400, reason="theme is not known")
         job = await self.page.job(job_id)
         panel = job.value.get("panels", {}).get(kind)
         if panel is None or not panel.series or not self.page.files.bokeh:
             raise web.HTTPError(404, reason="Not Found")
         from largek_dask.plots.figures import item
 
-        key = "figure", job_id, kind, theme, axis, log
-        make = partial(item, panel, theme, x=axis or None, log=log)
+        key = "figure", job_id, kind, theme
+        make = partial(item, panel, theme)
         self.send_json(await self.page.contents.get(key, lambda: make() or {}))
 
 

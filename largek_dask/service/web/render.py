@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -21,13 +19,12 @@ from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
 
-__all__ = ["COLUMNS", "PAGE_JOBS", "Query", "job_content", "jobs_content", "lost_content",
-           "whole_page"]  # fmt: skip
+__all__ = ["COLUMNS", "MOST_LISTED", "job_content", "jobs_content", "lost_content", "whole_page"]
 
 Row = Mapping[str, Any]
 
-PAGE_JOBS = 50
-"""Jobs on one page of the list."""
+MOST_LISTED = 100
+"""Jobs of the list: those that have not ended, and the newest ones."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
     "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
@@ -35,7 +32,6 @@ COLUMNS = {
 }  # fmt: skip
 """Headings of the list by the field that they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
-SEARCHED = (*TEXTS, "output")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■", "unreadable": "?"}  # fmt: skip
 ORDER = ("running", "waiting", "queued", "unreadable")
@@ -73,50 +69,30 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
     return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
 
 
-def lost_content(job_id: str, is_framed: bool) -> dict[str, Any]:
+def lost_content(job_id: str) -> dict[str, Any]:
     """Return title and HTML for a job that does not exist."""
-    html = _rendered("lost.html", job=shown(job_id)[:MOST_ID], is_framed=is_framed)
+    html = _rendered("lost.html", job=shown(job_id)[:MOST_ID])
     return {"title": "No such job", "html": html}
 
 
 # --- the list -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Jobs that the list shows, and their order."""
+def selected(rows: Sequence[Row], sort: str) -> list[Row]:
+    """Return the newest rows by a key of :data:`COLUMNS`, descending after ``-``.
 
-    search: str = ""
-    sort: str = ""
-    """A key of :data:`COLUMNS`, after ``-`` in descending order; empty: active jobs first, newest
-    first."""
-    start: int = 0
-    is_framed: bool = False
-    """Whether the page is shown inside another one, which has a head of its own."""
-
-    def query(self, **changes: Any) -> str:
-        """Return this query with changes, as the query string of an address."""
-        found = replace(self, **changes)
-        fields = {"search": found.search, "sort": found.sort, "from": found.start or "",
-                  "frame": "1" if found.is_framed else ""}  # fmt: skip
-        return urlencode({name: value for name, value in fields.items() if value})
-
-    def select(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows that are searched for, in the order wanted."""
-        words = self.search.casefold().split()
-        found = [row for row in rows if all(word in _text(row) for word in words)]
-        if not self.sort:
-            found.sort(key=lambda row: row.get("created") or 0.0, reverse=True)
-            ranks = {state: rank for rank, state in enumerate(ORDER)}
-            return sorted(found, key=lambda row: ranks.get(row["state"], len(ranks)))
-        name = self.sort.removeprefix("-")
-        known = [row for row in found if _sort_key(row, name) is not None]
-        known.sort(key=lambda row: _sort_key(row, name), reverse=self.sort.startswith("-"))
-        return known + [row for row in found if _sort_key(row, name) is None]
-
-
-def _text(row: Row) -> str:
-    return " ".join(str(row.get(name) or "") for name in SEARCHED).casefold()
+    Active jobs come first if ``sort`` is empty.
+    """
+    newest = sorted(rows, key=lambda row: row.get("created") or 0.0, reverse=True)
+    ranks = {state: rank for rank, state in enumerate(ORDER)}
+    newest.sort(key=lambda row: ranks.get(row["state"], len(ranks)))
+    found = newest[:MOST_LISTED]
+    if not sort:
+        return found
+    name = sort.removeprefix("-")
+    known = [row for row in found if _sort_key(row, name) is not None]
+    known.sort(key=lambda row: _sort_key(row, name), reverse=sort.startswith("-"))
+    return known + [row for row in found if _sort_key(row, name) is None]
 
 
 def _sort_key(row: Row, name: str) -> Any:
@@ -124,9 +100,9 @@ def _sort_key(row: Row, name: str) -> Any:
     return value.casefold() if isinstance(value, str) else value if is_number(value) else None
 
 
-def jobs_content(rows: Sequence[Row], query: Query) -> dict[str, Any]:
+def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
     """Return title and HTML of the list of jobs."""
-    found = query.select(rows)
+    found = selected(rows, sort)
     states = Counter(row["state"] for row in rows)
     told = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
     if workers := {name for row in rows for name in row.get("workers", ())}:
@@ -136,19 +112,16 @@ def jobs_content(rows: Sequence[Row], query: Query) -> dict[str, Any]:
         told.append(f"{human_count(sum(speeds))} rows/s")
     columns = []
     for name, heading in COLUMNS.items():
-        is_up, is_down = query.sort == name, query.sort == f"-{name}"
+        is_up, is_down = sort == name, sort == f"-{name}"
         order = "ascending" if is_up else "descending" if is_down else ""
-        link = query.query(sort=f"-{name}" if is_up else name, start=0)
-        columns.append({"heading": heading, "order": order, "link": link,
+        columns.append({"heading": heading, "order": order, "sort": f"-{name}" if is_up else name,
                         "is_text": name in TEXTS})  # fmt: skip
     html = _rendered(
         "list.html",
-        query=query,
         columns=columns,
         summary=" · ".join(told),
-        rows=[_shown_row(row) for row in found[query.start : query.start + PAGE_JOBS]],
-        n_found=len(found),
-        step=PAGE_JOBS,
+        rows=[_shown_row(row) for row in found],
+        n_jobs=len(rows),
     )
     return {"title": "Jobs", "html": html}
 

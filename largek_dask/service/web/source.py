@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -19,8 +18,8 @@ __all__ = ["JobsSource", "memory_of"]
 
 READERS = 2
 """Threads that read events from folders: a store that does not answer holds up one of them."""
-MOST_VIEWS = 8
-"""Views of ended jobs that are kept; the least recently used goes first."""
+MOST_READ = 64
+"""Jobs whose events are being read, or could not be; the least recently asked for goes first."""
 RETRY_SECONDS = 30.0
 """Time until a folder that could not be read is read again."""
 MOST_NUMBERS = 10_000_000
@@ -30,8 +29,8 @@ MOST_NUMBERS = 10_000_000
 class JobsSource:
     """Read jobs for the page.
 
-    The view of a job is that of its feed. Where the feed lacks earlier events, as after a restart
-    of the scheduler and of jobs that have ended, they are read from the job's folder in a thread.
+    The view of a job is that of its feed. Where that lacks earlier events, as after a restart of
+    the scheduler and of jobs that ended long ago, a thread reads them from the job's folder.
     """
 
     def __init__(
@@ -40,9 +39,7 @@ class JobsSource:
         self._jobs = jobs
         self._memory = memory
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
-        self._read: OrderedDict[tuple[str, object, bool], tuple[float, Future[JobView]]] = (
-            OrderedDict()
-        )
+        self._reading: dict[str, tuple[float, Future[None]]] = {}
 
     def close(self) -> None:
         """Read no more folders."""
@@ -85,36 +82,22 @@ class JobsSource:
             # Its folder cannot be reached now.
             return JobView(), ""
         feed = self._jobs.feed(job_id)
-        if (whole := feed.copy_view()) is not None:
-            return whole, ""
-        has_ended = status.get("state") in ENDS
-        key = job_id, status.get("run"), has_ended
+        lack = "" if feed.is_loaded else self._read(job_id)
+        return feed.copy_view(), lack
+
+    def _read(self, job_id: str) -> str:
+        """Have the earlier events of a job read; return what is missing until then."""
         now = time.monotonic()
-        begun, reading = self._read.get(key, (now, None))
-        if reading is None or (now - begun > RETRY_SECONDS and _has_failed(reading)):
-            reading = self._readers.submit(self._read_view, job_id)
-            self._read[key] = now, reading
-        self._read.move_to_end(key)
-        while len(self._read) > MOST_VIEWS:
-            self._read.popitem(last=False)[1][1].cancel()
-        lack = ""
-        if not reading.done():
-            lack = "Its earlier events are being read; charts follow."
-        elif _has_failed(reading):
-            lack = f"Its earlier events cannot be read: {reading.exception()}"
-        elif has_ended:
-            return reading.result(), ""
-        else:
-            del self._read[key]
-            feed.join(reading.result())
-        return feed.copy_view(partial=True) or JobView(), lack
-
-    def _read_view(self, job_id: str) -> JobView:
-        return JobView().update_all(self._jobs.history(job_id))
-
-
-def _has_failed(reading: Future[JobView]) -> bool:
-    return reading.done() and reading.exception() is not None
+        begun, reading = self._reading.pop(job_id, (now, None))
+        error = reading.exception() if reading is not None and reading.done() else None
+        if reading is None or (reading.done() and (error is None or now - begun > RETRY_SECONDS)):
+            begun, reading = now, self._readers.submit(self._jobs.recall, job_id)
+        self._reading[job_id] = begun, reading
+        while len(self._reading) > MOST_READ:
+            self._reading.pop(next(iter(self._reading)))[1].cancel()
+        if error is not None:
+            return f"Its earlier events cannot be read: {error}"
+        return "Its earlier events are being read; charts follow."
 
 
 def row_of(job: JobState) -> dict[str, Any]:

@@ -175,13 +175,6 @@ def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
     # What is behind the chart, for whoever does not see it.
     tab.page.get_by_text("Table of cost").click()
     tab.wait_text(".panel table", panel.rows[0][1])
-    # Other axes are drawn when they are asked for.
-    tab.page.get_by_label("Cost: against").select_option("passes")
-    tab.page.get_by_label("above the best, log").check()
-    tab.wait("""() => Bokeh.documents.some(doc => [...doc._all_models.values()].some(
-        model => model.type === "LogAxis"))""")  # fmt: skip
-    tab.wait("""() => Bokeh.documents.filter(doc => [...doc._all_models.values()].some(
-        model => model.name === "cost")).length === 1""")  # fmt: skip
     assert not tab.scrolls_sideways()
 
 
@@ -201,9 +194,9 @@ def test_the_list__numbers_equal_those_of_the_job(preloaded, tabs):
     tab.page.keyboard.press("Tab")
     reached = []
     for _ in range(20):
-        reached.append(tab.page.evaluate("document.activeElement.innerText || 'field'"))
+        reached.append(tab.page.evaluate("document.activeElement.innerText"))
         tab.page.keyboard.press("Tab")
-    assert {"To the content", "Dask", "field", "a name"} <= set(reached)
+    assert {"To the content", "Dask", "a name"} <= set(reached)
 
 
 NUMBERED = """() => {
@@ -225,7 +218,6 @@ def test_a_job__keyboard_alone_reaches_everything(preloaded, tabs):
     tab = tabs().open(f"{address}/largek?job={job.id}")
     tab.wait("() => window.Bokeh && Bokeh.documents.length >= 1")
     there = tab.page.evaluate(NUMBERED)
-    assert len([told for told in there if told.startswith("<select")]) >= 1
     assert len([told for told in there if told.startswith("<summary")]) >= 5
     reached, unseen = set(), set()
     # Charts have tools of Bokeh's between ours.
@@ -271,12 +263,8 @@ def test_navigation__dask_and_jupyterlab_lead_to_it(preloaded, tabs):
     with urlopen(f"{address}/status") as found:
         assert '<a href="largek">Largek</a>' in found.read().decode()
     tab = tabs().open(f"{address}/individual-largek")
-    tab.page.wait_for_url("**/largek?frame=1")
+    tab.page.wait_for_url("**/largek")
     tab.wait_text("td.name", "a name")
-    # Its own head and that of Dask are not shown there, and links stay inside.
-    assert tab.page.get_by_role("link", name="Dask").count() == 0
-    tab.page.get_by_text("a name").click()
-    tab.page.wait_for_url("**frame=1")
 
 
 # --- a job that runs ------------------------------------------------------------------------------
@@ -463,35 +451,6 @@ def test_names__are_text_and_nothing_else_and_an_old_sign_is_said(tabs):
         assert [fault for fault in tab.faults if "404" not in fault] == []
         assert tab.faults
         tab.faults.clear()
-
-
-def test_search__among_ten_thousand(tabs):
-    source = made_up()
-    for i in range(10_000):
-        source.add(f"old-{i}", "finished", name=f"old run {i}")
-    total = f"{len(source.rows()):,}"
-    with page_of(source) as url:
-        tab = tabs().open(url)
-        tab.wait_text(".find span", f"1 to 50 of {total}")
-        assert tab.page.locator("tbody tr").count() == 50
-        assert tab.text("tbody td .state") == "● running"
-        tab.page.get_by_role("link", name="Next page").click()
-        tab.wait_text(".find span", f"51 to 100 of {total}")
-        search(tab, "run 9999")
-        tab.wait_text(".find span", "1 to 1 of 1")
-        assert "search=run+9999" in tab.page.url
-        tab.page.get_by_role("link", name="Job", exact=True).click()
-        tab.wait_text("th[aria-sort=ascending]", "Job")
-        tab.wait_text(".find span", "1 to 1 of 1")
-        search(tab, "nobody")
-        tab.wait_text("main", "No job is found by that.")
-        no_serious_finding(tab)
-
-
-def search(tab: Tab, text: str) -> None:
-    field = tab.page.get_by_role("searchbox")
-    field.fill(text)
-    field.press("Enter")
 
 
 def test_hidden__nothing_is_asked(tabs):

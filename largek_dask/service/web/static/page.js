@@ -112,12 +112,9 @@
     inSight.observe(chart);
     draw(chart);
   });
-  const chosen = (chart, control) => chart.closest("section").querySelector(control);
   const draw = (chart) => {
     if (isBroken || !chart.isSeen) return;
-    const x = chosen(chart, "select")?.value, log = chosen(chart, "input")?.checked;
-    const url = chart.dataset.figure + `&theme=${dark.matches ? "dark" : "light"}` +
-      (x ? `&x=${x}` : "") + (log ? "&log=1" : "");
+    const url = chart.dataset.figure + `&theme=${dark.matches ? "dark" : "light"}`;
     const known = charts.get(chart);
     if (known?.url === url) return feed(chart, known);
     const about = {url, views: known?.views, isOld: true};
@@ -157,7 +154,7 @@
     const give = (name, data) => { if (sources.has(name)) sources.get(name).data = data; };
     for (const {name, ...columns} of series[kind]) give(`${kind}/${name}`, Object.fromEntries(
       Object.entries(columns).map(([column, values]) => [column, numbers(values)])));
-    const x = numbers(marks.map((mark) => mark[chosen(chart, "select")?.value ?? "elapsed"]));
+    const x = numbers(marks.map((mark) => mark.elapsed));
     const span = x.map((place, i) => marks[i].kind === "checkpoint" ? NaN : place);
     give(`${kind}/marks`, {x, span, kind: marks.map((mark) => mark.kind),
       text: marks.map((mark) => mark.text)});
@@ -174,7 +171,6 @@
     say("The job was not cancelled: " + (found?.status === 403 ?
       "it is not allowed, or the scheduler was restarted: load the page again." : "try again."));
   };
-  main.addEventListener("change", drawAll);
   main.addEventListener("click", ({target}) => target.id === "cancel" && dialog.showModal());
   dialog?.addEventListener("click", ({target}) => {
     if (target.value) dialog.close();
