@@ -13,11 +13,11 @@ import pytest
 import zarr
 
 import largek_dask as lk
+from benchmarks.synthetic import SyntheticRows
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.cli import plan as plans
 from largek_dask.cli.plan import Machines, make_plan
-from largek_dask.data.synthetic import SyntheticRows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import footprint_of
