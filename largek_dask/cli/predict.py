@@ -169,7 +169,7 @@ def score(
     model, rows = _load(model_url, data, source), source.open(data)
     classes = None
     if truth is not None:
-        more: Any = {"storage_options": source.storage_options, "missing": source.missing}
+        more: Any = {"storage_options": source.storage_options}
         found = read_integers(truth, rows.n_rows, what="--labels", **more)
         classes = check_integers(found, "--labels")
     payload: dict[str, Any] = {}

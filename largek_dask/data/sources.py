@@ -20,8 +20,8 @@ from largek_dask.data.held_tables import (
     table_in_anndata,
 )
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
-from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
-from largek_dask.data.numpy_files import NpyRows, open_npy, open_npz
+from largek_dask.data.missing_chunks import warn_of_missing
+from largek_dask.data.numpy_files import NpyRows, open_npy
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -65,7 +65,7 @@ def open_rows(
     sample_weight: Any = None,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "warn",
+    count_missing: bool = True,
 ) -> Rows:
     """Open anything that holds a table of numbers, without reading it.
 
@@ -73,7 +73,7 @@ def open_rows(
     ----------
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
-        AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
+        AnnData writes them), of a ``.npy`` file; a numpy array, list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
         dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
         RecordBatch; :class:`Rows` pass through. Names of columns are kept
@@ -81,13 +81,13 @@ def open_rows(
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional
-        The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
+        The array inside a Zarr or HDF5 group, AnnData (``X``, ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
-    missing : {"warn", "raise", "fill"}
-        Treatment of chunks that a Zarr store lacks, which Zarr reads as its fill value: a warning,
-        an error, or nothing. Zarr does not store chunks of fill values by default, so only the user
+    count_missing : bool
+        Warn of chunks that a Zarr store lacks, which Zarr reads as its fill value, after one
+        listing of the store. Zarr does not store chunks of fill values by default, so only the user
         knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
         error; a store that cannot be listed (HTTP) is not checked.
 
@@ -98,8 +98,7 @@ def open_rows(
     Raises
     ------
     DataError
-        Not a table of numbers, missing, or damaged; with ``missing="raise"``: chunks are missing,
-        or cannot be listed.
+        Not a table of numbers, missing, or damaged.
     IncompleteStoreError
         A store whose writing did not end.
     MissingDependencyError
@@ -117,16 +116,15 @@ def open_rows(
     >>> rows.shape, rows.n_chunks
     ((5, 3), 1)
     """
-    check_missing(missing)
     if is_paths(source):
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
     # Rows that pass through have been looked at when they were opened.
-    if isinstance(rows, StoredRows) and not isinstance(source, Rows):
-        rows.check_stored(missing)
-    if isinstance(weight, ZarrColumn):
-        weight.check_stored(missing)
+    if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
+        rows.warn_of_missing()
+    if count_missing and isinstance(weight, ZarrColumn):
+        weight.warn_of_missing()
     return rows
 
 
@@ -238,8 +236,6 @@ def _open_url(
     suffix = os.path.splitext(url)[1].lower()
     if suffix == ".npy":
         return NpyRows(url, storage_options=storage_options, weight=weight)
-    if suffix == ".npz":
-        return open_npz(url, component, storage_options, weight)
     if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
         raise _to_be_ingested(url)
     check_readable(url)
@@ -296,7 +292,6 @@ def read_integers(
     *,
     what: str,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "warn",
 ) -> NDArray[Any]:
     """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
 
@@ -333,6 +328,6 @@ def read_integers(
             "and number names from 0 on."
         )
     if isinstance(array, zarr.Array) and not is_complete:
-        check_stored(array, named, missing)
+        warn_of_missing(array, named)
     with reading(named):
         return retry_io(lambda: read_stored(array, 0, n_rows, complete=is_complete))

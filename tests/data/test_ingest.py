@@ -131,7 +131,6 @@ def write_sources(folder, x):
         file["group/table"] = x
         file["labels"] = np.zeros(len(x))
     np.save(folder / "x.npy", np.asfortranarray(x))
-    sp.save_npz(folder / "x.npz", sp.csr_matrix(x))
     matrix = sp.csr_matrix(x)
     with h5py.File(folder / "cells.h5ad", "w") as file:
         group = file.create_group("X")
@@ -156,7 +155,6 @@ def write_sources(folder, x):
         ("x.h5", "group/table"),
         ("cells.h5ad", None),
         ("x.npy", None),
-        ("x.npz", None),
         ("v2.zarr", None),
     ],
 )

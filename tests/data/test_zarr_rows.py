@@ -164,7 +164,7 @@ def test_zarr_rows__many_tiny_chunks_are_grouped(tmp_path):
     zarr.create_array(folder, shape=(1_000_000, 2), chunks=(10, 2), dtype="f4", **V2)
     for i in range(2_000):
         (folder / f"{i}.0").write_bytes(x[10 * i : 10 * i + 10])
-    rows = open_rows(folder, missing="fill")
+    rows = open_rows(folder, count_missing=False)
     assert np.diff(rows.chunk_table).tolist() == [65_530] * 15 + [17_050]
     np.testing.assert_array_equal(rows.read(0)[:20_000], x)
     assert not rows.read(0)[20_000:].any()
@@ -189,7 +189,7 @@ def test_zarr_rows__missing_chunks_are_fill_values_in_a_store_of_others(
     (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
     expected = x.copy()
     expected[300:400] = 2.5
-    rows = open_rows(tmp_path / "x.zarr", missing="fill")
+    rows = open_rows(tmp_path / "x.zarr", count_missing=False)
     np.testing.assert_array_equal(read_all(rows), expected)
 
 
@@ -207,7 +207,7 @@ def test_zarr_rows__chunks_that_a_shard_lacks_are_fill_values(options, x, tmp_pa
     expected = np.full_like(x, 2.5)
     for begin, end in [(20, 60), (200, 220), (430, 470)]:
         expected[begin:end] = array[begin:end] = x[begin:end]
-    rows = open_rows(tmp_path / "x.zarr", missing="fill")
+    rows = open_rows(tmp_path / "x.zarr", count_missing=False)
     assert rows._direct is not None
     np.testing.assert_array_equal(read_all(rows), expected)
 
