@@ -152,6 +152,8 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
             f"{where} names a column {wrong!r} in an encoding that is not UTF-8 (Latin-1, perhaps, "
             f"or Windows-1252): convert it first, e.g. iconv -f LATIN1 -t UTF-8 {where}."
         )
+    if header and len(rows) == 1:
+        raise DataError(f"{where} has no rows after the header: give a table of numbers.")
     if header and any(len(row) > len(rows[0]) for row in rows):
         raise DataError(
             f"{where} has rows with more fields than the header: give every column a name, or "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 from largek_dask.algorithms.objective import Objective, objective_in
 from largek_dask.driver.events import Event, is_number
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
-from largek_dask.driver.series import A_START, Series, X, Y, key_of
+from largek_dask.driver.series import A_START, MOST, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 
@@ -41,7 +41,7 @@ WORKER = "worker "
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
-MOST = sys.float_info.max
+LARGEST = sys.float_info.max
 MOST_SUMMED = 1e18
 """Larger figures are not added: sums stay numbers that floats and JSON hold."""
 MOST_STARTS = 12
@@ -54,13 +54,11 @@ MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
-MOST_PARTITIONS = 512
-"""Partitions whose objective is kept; beyond, every second one is."""
 MOST_WORKERS = 32
 """Workers with a line each; more are drawn as quantiles."""
 MOST_THREADS = 1e6
-WORKER_BUCKETS = 64
-"""Buckets of the series of one worker."""
+WORKER_POINTS = 64
+"""Points of the series of one worker."""
 RECENT = 9
 """Steps whose median time is that of a step."""
 
@@ -169,7 +167,6 @@ class JobView:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
-        self.by_partition: dict[int, float] = {}
         self.threads = 1.0
         """Seconds of work per second of the busiest step."""
         self.workers = WorkerFigures()
@@ -179,8 +176,6 @@ class JobView:
         """Passes and wall time by seconds used."""
         self._key = -1.0
         self._elapsed = self._passes = 0.0
-        self._begins = False
-        """Whether the next step is after a gap."""
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._latest: Event = {}
         self._status = None
@@ -252,7 +247,7 @@ class JobView:
         """
         on_all = [series for line, series in self.costs.items() if not line.on_sample]
         found = [series.points()[:, Y].tolist() for series in on_all or self.costs.values()]
-        return [cost for costs in found for cost in costs if cost == cost]
+        return [cost for costs in found for cost in costs]
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -366,7 +361,6 @@ class JobView:
             self._n_workers = int(n_workers)
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self._cut(key_of(start, n_iter))
-        self._begins = True
         if n_iter > 0:
             self._mark("running", f"goes on after step {n_iter:,.0f}", event)
 
@@ -439,7 +433,7 @@ class JobView:
                 self._add(name, ordered[round(share * (len(ordered) - 1))])
             return
         for name, speed in speeds.items():
-            self._add(WORKER + name, speed, WORKER_BUCKETS)
+            self._add(WORKER + name, speed, WORKER_POINTS)
         lines = [name for name in self.series if name.startswith(WORKER)]
         if len(lines) > MOST_WORKERS:
             # Workers that restarted have other names: drop those without news for longest.
@@ -462,10 +456,6 @@ class JobView:
         n_rows = number_in(self._about, "n_rows")
         self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
         self._passes += rows * gap / n_rows if n_rows else 0.0
-        if self._begins:
-            for series in self._all():
-                series.interrupt()
-            self._begins = False
         time = 1e3 * seconds_of(event)
         self._clock.add(key, self._elapsed, self._passes, time)
         self._latest = event
@@ -487,11 +477,6 @@ class JobView:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
         self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
-        clusters = number_in(event.get("extra"), "partitions")
-        if clusters is not None and 1 <= clusters < A_START:
-            self.by_partition[int(clusters)] = cost
-            if len(self.by_partition) > MOST_PARTITIONS:
-                self.by_partition = dict(sorted(self.by_partition.items())[::2])
 
     def _add_figures(self, event: Event, rows: float) -> None:
         changed = number_in(event, "n_changed")
@@ -531,11 +516,11 @@ class JobView:
         yield from self.costs.values()
         yield from self.series.values()
 
-    def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
+    def _add(self, name: str, value: float | None, most: int = MOST) -> None:
         if value is None:
             return
         if name not in self.series:
-            self.series[name] = Series() if buckets is None else Series(buckets=buckets)
+            self.series[name] = Series(most=most)
         self.series[name].add(self._key, self._elapsed, value)
 
     def _cut(self, key: float) -> None:
@@ -567,7 +552,7 @@ def number_in(about: object, name: str) -> float | None:
     # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
     if type(value) is float or type(value) is int:
-        return float(value) if -MOST <= value <= MOST else None
+        return float(value) if -LARGEST <= value <= LARGEST else None
     return float(value) if is_number(value) else None
 
 

@@ -222,14 +222,6 @@ def test_nothing_else_is_taken_for_it(x: np.ndarray) -> None:
         km.predict(x, sample_weight=np.ones(1_000))
 
 
-def test_missing_chunks_are_what_a_fit_is_told(x: np.ndarray, tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(100, 7))
-    array[:100] = x[:100]
-    with pytest.raises(DataError, match="lacks 9 of its 10"):
-        lk.KMeans(3, random_state=0).fit(str(tmp_path / "x.zarr"), missing="raise")
-    lk.KMeans(3, random_state=0, max_iter=1).fit(str(tmp_path / "x.zarr"), missing="fill")
-
-
 def test_what_a_store_has_is_named(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     group.create_array("table", data=np.ones((3, 2)))

@@ -97,25 +97,17 @@ def test_groups_of_rows_in_parquet(data: str, model: Any, tmp_path: Path, monkey
     assert pq.ParquetFile(tmp_path / "labels.parquet").num_row_groups == 3
 
 
-def test_probabilities_in_a_file(data: str, mixture: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(value_files, "DENSE_VALUES", 400)
-    expected = mixture.predict_proba(data, dense=False)
-    mixture.predict_proba(data, out=str(tmp_path / "p.npy"))
-    dense = expected.toarray()
-    dense[150] = np.nan
-    np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), dense)
-    assert sorted(os.listdir(tmp_path)) == ["p.npy"]
-    for name in ("p.csv", "p.npz"):
-        with pytest.raises(ParameterError, match=r"\.zarr \(or without a suffix\) or \.npy"):
+def test_probabilities_are_a_zarr_group(data: str, mixture: Any, tmp_path: Path) -> None:
+    for name in ("p.npy", "p.csv", "p.npz"):
+        with pytest.raises(ParameterError, match=r"call it .*p\.zarr"):
             mixture.predict_proba(data, out=str(tmp_path / name))
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
 def test_probabilities_that_fail_leave_nothing(
-    data: str, mixture: Any, suffix: str, tmp_path: Path, monkeypatch: Any
+    data: str, mixture: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """What a failed run has begun would be in the way of the next one."""
-    target = str(tmp_path / f"p{suffix}")
+    target = str(tmp_path / "p.zarr")
     written: list[str] = []
 
     def fail(*_: Any, **__: Any) -> None:
@@ -126,7 +118,7 @@ def test_probabilities_that_fail_leave_nothing(
         patch.setattr("largek_dask.data.store_writer.CSRWriter.append", fail)
         with pytest.raises(OSError, match="full"):
             mixture.predict_proba(data, out=target)
-    assert written == [f"p{suffix}" + (".partial.zarr" if suffix == ".npy" else "")]
+    assert written == ["p.zarr"]
     assert os.listdir(tmp_path) == []
     mixture.predict_proba(data, out=target)
     with pytest.raises(OutputError, match="exists already"):
@@ -147,16 +139,16 @@ def test_another_suffix_is_refused_with_what_there_is(
     data: str, model: Any, name: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    allowed = r"\.zarr \(or without a suffix\), \.npy, \.csv or \.parquet\."
+    allowed = r"\.zarr \(or without a suffix\), \.npy or \.csv or \.parquet\."
     with pytest.raises(ParameterError, match=allowed):
         model.predict(data, out=name)
     assert os.listdir(tmp_path) == []
 
 
 def test_suffixes_in_any_case() -> None:
-    assert suffix_of("/a.b/LABELS.NPY", SUFFIXES) == ".npy"
-    assert suffix_of("/a.npy/labels", SUFFIXES) is None
-    assert suffix_of("/a/.npy", SUFFIXES) is None
+    assert suffix_of("/a.b/LABELS.NPY") == ".npy"
+    assert suffix_of("/a.npy/labels") is None
+    assert suffix_of("/a/.npy") is None
 
 
 @pytest.mark.usefixtures("chunks_as_stored")
@@ -242,18 +234,8 @@ def test_which_files_are_taken_for_ones_of_our_own(
     assert holds_values(densities, "log_likelihoods")
     assert not holds_values(labels, "log_likelihoods")
     assert not holds_values(densities, "labels")
-    assert not holds_values(densities, "probabilities")
     (tmp_path / f"mine{suffix}").write_bytes(b"\x93NUMPY or something else")
     assert not holds_values(Folder(str(tmp_path / f"mine{suffix}")), "labels")
-
-
-def test_which_probabilities_are_taken_for_ones_of_our_own(
-    data: str, mixture: Any, tmp_path: Path
-) -> None:
-    place = str(tmp_path / "p.npy")
-    mixture.predict_proba(data, out=place)
-    assert holds_values(Folder(place), "probabilities")
-    assert not holds_values(Folder(place), "log_likelihoods")
 
 
 def test_without_pyarrow(data: str, model: Any, tmp_path: Path, monkeypatch: Any) -> None:
