@@ -629,9 +629,8 @@ def _delete(job: Job, outputs: bool) -> dict[str, Any]:
 def workers(retired: tuple[str, ...], scheduler: Scheduler) -> None:
     """List the workers, or let one go.
 
-    Of each: its tags, version, chunks and memory, and why it is left out. Tags are Dask's resources
-    of a worker: dask worker --resources bigmem=1. Chunks are those that it has computed for running
-    jobs.
+    Of each: its tags, version and memory, and why it is left out. Tags are Dask's resources of a
+    worker: dask worker --resources bigmem=1.
     """
     with scheduler.connect() as service:
         gone = [service.retire(worker) for worker in retired]
@@ -651,7 +650,7 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
     if not rows:
         return Text("\n".join([*notes, "no workers"]))
     # The address is whole, as --retire takes it.
-    ranks = {"worker": 0, "name": 5, "tags": 2, "version": 3, "threads": 6, "chunks": 4,
+    ranks = {"worker": 0, "name": 5, "tags": 2, "version": 3, "threads": 6,
              "memory": 1, "last sign": 7, "takes part": 0}  # fmt: skip
     cells = []
     for row in rows:
@@ -663,7 +662,6 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
                 printable(", ".join(f"{name}={n:g}" for name, n in row["tags"].items())) or NONE,
                 row["version"] or NONE,
                 f"{row['threads']:,}",
-                f"{row['chunks']:,}",
                 human_bytes(row["memory"]) + limit,
                 f"{human_seconds(row['silent'])} ago",
                 "no" if row["why"] else "yes",
@@ -671,5 +669,5 @@ def workers_table(rows: list[dict[str, Any]], gone: list[str]) -> Any:
         )
     notes.append(count_of(len(rows), "worker"))
     notes += [f"{row['address']} {printable(row['why'])}" for row in rows if row["why"]]
-    figures = ("threads", "chunks", "memory", "last sign")
+    figures = ("threads", "memory", "last sign")
     return TextTable(ranks, cells, notes, right=figures, least={"name": 8, "tags": 8})

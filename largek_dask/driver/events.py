@@ -6,9 +6,9 @@ of its kind:
 ========== =====================================================================================
 chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
 started    ``format`` of the events that follow, ``version`` of the package, ``n_rows``,
-           ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``n_iter``
-           (more than 0 on a resume), and unless it is k-means ``objective``: its ``name``,
-           ``of_step``, ``unit`` and ``sense``
+           ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
+           (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
+           ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
 progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once per
            second; jobs keep only the latest, and files none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
@@ -20,12 +20,6 @@ step       the history record (``step cost rows n_changed shift converged extra`
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
            the seconds without ``compile``), ``elapsed``, ``eta_s``, ``limited_by``, ``share``
-workers    work in the last ``seconds``, at intervals that grow with the number of workers:
-           columns of what was added (``rows``, and of ``chunks compute read wait compiled
-           bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
-           0; seconds, bytes and counts), one value per worker in the order of ``names``. The
-           first event has ``names``, and every 16th, and those after a change; with ``before``:
-           columns of the figures of all passes before
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
@@ -69,6 +63,7 @@ __all__ = [
     "estimate_end",
     "is_number",
     "plain",
+    "seconds_of",
 ]
 
 FORMAT = 1
@@ -164,6 +159,14 @@ def is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
+
+
+def seconds_of(event: Event) -> float:
+    """Return the time of an event in seconds since 1970; 0 if it has none."""
+    try:
+        return datetime.fromisoformat(str(event.get("time"))).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
 TREND = 8

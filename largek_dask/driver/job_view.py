@@ -14,11 +14,10 @@ from statistics import median
 from typing import Any, NamedTuple, Self, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in
-from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.events import Event, is_number, seconds_of
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
-from largek_dask.driver.series import A_START, MOST, Series, X, Y, key_of
+from largek_dask.driver.series import A_START, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
 
@@ -35,9 +34,6 @@ EXTRA = frozenset(
      "partitions", "settled", "gain"}
 )  # fmt: skip
 """Figures of algorithms that have a series: see ``StepRecord.extra``."""
-QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
-             "fastest": 1.0}  # fmt: skip
-WORKER = "worker "
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
@@ -54,11 +50,11 @@ MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
-MOST_WORKERS = 32
-"""Workers with a line each; more are drawn as quantiles."""
+NAME_BYTES = 70
+"""Bytes of a name without its characters."""
+MOST_WORKERS = 100_000
+"""Workers whose addresses are kept."""
 MOST_THREADS = 1e6
-WORKER_POINTS = 64
-"""Points of the series of one worker."""
 RECENT = 9
 """Steps whose median time is that of a step."""
 
@@ -153,14 +149,13 @@ class JobView:
         self.most_work = 0.0
         """Seconds of computing and reading in the longest step."""
         self._n_workers = 0
-        self.workers = WorkerFigures()
         self._status = None
 
     def take_totals(self, other: JobView) -> None:
         """Replace all sums by those of another view."""
         self.sums, self.seconds = dict(other.sums), dict(other.seconds)
         self.n_steps, self.most_work = other.n_steps, other.most_work
-        self.workers, self._n_workers = other.workers, other._n_workers
+        self._n_workers = other._n_workers
         self._status = None
 
     def drop_series(self) -> None:
@@ -169,7 +164,8 @@ class JobView:
         self.series: dict[str, Series] = {}
         self.threads = 1.0
         """Seconds of work per second of the busiest step."""
-        self.workers = WorkerFigures()
+        self._workers: dict[str, None] = {}
+        """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
         self._mark_bytes = 0
         self._clock = Series(beside=1)
@@ -177,7 +173,6 @@ class JobView:
         self._key = -1.0
         self._elapsed = self._passes = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._latest: Event = {}
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
@@ -195,7 +190,6 @@ class JobView:
             return
         self._status = None
         self.last_seconds = max(self.last_seconds, seconds_of(event))
-        self.workers.update(event)
         if kind in AFTER_A_PASS:
             self._progress = None
         self._update_state(kind, event)
@@ -255,11 +249,6 @@ class JobView:
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
 
-    @property
-    def speeds(self) -> dict[str, float]:
-        """Rows per second of each worker between its last two reports, by short name."""
-        return {short_name(name): speed for name, speed in self.workers.speeds.items()}
-
     def share_done(self) -> float | None:
         """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
         if self.state == "finished":
@@ -272,14 +261,14 @@ class JobView:
         return median(self._recent) if self._recent else None
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of the last step, sums over all steps, and figures by worker."""
+        """Return figures of the last step, sums over all steps, and the addresses of workers."""
         return {
             **self._last,
             **self._about,
             **{name: self.sums[name] for name in SUMMED},
             "seconds": dict(self.seconds),
             "progress": self._progress,
-            "workers": self.workers.figures,
+            "workers": sorted(self._workers),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -306,8 +295,9 @@ class JobView:
 
     @property
     def nbytes(self) -> int:
-        """Approximate size of series, marks and figures of workers, in bytes."""
-        return self._mark_bytes + self.workers.nbytes + sum(series.nbytes for series in self._all())
+        """Approximate size of series, marks and names of workers, in bytes."""
+        names = sum(NAME_BYTES + len(name) for name in self._workers)
+        return self._mark_bytes + names + sum(series.nbytes for series in self._all())
 
     def marks(self) -> list[Mark]:
         """Return the marks in order of time."""
@@ -359,6 +349,9 @@ class JobView:
             self._about["n_rows"] = n_rows
         if is_number(n_workers := event.get("n_workers")):
             self._n_workers = int(n_workers)
+        if isinstance(workers := event.get("workers"), list):
+            names = (str(name)[:MOST_TEXT] for name in workers[:MOST_WORKERS])
+            self._workers = dict.fromkeys(names)
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self._cut(key_of(start, n_iter))
         if n_iter > 0:
@@ -390,13 +383,6 @@ class JobView:
         self.most_work = max(self.most_work, spent.get("compute", 0.0) + spent.get("read", 0.0))
         self._add_step(event)
 
-    def _on_stopped(self, event: Event) -> None:
-        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
-        if self._latest and key_of(start, n_iter) > self._key:
-            # Not all quick steps are reported, but how they ended is.
-            last = {name: self._latest.get(name) for name in ("rows", "sample")}
-            self._add_step({**last, **event, "step": n_iter})
-
     def _on_sizes(self, event: Event) -> None:
         self._about["sizes"] = {name: _stored(event.get(name)) for name in OF_SIZES}
 
@@ -419,27 +405,14 @@ class JobView:
 
     def _on_worker(self, event: Event) -> None:
         change, chunks = event.get("change"), number_in(event, "chunks")
+        address = str(event.get("address"))[:MOST_TEXT]
+        if change in ("left", "joined"):
+            self._workers.pop(address, None)
+        if change in ("joined", "back") and len(self._workers) < MOST_WORKERS:
+            self._workers[address] = None
         self._n_workers += {"joined": 1, "left": -1}.get(str(change), 0)
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
-
-    def _on_workers(self, event: Event) -> None:
-        """Add a point for each worker; quantiles where there are very many."""
-        if not (speeds := self.speeds):
-            return
-        if len(speeds) > MOST_WORKERS:
-            ordered = sorted(speeds.values())
-            for name, share in QUANTILES.items():
-                self._add(name, ordered[round(share * (len(ordered) - 1))])
-            return
-        for name, speed in speeds.items():
-            self._add(WORKER + name, speed, WORKER_POINTS)
-        lines = [name for name in self.series if name.startswith(WORKER)]
-        if len(lines) > MOST_WORKERS:
-            # Workers that restarted have other names: drop those without news for longest.
-            gone = [name for name in lines if name.removeprefix(WORKER) not in speeds]
-            for name in gone[: len(lines) - MOST_WORKERS]:
-                del self.series[name]
 
     # --- series -----------------------------------------------------------------------------------
 
@@ -458,7 +431,6 @@ class JobView:
         self._passes += rows * gap / n_rows if n_rows else 0.0
         time = 1e3 * seconds_of(event)
         self._clock.add(key, self._elapsed, self._passes, time)
-        self._latest = event
         self._add_cost(event, time)
         self._add_figures(event, rows)
         self._add_seconds(event)
@@ -516,11 +488,11 @@ class JobView:
         yield from self.costs.values()
         yield from self.series.values()
 
-    def _add(self, name: str, value: float | None, most: int = MOST) -> None:
+    def _add(self, name: str, value: float | None) -> None:
         if value is None:
             return
         if name not in self.series:
-            self.series[name] = Series(most=most)
+            self.series[name] = Series()
         self.series[name].add(self._key, self._elapsed, value)
 
     def _cut(self, key: float) -> None:

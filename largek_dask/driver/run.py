@@ -21,7 +21,6 @@ from largek_dask.driver.formatting import short_number
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
-from largek_dask.driver.worker_figures import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -183,14 +182,12 @@ class _Loop(Generic[State]):
     """
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
-    workers: WorkerColumns = field(init=False)
     sizes: Sizes = field(init=False)
     recent: deque[StepRecord] = field(init=False)
     """Last steps of this run; their seconds exclude compiling."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
-        self.workers = WorkerColumns(self.passes.by_worker, self.passes.left, time.monotonic)
         self.sizes = Sizes(time.monotonic)
         self.recent = deque(maxlen=TREND + 1)
 
@@ -208,6 +205,7 @@ class _Loop(Generic[State]):
             n_features=self.passes.n_features,
             n_chunks=self.passes.n_chunks,
             n_workers=self.passes.n_workers,
+            workers=list(self.passes.workers),
             n_iter=0 if self.progress is None else self.progress.n_iter,
             **self.algorithm.objective.describe(),
         )
@@ -329,8 +327,6 @@ class _Loop(Generic[State]):
             limited_by=limit,
             share=None if left is None else short_number(min(1.0, share)),
         )
-        if workers := self.workers.due():
-            self.events.emit("workers", **workers)
         if sizes := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
             self.events.emit("sizes", **sizes)
 

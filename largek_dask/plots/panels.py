@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_bytes, human_count, human_seconds
 from largek_dask.driver.job_view import (
-    MOST_WORKERS,
-    QUANTILES,
     WORK,
-    WORKER,
     JobView,
     Line,
     number_in,
@@ -29,12 +26,10 @@ from largek_dask.driver.job_view import (
 from largek_dask.driver.series import Point, Points, Series, X, Y
 from largek_dask.plots.job_text import (
     NONE,
-    WORKER_COLUMNS,
     figure,
     precise,
     shown,
     whole,
-    worker_rows,
 )
 
 __all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
@@ -44,14 +39,12 @@ TIME, PASSES = 3, 4
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
-MOST_POINTS, WORKER_POINTS = 128, 32
-"""Points of a line, and of the line of one worker."""
+MOST_POINTS = 128
+"""Points of a line."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
 """Rows of a table."""
-SLOWEST = 5
-"""Workers that are named if there are too many to name all."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, and its size in pixels."""
 
@@ -340,33 +333,6 @@ def _when(view: JobView) -> Panel | None:
     )
 
 
-def _workers(view: JobView) -> Panel | None:
-    speeds = view.speeds
-    if len(speeds) < 2:
-        return None
-    slowest = sorted(speeds, key=lambda name: speeds[name])
-    is_many = len(slowest) > MOST_WORKERS
-    lines = {name.removeprefix(WORKER): series for name, series in view.series.items()
-             if (name in QUANTILES if is_many else name.startswith(WORKER))}  # fmt: skip
-    low, high = (f"{name}: {human_count(speeds[name])}" for name in (slowest[0], slowest[-1]))
-    about = {short_name(row[0]): row[1:] for row in worker_rows(view)}
-    return make_panel(
-        "workers",
-        "Rows a second by worker",
-        figures=[("workers", whole(len(slowest))), ("slowest", low), ("fastest", high)],
-        series=[_line(name, lines[name], WORKER_POINTS)
-                for name in (QUANTILES if is_many else lines) if name in lines],
-        y="rows a second",
-        numbers="whole",
-        from_zero=True,
-        columns=WORKER_COLUMNS,
-        rows=[
-            (name, *about.get(name, (figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2))))
-            for name in (slowest[:SLOWEST] if is_many else slowest)
-        ],
-    )  # fmt: skip
-
-
 def _split(view: JobView) -> Panel | None:
     total, threads = view.seconds.get("total", 0.0), view.threads
     names = {kind: "rows in the driver" if kind == "driver" else kind
@@ -472,7 +438,6 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _when,
     _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
            human_count, numbers="whole", from_zero=True),
-    _workers,
     _split,
     _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",

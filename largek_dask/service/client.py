@@ -561,9 +561,9 @@ class Service:
         -------
         list of dict
             ``address``, ``name``, ``tags`` (Dask's resources of the worker), ``version`` of this
-            package (None: unknown), ``threads``, ``status`` (Dask's), ``chunks`` computed for
-            running jobs, ``memory`` and ``memory_limit`` (bytes), ``silent`` (seconds since its
-            last heartbeat), ``why`` (reason why it is not used, else None).
+            package (None: unknown), ``threads``, ``status`` (Dask's), ``memory`` and
+            ``memory_limit`` (bytes), ``silent`` (seconds since its last heartbeat), ``why`` (reason
+            why it is not used, else None).
         """
         return list(self.ask_again("workers"))
 

@@ -11,7 +11,6 @@ from typing import Any, TextIO
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event, is_number
 from largek_dask.driver.formatting import (
-    count_of,
     human_count,
     human_seconds,
     printable,
@@ -19,8 +18,6 @@ from largek_dask.driver.formatting import (
 from largek_dask.driver.job_view import JobView
 from largek_dask.plots.job_text import (
     COLORS,
-    NONE,
-    WORKER_COLUMNS,
     Show,
     compiling_told,
     energy_in,
@@ -33,9 +30,7 @@ from largek_dask.plots.job_text import (
     shape_of,
     sparkline,
     whole,
-    worker_rows,
 )
-from largek_dask.plots.tables import TextTable
 
 __all__ = ["Lines", "job_panel", "line_of", "origin_of", "terminal"]
 
@@ -66,11 +61,6 @@ def job_panel(view: JobView, silent: float = 0.0) -> Any:
         done.add_row(ProgressBar(total=1.0, completed=share, width=32), left_of(view))
         about.add_row("done", done)
     parts: list[Any] = [about]
-    if rows := worker_rows(view):
-        ranks = {name: rank for rank, name in enumerate(WORKER_COLUMNS)}
-        more = "a wider terminal shows them"
-        right = WORKER_COLUMNS[1:]
-        parts += [Text(), TextTable(ranks, rows, right=right, more=more, ruled=False)]
     if view.warnings:
         parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in view.warnings)]
     if silent > SILENT_SECONDS:
@@ -112,7 +102,7 @@ STEP_SECONDS = 10.0
 """Least time between two lines of steps where there is no terminal."""
 WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
          "back": "takes part again"}  # fmt: skip
-QUIET = ("step", "workers", "sizes")
+QUIET = ("step", "sizes")
 """Kinds of events that are not told one by one where there is no terminal."""
 AGAIN = ("retries", "rebuilt", "evictions")
 
@@ -164,15 +154,6 @@ def _step_line(event: Event, objective: Objective) -> str:
     )
 
 
-def _workers_line(event: Event) -> str:
-    rows = event.get("rows")
-    if not isinstance(rows, list):
-        return NONE
-    counted = sum(float(n) for n in rows if is_number(n))
-    seconds = figure(event.get("seconds"), human_seconds)
-    return f"{count_of(len(rows), 'worker')}: {figure(counted)} rows in {seconds}"
-
-
 def _end_line(event: Event) -> str:
     if event.get("error"):
         return f"{event['error']}: {event.get('message')}"
@@ -200,7 +181,6 @@ _TOLD: dict[str, Callable[[Event], str]] = {
     "progress": lambda e: (
         f"{figure(e.get('done'), whole)} of {figure(e.get('n_chunks'), whole)} chunks"
     ),
-    "workers": _workers_line,
     "worker": lambda e: (
         f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
         f"{figure(e.get('chunks'), whole)} chunks"
@@ -251,7 +231,7 @@ class Lines:
             self._step = event
             if self._clock() - self._stepped_at < STEP_SECONDS:
                 return
-        if self._step is not None and event is not None and kind != "workers":
+        if self._step is not None and event is not None:
             self._write(line_of(self._step, self._view.objective))
             self._step, self._stepped_at = None, self._clock()
         if event is not None and kind not in QUIET:

@@ -76,7 +76,6 @@ class Crew:
             "version": known.get("largek_dask"),
             "threads": int(worker.nthreads),
             "status": worker.status.name,
-            "chunks": sum(_chunks(job, worker.address) for job in jobs),
             "memory": int(worker.metrics.get("memory") or 0),
             "memory_limit": worker.memory_limit or None,
             "silent": round(silent, 1),
@@ -131,11 +130,6 @@ class Crew:
                 "Start another worker first, or try again."
             )
         return found[0]
-
-
-def _chunks(job: JobState, address: str) -> int:
-    figures = job.feed.figures().get("workers") or {}
-    return int(figures.get(address, {}).get("chunks", 0))
 
 
 async def _asked(client: Any, addresses: list[str]) -> list[Any]:

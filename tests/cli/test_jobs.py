@@ -383,7 +383,7 @@ def test_workers__the_address_is_whole_in_a_narrow_terminal():
     address = "tls://node-0107.cluster.example.org:40123"
     row = {
         "address": address, "name": "4711-12-0", "tags": {"bigmem": 1.0}, "version": "0.1.0",
-        "threads": 8, "chunks": 1_200, "memory": 234 << 20, "memory_limit": 60 << 30,
+        "threads": 8, "memory": 234 << 20, "memory_limit": 60 << 30,
         "silent": 0.4, "why": None,
     }  # fmt: skip
     console = Console(width=80, file=StringIO())

@@ -85,7 +85,6 @@ OTHERS = {
                 "version": "0.1.0",
                 "threads": 64,
                 "status": "running",
-                "chunks": 12_345,
                 "memory": 100 << 30,
                 "memory_limit": 256 << 30,
                 "silent": 0.4,

@@ -71,7 +71,7 @@ def test_events_of_k_means_say_no_objective() -> None:
     told: list[Any] = []
     cluster(algorithm="lloyd", events=[told.append])
     started = next(event for event in told if event["event"] == "started")
-    usual = {"event", "time", "n_rows", "n_features", "n_chunks", "n_iter", "n_workers"}
+    usual = {"event", "time", "n_rows", "n_features", "n_chunks", "n_iter", "n_workers", "workers"}
     assert set(started) == usual | {"format", "version"}
     assert objective_in(started) == INERTIA
 

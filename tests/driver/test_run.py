@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -258,6 +257,7 @@ def test_events_tell_the_story(folder: Folder) -> None:
         "n_features": 2,
         "n_chunks": 4,
         "n_workers": 0,
+        "workers": [],
         "n_iter": 0,
     }
     step = story[4]
@@ -305,24 +305,6 @@ def test_events_tell_how_long_it_took(folder: Folder, monkeypatch: pytest.Monkey
     # To six figures.
     assert [e["rows_per_second"] for e in steps] == [5.45455, 8.57143]
     assert story[-1]["elapsed"] == 71.0
-
-
-def test_workers_are_told_of_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("largek_dask.driver.run.time", SimpleNamespace(monotonic=lambda: now[0]))
-    passes: Any = ToyPasses(toy_rows())
-    passes.after_chunk = lambda n: now.__setitem__(0, now[0] + 0.5)
-    passes.by_worker = {"tcp://a:1": passes.total}
-    story: list[dict[str, Any]] = []
-    # Steps of 2 s after 2 s of init: at 4, 6, 8 ... seconds.
-    go(StopRules(max_iter=7, tol=0), passes=passes, events=Events([story.append]))
-    told = [before["step"] for before, e in itertools.pairwise(story) if e["event"] == "workers"]
-    assert told == [2, 5]
-    first, second = (e for e in story if e["event"] == "workers")
-    # Of init, and of the steps so far; then of the three steps since.
-    assert (first["names"], first["bytes_read"]) == (["tcp://a:1"], [3 * 60 * 2 * 8])
-    assert ("names" in second, second["bytes_read"]) == (False, [3 * 60 * 2 * 8])
-    assert [told["seconds"] for told in (first, second)] == [6.0, 6.0]
 
 
 def test_steps_that_take_no_time_have_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:

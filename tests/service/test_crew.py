@@ -29,11 +29,8 @@ def worker(address=A, status="running", seen=99.0, **other):
     return SimpleNamespace(address=address, status=state, last_seen=seen, **{**about, **other})
 
 
-def job(name="lk-1", chunks=(), said=""):
-    record = SimpleNamespace(id=name)
-    figures = {"workers": {address: {"chunks": n} for address, n in dict(chunks).items()}}
-    feed = SimpleNamespace(figures=lambda: figures)
-    return SimpleNamespace(record=record, feed=feed, about_workers=said)
+def job(name="lk-1", said=""):
+    return SimpleNamespace(record=SimpleNamespace(id=name), about_workers=said)
 
 
 def rows_of(workers, answers, jobs=()):
@@ -53,14 +50,12 @@ def rows_of(workers, answers, jobs=()):
 
 
 def test_rows__what_is_known_of_each():
-    jobs = [job(chunks={A: 3}), job("lk-2", chunks={A: 4, B: 1})]
-    rows, asked = rows_of([worker(), worker(B)], {A: versions(), B: versions()}, jobs)
+    rows, asked = rows_of([worker(), worker(B)], {A: versions(), B: versions()}, [job()])
     assert rows[A] == {
         "address": A, "name": A[-9:-5], "tags": {"bigmem": 1.0},
-        "version": lk.__version__, "threads": 2, "status": "running", "chunks": 7, "memory": 10,
+        "version": lk.__version__, "threads": 2, "status": "running", "memory": 10,
         "memory_limit": 100, "silent": 1.0, "why": None,
     }  # fmt: skip
-    assert rows[B]["chunks"] == 1
     assert asked == [[A, B]], "versions do not change while a worker runs"
 
 
@@ -121,7 +116,6 @@ def test_workers__of_a_cluster_and_one_is_retired(tmp_path):
         eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
         rows = service.workers()
         assert len(rows) == 2
-        eventually(lambda: all(row["chunks"] for row in service.workers()), "chunks are told")
         for row in rows:
             assert row["tags"] == {"bigmem": 1.0}
             assert (row["version"], row["why"]) == (lk.__version__, None)

@@ -244,7 +244,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     if is_live and (speed := number_in(status, "rows_per_second")) is not None:
         add("Rows/s", human_count(speed))
     workers = status.get("workers")
-    if is_live and isinstance(workers, Mapping) and workers:
+    if is_live and isinstance(workers, list) and workers:
         add("Workers", f"{len(workers):,}")
     return tiles
 
