@@ -246,8 +246,6 @@ def left_of(view: JobView) -> str:
         return ""
     if view.labelled is not None:
         return f"{view.labelled:.0%} of the labels written"
-    if view.status.get("limited_by") == "convergence":
-        return f"step {figure(view.status.get('step'), whole)}, converging"
     share = view.share_done()
     if share is None:
         return ""

@@ -12,9 +12,8 @@ import pytest
 import zarr
 
 from largek_dask.data import fingerprint
-from largek_dask.data.fingerprint import rows_per_chunk, same_data
+from largek_dask.data.fingerprint import same_data
 from largek_dask.data.ingest import ingest
-from largek_dask.data.rows import table_from_lengths
 from largek_dask.data.sources import open_rows
 
 
@@ -104,8 +103,3 @@ def test_fingerprint__samples_large_data_at_the_same_rows_whatever_the_chunks(mo
     before = first.fingerprint()
     big[-1, -1] += 1
     assert first.fingerprint()["content"] != before["content"]
-
-
-def test_rows_per_chunk__runs():
-    assert rows_per_chunk(table_from_lengths([5, 5, 5, 2])) == [[5, 3], [2, 1]]
-    assert rows_per_chunk(table_from_lengths([4])) == [[4, 1]]

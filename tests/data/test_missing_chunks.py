@@ -14,11 +14,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from click.testing import CliRunner
 from zarr.storage import MemoryStore, ZipStore
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.data import missing_chunks as module
 from largek_dask.data.sources import open_rows, read_integers
 from largek_dask.errors import DataError, MissingChunksWarning
@@ -97,17 +95,6 @@ def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypa
     (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
     with pytest.raises(DataError, match=r"c/3/0.* is missing"):
         read_all(rows)
-
-
-def test_a_component_of_a_store(x: np.ndarray, tmp_path: Path) -> None:
-    """Only what is read counts, not what else the store holds."""
-    zarr.open_group(tmp_path / "g.zarr", mode="w")
-    for name in ("a", "b"):
-        array = make(tmp_path / "g.zarr" / name, x)
-    lose(tmp_path / "g.zarr" / "b", array)
-    open_rows(tmp_path / "g.zarr", component="a")
-    with pytest.warns(MissingChunksWarning, match=r"g\.zarr/b lacks 2 .* 'b/c/3/0'"):
-        open_rows(tmp_path / "g.zarr", component="b")
 
 
 def test_a_store_behind_fsspec(x: np.ndarray) -> None:
@@ -201,25 +188,6 @@ def test_a_warning_made_an_error_refuses_such_a_store(x: np.ndarray, tmp_path: P
         lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False)
     # From now on they are rows like all others.
     assert not read_all(open_rows(tmp_path / "out.zarr"))[300:400].any()
-
-
-def test_the_command_line_tells_of_them(x: np.ndarray, tmp_path: Path) -> None:
-    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
-    with warnings.catch_warnings():
-        # As in a process of its own: not an error, as in tests.
-        warnings.simplefilter("always")
-        command = ["coreset", str(tmp_path / "x.zarr"), str(tmp_path / "out"), "--rows", "10"]
-        done = CliRunner().invoke(main, command)
-    assert done.exit_code == 0
-    assert "lacks 2 of its 10" in done.stderr
-
-
-def test_warnings_are_told_of_the_users_own_line(x: np.ndarray, tmp_path: Path) -> None:
-    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        open_rows(tmp_path / "x.zarr")
-    assert [one.filename for one in caught] == [__file__]
 
 
 @pytest.mark.parametrize(

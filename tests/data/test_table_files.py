@@ -84,17 +84,6 @@ def test_columns_without_a_header_are_called_by_their_numbers(frame, tmp_path):
         quiet(tmp_path / "x.csv", tmp_path / "no.zarr", drop="a")
 
 
-def test_columns_do_not_apply_where_there_are_none(frame, tmp_path):
-    (tmp_path / "x.svm").write_text("1 1:2.0\n")
-    frame.to_parquet(tmp_path / "x.parquet")
-    for name, options, message in [
-        ("x.svm", {"drop": "a"}, "columns and drop do not apply to .*x.svm"),
-        ("x.parquet", {"component": "a", "drop": "b"}, "leave out columns and drop"),
-    ]:
-        with pytest.raises(ParameterError, match=message):
-            quiet(tmp_path / name, tmp_path / "out.zarr", **options)
-
-
 # --- several files
 
 
@@ -132,18 +121,6 @@ def test_a_folder_a_pattern_and_a_list_are_one_table(parts, tmp_path):
     np.testing.assert_array_equal(read_all(rows)[:200], X[100:300][:, [2, 0, 1]])
     some = quiet(parts, tmp_path / "some.zarr", columns=["b"], shuffle=1)
     np.testing.assert_array_equal(np.sort(read_all(some)[:, 0]), np.sort(X[:, 1]))
-
-
-def test_folders_of_csv_files(frame, tmp_path):
-    folder = tmp_path / "csv"
-    folder.mkdir()
-    for number in range(3):
-        # each with an index of its own
-        part = frame[number * 100 : (number + 1) * 100].reset_index(drop=True)
-        part.to_csv(folder / f"{number}.csv")
-    rows = quiet(folder, tmp_path / "x.zarr", shuffle=2, drop="Unnamed: 0")
-    assert rows.feature_names == ("a", "b", "c")
-    np.testing.assert_array_equal(np.sort(read_all(rows), axis=0), np.sort(X[:300], axis=0))
 
 
 def test_files_of_several_types_have_one_that_holds_all(tmp_path):
@@ -190,21 +167,6 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
     frame.assign(t="x").to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match="a column that is not numbers: 't'"):
         quiet([tmp_path / "t.parquet"], tmp_path / "out.zarr")
-
-
-def test_files_are_refused_as_rows_with_the_way_to_ingest_them(parts, tmp_path):
-    for source, named in [
-        (parts, str(parts)),
-        (f"{parts}/*.parquet", f"{parts}/*.parquet"),
-        ([parts / "part-0.parquet"], f"{parts}/part-0.parquet"),
-        (tmp_path / "x.csv.gz", "x.csv.gz"),
-    ]:
-        with pytest.raises(DataError) as caught:
-            open_rows(source)
-        assert "cannot be read by rows as it is; write it to a Zarr store first" in str(
-            caught.value
-        )
-        assert f"{named} OUT.zarr" in str(caught.value)
 
 
 def test_files_in_an_object_store(parts, tmp_path):

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pytest
 
 import largek_dask as lk
-from largek_dask.data import tables, text_files
+from largek_dask.data import tables
 from largek_dask.data.ingest import ingest
-from largek_dask.data.sources import open_rows
 from largek_dask.errors import BadRowsError, DataError, ParameterError
 from tests.data.helpers import read_all
 
@@ -164,11 +163,6 @@ def test_thousands_are_refused_for_what_they_are(read):
             read(text)
 
 
-def test_rows_of_other_lengths_are_refused(read):
-    with pytest.raises(DataError, match="is not a table"):
-        read("1 2\n3 4\n5 6 7\n", name="x.dat")
-
-
 # --- encodings and packing
 
 
@@ -235,33 +229,6 @@ def test_packed_texts(end, read, tmp_path):
     assert not (tmp_path / "half.zarr").exists()
 
 
-def test_archives_of_several_files_are_refused(read):
-    with pytest.raises(DataError, match=r"an archive of 2 files \(a\.csv, b\.csv\): unpack it"):
-        read(zipped(b"1,2\n", ["a.csv", "b.csv"]), name="x.csv.zip")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("x.zarr.zip", r"zip://::/.*x\.zarr\.zip"),
-        ("x.feather", r"with largek ingest also \.csv .*\.parquet .*\.h5.* Rename or convert it"),
-        ("x.svm.bz2", r"\.svm"),
-        ("noname", r"\.npy"),
-    ],
-)
-def test_files_of_other_kinds_are_told_those_that_are_read(name, message, tmp_path):
-    (tmp_path / name).write_bytes(b"ARROW1")
-    for call in (open_rows, lambda path: quiet(path, tmp_path / "out.zarr")):
-        with pytest.raises(DataError, match=message):
-            call(tmp_path / name)
-
-
-def test_what_is_no_hdf5_file_is_said(tmp_path):
-    (tmp_path / "x.nc").write_bytes(b"CDF\x01junk")
-    with pytest.raises(DataError, match=r"classic netCDF .*xarray\.open_dataset"):
-        quiet(tmp_path / "x.nc", tmp_path / "out.zarr")
-
-
 # --- columns of nothing
 
 
@@ -289,8 +256,3 @@ def test_a_column_without_a_number_is_named(suffix, tmp_path):
             lk.KMeans(2).fit(data)
         with pytest.raises(DataError, match=r"all 60 rows .*columns 'size', 'full': no number in"):
             lk.KMeans(2, on_bad_rows="skip").fit(data)
-
-
-def test_only_the_first_lines_are_looked_at(monkeypatch, read):
-    monkeypatch.setattr(text_files, "HEAD_CHARACTERS", 10)
-    np.testing.assert_array_equal(read_all(read(TEXTS["pipes"])), X)

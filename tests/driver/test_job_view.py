@@ -144,18 +144,3 @@ def test_no_event_raises_and_all_figures_stay_finite(events):
     assert all(text.isprintable() for _, text in facts(view))
     job_content(view, "", can_cancel=False)
     card(view)
-
-
-def test_texts_of_marks_count_as_memory_and_are_bounded():
-    view = JobView(STATUS)
-    empty = view.nbytes
-    counted = []
-    for n in range(300):
-        view.update({"event": "warning", "message": f"{n:03d}" + "x" * 500})
-        counted.append(view.nbytes - empty)
-    texts = sum(len(mark.text) for mark in view.marks())
-    assert 10_000 < texts < 30_000, "only the latest marks are kept"
-    assert texts < counted[-1] < 4 * texts
-    assert counted[-1] == counted[150], "the older ones are not counted any more"
-    view.drop_series()
-    assert view.nbytes == empty
