@@ -64,7 +64,7 @@ def empty(folder: str, n: int, d: int) -> Rows:
     url = f"{folder}/{n}x{d}.zarr"
     if not Path(url).exists():
         zarr.create_array(url, shape=(n, d), chunks=(CHUNK_ROWS, d), dtype="float32")
-    return open_rows(url, missing="fill")
+    return open_rows(url, count_missing=False)
 
 
 def planned(

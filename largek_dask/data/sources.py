@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,23 +39,15 @@ from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
 
-COLUMN = "series.to_frame(), or np.stack(list(series)) of a Series of lists"
 INSTEAD = {
-    ("pandas", "Series"): COLUMN,
-    ("polars", "Series"): COLUMN,
-    ("dask", "Series"): "series.to_frame()",
-    ("dask", "Bag"): "bag.to_dataframe()",
-    ("dask", "Delayed"): "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
-    ("distributed", "Future"): "future.result()",
-    ("xarray", "DataTree"): "an array in it, tree['group/name']",
-    ("pyarrow", "Array"): "pyarrow.table({'name': array})",
-    ("pyarrow", "ChunkedArray"): "pyarrow.table({'name': array})",
-    ("polars", "LazyFrame"): "frame.collect(), or write it with frame.sink_parquet(...) and ingest "
-    "that",
-    ("pyarrow", "RecordBatchReader"): "reader.read_all()",
-    ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
-    ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
+    "Series": "series.to_frame(), or np.stack(list(series)) of a Series of lists",
+    "Bag": "bag.to_dataframe()",
+    "Delayed": "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
+    "Future": "future.result()",
+    "LazyFrame": "frame.collect(), or write it with frame.sink_parquet(...) and ingest that",
+    "RecordBatchReader": "reader.read_all()",
 }
+"""What to give instead of an object that holds rows, by the name of its class."""
 
 
 @without_causes
@@ -194,30 +186,22 @@ def in_memory(source: Any) -> Any:
 
     Raises DataError, with advice on what to give instead, if it is not an array.
     """
-    for (module, name), instead in INSTEAD.items():
-        if is_of(source, module, name):
-            raise DataError(f"cannot open a {name} of {module} as rows; give {instead}.")
+    kind = type(source).__name__
+    for base in type(source).__mro__:
+        if base.__name__ in INSTEAD:
+            raise DataError(f"cannot open a {kind} as rows; give {INSTEAD[base.__name__]}.")
     if is_sparse(source):
         return source
-    kind = type(source).__name__
-    if hasattr(source, "read") and isinstance(source, Iterable):
-        raise DataError(f"cannot open a {kind}, an open file, as rows; give its path or URL.")
-    if isinstance(source, Iterator):
+    if isinstance(source, Iterator) or hasattr(source, "read"):
         raise DataError(
-            f"cannot open a {kind} as rows: an iterator gives them once, and they are read often; "
-            "give np.stack(list(x)) where it gives rows, np.concatenate(list(x)) where it gives "
-            "blocks of rows, or each block to MiniBatchKMeans.partial_fit."
+            f"cannot open a {kind} as rows, which are read often: give a path or URL instead of an "
+            "open file, np.stack(list(x)) of an iterator of rows, or each block of rows to "
+            "MiniBatchKMeans.partial_fit."
         )
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"cannot open a {kind} as rows; give an array, a DataFrame, or the URL of a Zarr store."
-        )
-    if array.ndim > 2 and isinstance(source, (list, tuple)):
-        raise DataError(
-            f"the {kind} of {len(source)} has {array.ndim} dimensions (shape {array.shape}), but "
-            "rows are a (rows, columns) table; give np.concatenate(x) of arrays or DataFrames "
-            "with rows, np.reshape(x, (len(x), -1)) of images."
         )
     if array.ndim == 1 and array.dtype.kind == "O" and len(array) and np.ndim(array[0]):
         raise DataError(

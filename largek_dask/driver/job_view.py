@@ -7,7 +7,7 @@ and fields that are unknown, of another type or not finite are ignored; nothing 
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -44,8 +44,8 @@ MOST_STARTS = 12
 """Starts with a line each; the latest are kept."""
 MOST_MARKS = 60
 """Marks of one kind; the latest are kept."""
-MARK_BYTES = 160
-"""Approximate bytes of a mark without its text."""
+MARK_BYTES = 400
+"""Maximum bytes of a mark of ASCII text."""
 MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
@@ -124,7 +124,6 @@ class JobView:
         self.final_n_iter: int | None = None
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
-        self.n_marks: Counter[str] = Counter()
         self._given = dict(status or {})
         self._newer: dict[str, Any] = {}
         """Fields of the status that events since have changed."""
@@ -167,7 +166,6 @@ class JobView:
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
-        self._mark_bytes = 0
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
         self._key = -1.0
@@ -297,7 +295,8 @@ class JobView:
     def nbytes(self) -> int:
         """Approximate size of series, marks and names of workers, in bytes."""
         names = sum(NAME_BYTES + len(name) for name in self._workers)
-        return self._mark_bytes + names + sum(series.nbytes for series in self._all())
+        marks = MARK_BYTES * sum(map(len, self._marks.values()))
+        return marks + names + sum(series.nbytes for series in self._all())
 
     def marks(self) -> list[Mark]:
         """Return the marks in order of time."""
@@ -509,14 +508,10 @@ class JobView:
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
-        self.n_marks[kind] += 1
         words = printable(text[: 2 * MOST_TEXT])
         if len(words) > MOST_TEXT:
             words = f"{words[: MOST_TEXT - 1]}…"
-        if len(kept) == MOST_MARKS:
-            self._mark_bytes -= MARK_BYTES + sys.getsizeof(kept[0].text)
         kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
-        self._mark_bytes += MARK_BYTES + sys.getsizeof(words)
 
 
 def number_in(about: object, name: str) -> float | None:

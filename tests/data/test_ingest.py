@@ -381,7 +381,7 @@ def test_ingest__replacing_a_store_takes_its_description_away_first(x, tmp_path,
     monkeypatch.setattr(fs_class, "rm", refuse)
     with pytest.raises(OutputError, match="killed here"):
         quiet(x, tmp_path / "out.zarr", force=True)
-    with pytest.raises(DataError, match="holds no Zarr"):
+    with pytest.raises(DataError, match="is no Zarr"):
         open_rows(tmp_path / "out.zarr")
 
 

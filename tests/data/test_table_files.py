@@ -160,7 +160,7 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
         (f"{parts}/*.pq", r"no file matches .*/\*\.pq"),
         ([parts / "part-0.parquet", parts / "part-7.parquet"], r"part-7\.parquet does not exist"),
         ([parts / "x.npy"], r"x\.npy is no CSV or Parquet file by its name"),
-        (tmp_path / "empty", "is a folder, but holds no Zarr array or group"),
+        (tmp_path / "empty", "is no Zarr array or group"),
     ]:
         with pytest.raises(DataError, match=message):
             quiet(source, tmp_path / "out.zarr")

@@ -255,7 +255,7 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
     make(group.store, x, name="b")
     for name, message in [
         ("absent.zarr", r"absent\.zarr does not exist"),
-        ("folder", r"folder is a folder, but holds no Zarr"),
+        ("folder", r"folder does not exist or is no Zarr"),
         ("file.zarr", r"file\.zarr is a file, but a Zarr store is a folder"),
         ("broken.zarr", r"broken\.zarr cannot be opened: .*JSON"),
         ("flat.zarr", r"flat\.zarr has 1 dimensions"),
@@ -267,7 +267,7 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
             open_rows(tmp_path / name)
     with pytest.raises(DataError, match=r"no array or group named 'c'"):
         open_rows(tmp_path / "group.zarr", component="c")
-    with pytest.raises(DataError, match=r"memory://nothing/here does not exist or is not Zarr"):
+    with pytest.raises(DataError, match=r"memory://nothing/here does not exist"):
         open_rows("memory://nothing/here")
 
 

@@ -152,9 +152,7 @@ def test_a_terminal_has_one_line_rewritten() -> None:
     text = out.getvalue()
     assert "step 2" not in text
     assert text.count("\r") == 2
-    assert text.endswith(
-        "\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n"
-    )
+    assert text.endswith("\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n")
 
 
 def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
