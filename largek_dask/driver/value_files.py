@@ -53,7 +53,7 @@ def suffix_of(url: str) -> str | None:
     if suffix not in WRITERS:
         raise ParameterError(
             f"{url} ends in {suffix!r}, which is not written here: name it .zarr (or without a "
-            f"suffix), {' or '.join(WRITERS)}."
+            "suffix), .npy, .csv or .parquet."
         )
     return suffix
 
