@@ -102,6 +102,10 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     if before["sha256"] != now["sha256"]:
         return "The values of the rows have changed (their sampled hash differs)."
     if before["weight_sha256"] != now["weight_sha256"]:
+        if before["weight_sha256"] is None:
+            return "There were no row weights before, and there are now."
+        if now["weight_sha256"] is None:
+            return "There were row weights before, and there are none now."
         return "The row weights have changed (their sampled hash differs)."
     if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
         old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
