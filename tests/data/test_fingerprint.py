@@ -58,7 +58,7 @@ def test_same_data__names_what_differs(x, store):
     with dask.config.set({"largek.data.read-chunk-bytes": 2_800}):
         rechunked = open_rows(store).fingerprint()
     message = same_data(open_rows(store).fingerprint(), rechunked)
-    assert "read in 1 chunks and are read in 10 now" in message
+    assert "read in 1 chunks and are read in 10" in message
 
 
 def test_same_data__knows_whether_rows_are_shuffled(x, tmp_path):
