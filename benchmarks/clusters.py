@@ -25,7 +25,7 @@ CLUSTERS = (12_500, 25_000, 50_000, 100_000)
 
 def drawn(n: int, k: int) -> NDArray[np.float32]:
     """The rows; they are never held twice, which would be taken for memory of a fit."""
-    from largek_dask.data.synthetic import SyntheticRows
+    from benchmarks.synthetic import SyntheticRows
 
     rows = SyntheticRows("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
     x, at = np.empty((n, FEATURES), np.float32), 0

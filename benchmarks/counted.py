@@ -18,8 +18,8 @@ from numba.core.dispatcher import Dispatcher
 
 import largek_dask as lk
 from benchmarks.common import new_parser, parse
+from benchmarks.synthetic import generate
 from benchmarks.tables import table_of
-from largek_dask.data.synthetic import generate
 from largek_dask.driver import fit as driver_fit
 from largek_dask.passes.base import BasePasses
 

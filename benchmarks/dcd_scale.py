@@ -20,7 +20,7 @@ import psutil
 import largek_dask as lk
 from benchmarks.common import child_record, new_parser, parse, peak_bytes
 from benchmarks.dcd_runs import objective
-from largek_dask.data.synthetic import generate
+from benchmarks.synthetic import generate
 
 Record = dict[str, Any]
 

@@ -24,8 +24,8 @@ import largek_dask as lk
 from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
 from benchmarks.counted import Counts, table_of_counts
 from benchmarks.kernels import data
+from benchmarks.synthetic import generate
 from benchmarks.tables import publish, table_of
-from largek_dask.data.synthetic import generate
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums

@@ -54,7 +54,7 @@ SCHEDULER = "scheduler"
 
 def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = None) -> str:
     """The path of a store of n rows; it is written where it is not there yet."""
-    from largek_dask.data.synthetic import SyntheticRows
+    from benchmarks.synthetic import SyntheticRows
 
     path = folder / f"{n}x{N_FEATURES}-{n_components}.zarr"
     with contextlib.suppress(LargekError, FileNotFoundError):
@@ -69,7 +69,7 @@ def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = Non
 
 def held_rows(n: int, n_components: int) -> NDArray[np.float32]:
     """Rows of the same kind that come after the n of the store."""
-    from largek_dask.data.synthetic import BLOCK_ROWS, SyntheticRows
+    from benchmarks.synthetic import BLOCK_ROWS, SyntheticRows
 
     wanted = min(HELD_ROWS, max(BLOCK_ROWS, n // 10))
     # Of the last block of the store some may be in it.

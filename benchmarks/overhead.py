@@ -118,8 +118,8 @@ def in_turns(steps: list[Callable[[], float]], rounds: int) -> list[float]:
 
 def measure_threads(folder: Path) -> dict[str, float]:
     """Two threads against one."""
+    from benchmarks.synthetic import generate
     from largek_dask.data.sources import open_rows
-    from largek_dask.data.synthetic import generate
     from largek_dask.passes.local import LocalPasses
 
     rows = open_rows(generate("A", 200_000, D))
@@ -130,8 +130,8 @@ def measure_threads(folder: Path) -> dict[str, float]:
 
 def measure_cluster(folder: Path) -> dict[str, float]:
     """Two workers of one thread against two threads, the same store, read once by both."""
+    from benchmarks.synthetic import SyntheticRows
     from largek_dask.data.ingest import ingest
-    from largek_dask.data.synthetic import SyntheticRows
     from largek_dask.passes.cluster import ClusterPasses
     from largek_dask.passes.local import LocalPasses
 
@@ -148,8 +148,8 @@ def measure_cluster(folder: Path) -> dict[str, float]:
 
 def measure_store(folder: Path) -> dict[str, float]:
     """A fit out of core against one in memory, one computing thread, a process each."""
+    from benchmarks.synthetic import SyntheticRows
     from largek_dask.data.ingest import ingest
-    from largek_dask.data.synthetic import SyntheticRows
 
     path = folder / "large.zarr"
     ingest(SyntheticRows("A", STORE_ROWS, D), path, progress=False)

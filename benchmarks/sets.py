@@ -45,7 +45,7 @@ def prepare(name: str, folder: Path) -> Path:
     if name in "ABC" and (source / "synthetic.py").exists():
         subprocess.run([sys.executable, str(source / "synthetic.py"), str(folder)], check=True)
     elif name in "ABC":
-        from largek_dask.data.synthetic import generate
+        from benchmarks.synthetic import generate
 
         np.save(out, generate(name))
     elif name in STRUCTURELESS:

@@ -64,7 +64,7 @@ def empty(folder: str, n: int, d: int) -> Rows:
     url = f"{folder}/{n}x{d}.zarr"
     if not Path(url).exists():
         zarr.create_array(url, shape=(n, d), chunks=(CHUNK_ROWS, d), dtype="float32")
-    return open_rows(url, missing="fill")
+    return open_rows(url, count_missing=False)
 
 
 def planned(
@@ -109,9 +109,9 @@ def plans() -> list[dict[str, Any]]:
 
 def timed(name: str) -> dict[str, float]:
     """Seconds that were planned for a fit, and that it took."""
+    from benchmarks import synthetic
     from largek_dask import KMeans, open_rows
     from largek_dask.cli.plan import machines_of, make_plan
-    from largek_dask.data import synthetic
     from largek_dask.driver.options import FitOptions
 
     *_, k = TIMED[name]

@@ -158,7 +158,7 @@ def short(record: Record) -> str:
 
 def measure_sublinear(bench: Bench) -> Record:
     """Ten iterations from a two-level start, and from AFK-MC² where that can be waited for."""
-    from largek_dask.data.synthetic import generate
+    from benchmarks.synthetic import generate
 
     x = generate("mixture", 262_144, 32, n_components=10_000, seed=5)
     path, records = bench.keep("sublinear", x), []

@@ -19,7 +19,6 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.data.missing_chunks import Missing
     from largek_dask.data.rows import Rows
     from largek_dask.driver.storage import Folder
 
@@ -304,7 +303,6 @@ class Source(NamedTuple):
     """Options of reading data."""
 
     component: str | None
-    missing: Missing
     storage_options: dict[str, Any] | None
 
     def open(self, data: str, sample_weight: str | None = None) -> Rows:
@@ -315,26 +313,17 @@ class Source(NamedTuple):
 
 
 def option_source(function: Decorated) -> Decorated:
-    """Add ``--component``, ``--missing`` and ``--storage-option``, passed as ``source``."""
+    """Add ``--component`` and ``--storage-option``, passed as ``source``."""
 
     @wraps(function)
-    def with_source(
-        *args: Any, component: Any, missing: Any, storage_options: Any, **kwargs: Any
-    ) -> Any:
-        return function(*args, source=Source(component, missing, storage_options), **kwargs)
+    def with_source(*args: Any, component: Any, storage_options: Any, **kwargs: Any) -> Any:
+        return function(*args, source=Source(component, storage_options), **kwargs)
 
     add = options(
         click.option(
             "--component",
             metavar="PATH",
-            help="The array inside a store of several (a Zarr or HDF5 group, AnnData, npz).",
-        ),
-        click.option(
-            "--missing",
-            type=click.Choice(["warn", "raise", "fill"]),
-            default="warn",
-            show_default=True,
-            help="With chunks that a Zarr store lacks: fill and warn, raise an error, or fill.",
+            help="The array inside a store of several (a Zarr or HDF5 group, AnnData).",
         ),
         option_storage,
     )

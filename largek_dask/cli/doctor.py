@@ -275,7 +275,7 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
     text = f"{n:,} rows × {d:,} features, {rows.dtype}, {human_bytes(rows.nbytes)}"
     yield Finding("data", "ok", text)
     for message in heard:
-        yield Finding("data", "note", message, "say by --missing of a fit what they are")
+        yield Finding("data", "note", message, "restore them, unless they held nothing else")
     yield from _storage(url, rows)
     yield from _first_chunk(rows)
     known = rows.stored_statistics()

@@ -52,8 +52,8 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> None:
     """Turn CSV, Parquet, npy, HDF5 or svmlight into a fast store.
 
-    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may be
-    npz or a Zarr array, too. Names of columns are kept: models take their columns by name.
+    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may be a
+    Zarr array, too. Names of columns are kept: models take their columns by name.
     """
     from largek_dask.data.ingest import ingest as write
 

@@ -64,7 +64,7 @@ def _load(model_url: str, data: str, source: Source) -> Model:
     "--proba",
     is_flag=True,
     help="Of a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
-    "AnnData's layout, or to .npy (dense).",
+    "AnnData's layout.",
 )
 @click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @model_and_data
@@ -169,7 +169,7 @@ def score(
     model, rows = _load(model_url, data, source), source.open(data)
     classes = None
     if truth is not None:
-        more: Any = {"storage_options": source.storage_options, "missing": source.missing}
+        more: Any = {"storage_options": source.storage_options}
         found = read_integers(truth, rows.n_rows, what="--labels", **more)
         classes = check_integers(found, "--labels")
     payload: dict[str, Any] = {}

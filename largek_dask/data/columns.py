@@ -12,26 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 
 __all__ = [
-    "WRITTEN",
     "Selection",
     "all_differences",
     "as_option",
-    "check_still_counts",
+    "chosen_columns",
     "equal_names",
     "first_difference",
     "is_index_name",
-    "leave_out_counter",
-    "left_out_as_index",
     "listed",
     "names_of",
-    "not_told_from_index",
     "noted_as_index",
     "order_by_name",
     "without_equal_names",
@@ -43,7 +36,8 @@ INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names of the column that a DataFrame's index becomes in a file."""
 INDEX_LEVEL = re.compile(r"__index_level_\d+__")
 """Name that pyarrow gives an unnamed index, which it puts after all columns."""
-WRITTEN = "pandas wrote it as the index of the rows"
+UNNAMED = re.compile(r"Unnamed: \d+")
+"""Name that pandas gives a column of a CSV file without a name."""
 
 
 def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
@@ -162,56 +156,52 @@ def is_index_name(name: str) -> bool:
     return INDEX.fullmatch(name) is not None
 
 
-def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
-    """Return the columns that are an index by pandas' metadata in the schema, or by their names.
+def chosen_columns(
+    names: Sequence[str],
+    selection: Selection | None,
+    where: str,
+    metadata: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Return the positions of the selected columns, by default of all but an index.
 
-    A first column may be one as well: see :func:`is_index_name`.
+    Columns that pandas' ``metadata`` of a schema note as index are left out with a DataWarning.
+    Raises DataError for other columns without a name, such as an index in a CSV file.
     """
+    places = selection.places(names, where) if selection else list(range(len(names)))
+    if selection is not None and selection.columns is not None:
+        return places
+    for name in noted_as_index(names, metadata):
+        if len(places) > 1 and names.index(name) in places:
+            warn(
+                f"Column {name!r} of {where} is left out: pandas wrote it as the index of the "
+                f"rows. To keep it, name all columns that are wanted (--columns, columns=); with "
+                f"--drop {as_option([name])} nothing is said.",
+                DataWarning,
+            )
+            places.remove(names.index(name))
+    unnamed = [
+        names[place]
+        for place in places
+        if (is_index_name(names[place]) and place == 0) or UNNAMED.fullmatch(names[place])
+    ]
+    if unnamed:
+        raise DataError(
+            f"{where} has columns without a name ({listed(unnamed)}), as pandas writes an index: "
+            f"leave them out with largek ingest --drop {as_option(unnamed)} "
+            f"(ingest(..., drop={unnamed!r}), or df.drop(columns={unnamed!r})). Rename those that "
+            "are features, or name all columns that are wanted (--columns, columns=)."
+        )
+    return places
+
+
+def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
+    """Return the columns that are an index by pandas' metadata in the schema, or by their names."""
     noted = (metadata or {}).get("index_columns", ())
     return [
         name
         for place, name in enumerate(names)
         if name in noted or (place and INDEX_LEVEL.fullmatch(name))
     ]
-
-
-def left_out_as_index(name: str, where: str, why: str) -> None:
-    """Warn that a column is left out."""
-    warn(
-        f"Column {name!r} of {where} is left out: {why}. To keep it, name all columns that are "
-        f"wanted (--columns, columns=); with --drop {as_option([name])} nothing is said.",
-        DataWarning,
-    )
-
-
-def leave_out_counter(values: NDArray[Any], name: str, where: str, leave: bool = True) -> None:
-    """Warn that a column that counts the rows is left out.
-
-    Raises DataError if it does not count them, and with ``leave=False`` in any case.
-    """
-    if not np.array_equal(values, np.arange(len(values))):
-        raise not_told_from_index(name, where, "and holds whole numbers")
-    if not leave:
-        raise not_told_from_index(name, where, "and counts the rows from 0 on")
-    left_out_as_index(name, where, "it counts the rows from 0 on, as an index that pandas wrote")
-
-
-def not_told_from_index(name: str, where: str, how: str) -> DataError:
-    """Return the error about a column that is named as an index but does not count the rows."""
-    return DataError(
-        f"column {name!r} of {where} is called as pandas calls an index that it writes, {how}: "
-        f"leave it out with largek ingest --drop {as_option([name])} "
-        f"(ingest(..., drop=[{name!r}]), or df.drop(columns={name!r})). If it is a feature, rename "
-        "it, or name all columns that are wanted (--columns, columns=)."
-    )
-
-
-def check_still_counts(values: NDArray[Any], row: int, name: str, where: str) -> None:
-    """Raise DataError if a left-out column, here from ``row`` on, does not count the rows."""
-    wrong = values != np.arange(row, row + len(values))
-    if wrong.any():
-        at = row + int(np.argmax(wrong))
-        raise not_told_from_index(name, where, f"and counts them, but only up to row {at}")
 
 
 # --- the columns of a model -----------------------------------------------------------------------

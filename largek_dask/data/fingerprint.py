@@ -109,12 +109,7 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         return "The row weights have changed (their sampled hash differs)."
     if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
         old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
-        return (
-            f"The rows were read in {old_n} chunks and are read in {new_n} now "
-            "(chunk sizes differ)."
-            if old_n != new_n
-            else f"The rows are read in {new_n} chunks of other sizes than before."
-        )
+        return f"The rows were read in {old_n} chunks and are read in {new_n} of other sizes now."
     # Fingerprints of earlier versions say nothing: rows were taken in a seeded order then.
     if a.get("shuffled", False) != b.get("shuffled", False):
         was, now = ("" if f.get("shuffled") else "not " for f in (a, b))

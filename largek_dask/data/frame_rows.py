@@ -9,22 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.columns import (
-    WRITTEN,
-    Selection,
-    is_index_name,
-    leave_out_counter,
-    left_out_as_index,
-    names_of,
-    not_told_from_index,
-    noted_as_index,
-)
+from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
 from largek_dask.data.rows import Column, native_dtype
 from largek_dask.errors import DataError
 
-__all__ = ["FrameRows", "chosen_columns", "frame_dtype", "frame_values", "is_frame", "is_of"]
+__all__ = ["FrameRows", "frame_dtype", "frame_values", "is_frame", "is_of"]
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
@@ -38,8 +29,7 @@ def is_of(source: Any, module: str, name: str) -> bool:
 class FrameRows(SlicedRows):
     """Rows of a pandas or polars DataFrame, or a pyarrow table or batch.
 
-    With ``leave_index``, a first column that has an index's name and counts the rows is left out
-    with a warning; otherwise it is an error. Raises DataError if columns are not numbers.
+    Raises DataError if columns are not numbers, or have no name (see ``columns.chosen_columns``).
     """
 
     def __init__(
@@ -47,43 +37,16 @@ class FrameRows(SlicedRows):
         frame: Any,
         *,
         selection: Selection | None = None,
-        leave_index: bool = False,
         weight: Column | None = None,
     ) -> None:
         kind = next(kind for kind in KINDS if kind.holds(frame))
         labels = [str(label) for label in kind.labels(frame)]
-        places = chosen_columns(labels, selection, kind.where)
-        for name in noted_as_index(labels, kind.notes(frame)):
-            place = labels.index(name)
-            if place in places and len(places) > 1 and not (selection and selection.says(name)):
-                if not leave_index:
-                    raise not_told_from_index(name, kind.where, f"and {WRITTEN}")
-                left_out_as_index(name, kind.where, WRITTEN)
-                places = [other for other in places if other != place]
-        slices = kind(frame, places)
-        if may_be_index(labels, places, selection):
-            index = kind(frame, places[:1])
-            if index.dtype.kind in "iu":
-                values = index[0 : index.shape[0]][:, 0]
-                leave_out_counter(values, labels[0], kind.where, leave_index and len(places) > 1)
-                slices = kind(frame, places[1:])
+        slices = kind(frame, chosen_columns(labels, selection, kind.where, kind.notes(frame)))
         self._names = slices.names
         super().__init__(slices, weight=weight)
 
     def _find_names(self) -> Sequence[str] | None:
         return self._names
-
-
-def chosen_columns(names: Sequence[str], selection: Selection | None, where: str) -> list[int]:
-    """Return the positions of the selected columns, by default of all."""
-    return selection.places(names, where) if selection else list(range(len(names)))
-
-
-def may_be_index(labels: Sequence[str], places: Sequence[int], selection: Selection | None) -> bool:
-    """Return whether the first column has an index's name, and is neither selected nor dropped."""
-    if places[:1] != [0] or not is_index_name(labels[0]):
-        return False
-    return selection is None or not selection.says(labels[0])
 
 
 class _Frame:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.columns import Selection
-from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
@@ -56,7 +55,6 @@ def ingest(
     drop: str | Iterable[str] | None = None,
     header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "warn",
 ) -> Rows:
     """Write a table to a Zarr store made for clustering, streaming.
 
@@ -88,11 +86,9 @@ def ingest(
     columns, drop : str or sequence of str, optional
         Names (numbers where there are none) of the columns to take, in this order, or to leave out.
     header : bool, optional
-        Whether the first line of CSV names the columns; None: as it looks, or an error if unclear.
+        Whether the first line of a CSV file names the columns; None: as it looks.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
-    missing : {"warn", "raise", "fill"}
-        Treatment of chunks that a Zarr store lacks; see :func:`~largek_dask.open_rows`.
 
     Returns
     -------
@@ -109,14 +105,14 @@ def ingest(
     Warns
     -----
     DataWarning
-        An index that pandas wrote is left out.
+        An index that pandas wrote to Parquet is left out.
     """
     target = check_output(out, storage_options, force=force)
     for name, value, least in (("shuffle", shuffle, 0), ("chunk_rows", chunk_rows, 1)):
         if value is not None and value < least:
             raise ParameterError(f"{name}={value} must be an integer of at least {least}.")
     chosen = Selection.of(columns, drop)
-    table = open_table(source, component, storage_options, chosen, missing, header)
+    table = open_table(source, component, storage_options, chosen, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     with _progress_bar(progress) as bar:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.columns import (
     Selection,
+    chosen_columns,
     first_difference,
     listed,
     names_of,
-    not_told_from_index,
 )
-from largek_dask.data.frame_rows import chosen_columns, frame_dtype, frame_values, may_be_index
+from largek_dask.data.frame_rows import frame_dtype, frame_values
 from largek_dask.data.memory_rows import ArrayColumn, refuse_masked_rows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
@@ -220,8 +220,6 @@ def dask_frame_rows(
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
-    if may_be_index(labels, places, selection) and frame_dtype(frame[labels[:1]]).kind in "iu":
-        raise not_told_from_index(labels[0], "the DataFrame", "and holds whole numbers")
     blocks = _FrameBlocks(frame)
     rows = BlockRows(blocks, weight=weight)
     return rows if blocks.names is None else rows.with_names(blocks.names)

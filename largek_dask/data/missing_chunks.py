@@ -8,110 +8,55 @@ group the chunks of all three arrays.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-import numpy as np
 import zarr
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.storage_errors import retry_io, trouble
-from largek_dask.data.stores import HTTP, fill_value, metadata_key
-from largek_dask.errors import DataError, MissingChunksWarning, ParameterError, warn
+from largek_dask.data.stores import HTTP, fill_value, metadata_key, protocols_of
+from largek_dask.errors import MissingChunksWarning, warn
 
-__all__ = ["Missing", "check_missing", "check_stored", "missing_chunks"]
-
-Missing = Literal["warn", "raise", "fill"]
-"""Treatment of missing chunks: fill values with a warning, an error, or fill values
-without a word."""
+__all__ = ["warn_of_missing"]
 
 
-@dataclass(frozen=True, slots=True)
-class Lacking:
-    """Stored chunks of one array that are not there."""
+def warn_of_missing(node: Any, where: str) -> None:
+    """Warn (MissingChunksWarning) of chunks that an array or a CSR group lacks.
 
-    count: int
-    expected: int
-    """Number of stored chunks that the whole array has."""
-    first: str
-    begin: int
-    """Index of the first entry along the first axis that it would hold."""
-    end: int
-
-
-def check_missing(missing: str) -> None:
-    """Raise ParameterError unless the treatment of missing chunks is a known one."""
-    choices = get_args(Missing)
-    if missing not in choices:
-        raise ParameterError(f"missing must be one of {', '.join(choices)}, got {missing!r}.")
-
-
-def check_stored(node: Any, where: str, missing: Missing) -> None:
-    """Count the chunks that an array or a CSR group lacks, and warn or raise as ``missing`` asks.
-
-    For nodes whose writer has not noted that all chunks are stored. Warns MissingChunksWarning
-    ("warn"), or raises DataError ("raise"), also if the store cannot list its keys.
+    For nodes whose writer has not noted that all chunks are stored. A store that cannot list its
+    keys is not checked.
     """
-    if missing == "fill":
-        return
     arrays = [node]
     if isinstance(node, zarr.Group):
         arrays = [node[name] for name in ("indptr", "indices", "data")]
-    found = [missing_chunks(array) for array in arrays]
-    if missing == "raise" and None in found:
-        raise DataError(
-            f"{where} cannot list the chunks that it holds, so that nobody can tell whether some "
-            "are missing; give missing='warn' or 'fill' (--missing), or copy it to a local disk."
+    found = [(array, *lack) for array in arrays if (lack := _missing(array)) is not None]
+    lacking = [(array, keys[0]) for array, keys, _ in found if keys]
+    if lacking:
+        array, first = lacking[0]
+        warn(
+            f"{where} lacks {sum(len(keys) for _, keys, _ in found):,} of its "
+            f"{sum(n for *_, n in found):,} stored chunks, the first of them {first!r}, and is "
+            f"read as the fill value {fill_value(array)} there. Right if they held nothing else, "
+            "which Zarr does not store by default; otherwise restore them. "
+            "warnings.simplefilter('error', MissingChunksWarning) refuses such a store.",
+            MissingChunksWarning,
         )
-    lacking = [(array, one) for array, one in zip(arrays, found, strict=True) if one is not None]
-    count = sum(one.count for _, one in lacking)
-    if not count:
-        return
-    expected = sum(one.expected for _, one in lacking)
-    array, first = next((array, one) for array, one in lacking if one.count)
-    fill = fill_value(array)
-    rows = "" if isinstance(node, zarr.Group) else f" (rows {first.begin} to {first.end - 1})"
-    told = (
-        f"{where} lacks {count:,} of its {expected:,} stored chunks, the first of them "
-        f"{first.first!r}{rows}"
-    )
-    if missing == "raise":
-        raise DataError(
-            f"{told}. Restore them from the source; if they only held the fill value {fill}, which "
-            "Zarr does not store by default, give missing='fill' (--missing fill)."
-        )
-    warn(
-        f"{told}, and is read as the fill value {fill} there. Right if they held nothing else, "
-        "which Zarr does not store by default: then open_rows(..., missing='fill') or "
-        "--missing fill says so. Else restore them; missing='raise' refuses such a store.",
-        MissingChunksWarning,
-    )
 
 
-def missing_chunks(array: Any) -> Lacking | None:
-    """Count the missing chunks (shards) of an array by one listing; None if that is impossible."""
+def _missing(array: Any) -> tuple[list[str], int] | None:
+    """Return missing chunks (shards) of an array, and the number of all; None if unknown."""
     listed = _listed(array)
     if listed is None or metadata_key(array) not in listed:
         return None
     sizes = array.shards or array.chunks
     counts = [-(-n // size) for n, size in zip(array.shape, sizes, strict=True)]
-    encode = array.metadata.encode_chunk_key
-    count, first = 0, None
-    for place in itertools.product(*map(range, counts)):
-        key = encode(place)
-        if key not in listed:
-            count += 1
-            first = first or (key, place[0])
-    key, row = first or ("", 0)
-    begin, end = row * sizes[0], min((row + 1) * sizes[0], array.shape[0])
-    return Lacking(count, int(np.prod(counts)), _full_key(array, key), begin, end)
-
-
-def _full_key(array: Any, key: str) -> str:
-    return f"{array.path}/{key}" if array.path else key
+    encode, above = array.metadata.encode_chunk_key, f"{array.path}/" if array.path else ""
+    keys = map(encode, itertools.product(*map(range, counts)))
+    return [above + key for key in keys if key not in listed], math.prod(counts)
 
 
 def _listed(array: Any) -> frozenset[str] | None:
@@ -120,9 +65,7 @@ def _listed(array: Any) -> frozenset[str] | None:
     if not store.supports_listing:
         return None
     if isinstance(store, FsspecStore):
-        protocols = store.fs.protocol
-        names = (protocols,) if isinstance(protocols, str) else protocols
-        if not set(HTTP).isdisjoint(names):
+        if not protocols_of(store.fs).isdisjoint(HTTP):
             # A page of links a folder, if there are any.
             return None
         # Another process may have written since this one listed.

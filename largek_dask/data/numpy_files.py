@@ -1,10 +1,9 @@
-"""Rows of ``.npy`` and ``.npz`` files, local (mapped into memory) or anywhere fsspec reaches."""
+"""Rows of ``.npy`` files, local (mapped into memory) or anywhere fsspec reaches."""
 
 from __future__ import annotations
 
 import math
 import os
-import zipfile
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,16 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.memory_rows import ArrayRows, SlicedRows, SparseRows
-from largek_dask.data.rows import Column, Rows
+from largek_dask.data.memory_rows import SlicedRows
+from largek_dask.data.rows import Column
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
-__all__ = ["NpyRows", "open_npy", "open_npz"]
-
-MOST_DEFLATED = 1032
-"""Bytes that one byte of a deflated file can stand for (zlib's technical details)."""
+__all__ = ["NpyRows", "open_npy"]
 
 
 class NpyRows(SlicedRows):
@@ -142,65 +138,3 @@ class _RemoteSlices:
                 f"{len(data)} bytes are there instead of {end - begin}; save it again."
             )
         return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
-
-
-def open_npz(
-    location: str,
-    component: str | None,
-    storage_options: Mapping[str, Any] | None,
-    weight: Column | None,
-) -> Rows:
-    """Return rows of an array in a ``.npz`` file, or of a sparse matrix that scipy saved.
-
-    It is loaded into memory: zipped arrays cannot be read by rows.
-    """
-    fs, path = filesystem(location, storage_options)
-    try:
-        with fs.open(path, "rb") as file:
-            return _load_npz(file, location, component, weight)
-    except FileNotFoundError as error:
-        raise DataError(f"{location} does not exist: check the address.") from error
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DataError(
-            f"{location} cannot be read: it is truncated or no .npz file; save it again."
-        ) from error
-    except DataError:
-        raise
-    except ValueError as error:
-        raise DataError(f"{location} cannot be read: {_reason(error)}; save it again.") from error
-
-
-def _load_npz(file: Any, where: str, component: str | None, weight: Column | None) -> Rows:
-    if not zipfile.is_zipfile(file):
-        raise zipfile.BadZipFile(where)
-    _check_members(file)
-    with np.load(file, allow_pickle=False) as arrays:
-        names = list(arrays)
-        if component is None and {"data", "indices", "indptr", "format", "shape"} <= set(names):
-            from scipy.sparse import load_npz
-
-            file.seek(0)
-            return SparseRows(load_npz(file), weight=weight)
-        if component is None:
-            if len(names) != 1:
-                raise DataError(
-                    f"{where} holds several arrays; pass component= one of {', '.join(names)}."
-                )
-            component = names[0]
-        if component not in names:
-            raise DataError(f"{where} has no array {component!r}, only {', '.join(names)}.")
-        return ArrayRows(arrays[component], weight=weight)
-
-
-def _check_members(file: Any) -> None:
-    """Raise ValueError if an array in an archive claims more than the archive can hold."""
-    with zipfile.ZipFile(file) as archive:
-        for member in archive.infolist():
-            if not member.filename.endswith(".npy"):
-                continue
-            ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: MOST_DEFLATED}.get(
-                member.compress_type, math.inf
-            )
-            with archive.open(member) as array:
-                _header(array, int(min(member.file_size, ratio * member.compress_size)))
-    file.seek(0)

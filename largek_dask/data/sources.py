@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from largek_dask.data.held_tables import (
     table_in_anndata,
 )
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
-from largek_dask.data.missing_chunks import Missing, check_missing, check_stored
-from largek_dask.data.numpy_files import NpyRows, open_npy, open_npz
+from largek_dask.data.missing_chunks import warn_of_missing
+from largek_dask.data.numpy_files import NpyRows, open_npy
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -39,23 +39,15 @@ from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
 
-COLUMN = "series.to_frame(), or np.stack(list(series)) of a Series of lists"
 INSTEAD = {
-    ("pandas", "Series"): COLUMN,
-    ("polars", "Series"): COLUMN,
-    ("dask", "Series"): "series.to_frame()",
-    ("dask", "Bag"): "bag.to_dataframe()",
-    ("dask", "Delayed"): "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
-    ("distributed", "Future"): "future.result()",
-    ("xarray", "DataTree"): "an array in it, tree['group/name']",
-    ("pyarrow", "Array"): "pyarrow.table({'name': array})",
-    ("pyarrow", "ChunkedArray"): "pyarrow.table({'name': array})",
-    ("polars", "LazyFrame"): "frame.collect(), or write it with frame.sink_parquet(...) and ingest "
-    "that",
-    ("pyarrow", "RecordBatchReader"): "reader.read_all()",
-    ("pyarrow", "Dataset"): "dataset.to_table(), or ingest the folder or files that it reads",
-    ("pyarrow", "ParquetFile"): "file.read(), or ingest the file by its path",
+    "Series": "series.to_frame(), or np.stack(list(series)) of a Series of lists",
+    "Bag": "bag.to_dataframe()",
+    "Delayed": "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
+    "Future": "future.result()",
+    "LazyFrame": "frame.collect(), or write it with frame.sink_parquet(...) and ingest that",
+    "RecordBatchReader": "reader.read_all()",
 }
+"""What to give instead of an object that holds rows, by the name of its class."""
 
 
 @without_causes
@@ -65,7 +57,7 @@ def open_rows(
     sample_weight: Any = None,
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "warn",
+    count_missing: bool = True,
 ) -> Rows:
     """Open anything that holds a table of numbers, without reading it.
 
@@ -73,7 +65,7 @@ def open_rows(
     ----------
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
-        AnnData writes them), of a ``.npy`` or ``.npz`` file; a numpy array, list of lists, scipy
+        AnnData writes them), of a ``.npy`` file; a numpy array, list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
         dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
         RecordBatch; :class:`Rows` pass through. Names of columns are kept
@@ -81,13 +73,13 @@ def open_rows(
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional
-        The array inside a Zarr or HDF5 group, ``.npz`` file, AnnData (``X``, ``layers/NAME``,
+        The array inside a Zarr or HDF5 group, AnnData (``X``, ``layers/NAME``,
         ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
-    missing : {"warn", "raise", "fill"}
-        Treatment of chunks that a Zarr store lacks, which Zarr reads as its fill value: a warning,
-        an error, or nothing. Zarr does not store chunks of fill values by default, so only the user
+    count_missing : bool
+        Warn of chunks that a Zarr store lacks, which Zarr reads as its fill value, after one
+        listing of the store. Zarr does not store chunks of fill values by default, so only the user
         knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
         error; a store that cannot be listed (HTTP) is not checked.
 
@@ -98,8 +90,7 @@ def open_rows(
     Raises
     ------
     DataError
-        Not a table of numbers, missing, or damaged; with ``missing="raise"``: chunks are missing,
-        or cannot be listed.
+        Not a table of numbers, missing, or damaged.
     IncompleteStoreError
         A store whose writing did not end.
     MissingDependencyError
@@ -117,16 +108,15 @@ def open_rows(
     >>> rows.shape, rows.n_chunks
     ((5, 3), 1)
     """
-    check_missing(missing)
     if is_paths(source):
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
     # Rows that pass through have been looked at when they were opened.
-    if isinstance(rows, StoredRows) and not isinstance(source, Rows):
-        rows.check_stored(missing)
-    if isinstance(weight, ZarrColumn):
-        weight.check_stored(missing)
+    if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
+        rows.warn_of_missing()
+    if count_missing and isinstance(weight, ZarrColumn):
+        weight.warn_of_missing()
     return rows
 
 
@@ -196,30 +186,22 @@ def in_memory(source: Any) -> Any:
 
     Raises DataError, with advice on what to give instead, if it is not an array.
     """
-    for (module, name), instead in INSTEAD.items():
-        if is_of(source, module, name):
-            raise DataError(f"cannot open a {name} of {module} as rows; give {instead}.")
+    kind = type(source).__name__
+    for base in type(source).__mro__:
+        if base.__name__ in INSTEAD:
+            raise DataError(f"cannot open a {kind} as rows; give {INSTEAD[base.__name__]}.")
     if is_sparse(source):
         return source
-    kind = type(source).__name__
-    if hasattr(source, "read") and isinstance(source, Iterable):
-        raise DataError(f"cannot open a {kind}, an open file, as rows; give its path or URL.")
-    if isinstance(source, Iterator):
+    if isinstance(source, Iterator) or hasattr(source, "read"):
         raise DataError(
-            f"cannot open a {kind} as rows: an iterator gives them once, and they are read often; "
-            "give np.stack(list(x)) where it gives rows, np.concatenate(list(x)) where it gives "
-            "blocks of rows, or each block to MiniBatchKMeans.partial_fit."
+            f"cannot open a {kind} as rows, which are read often: give a path or URL instead of an "
+            "open file, np.stack(list(x)) of an iterator of rows, or each block of rows to "
+            "MiniBatchKMeans.partial_fit."
         )
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"cannot open a {kind} as rows; give an array, a DataFrame, or the URL of a Zarr store."
-        )
-    if array.ndim > 2 and isinstance(source, (list, tuple)):
-        raise DataError(
-            f"the {kind} of {len(source)} has {array.ndim} dimensions (shape {array.shape}), but "
-            "rows are a (rows, columns) table; give np.concatenate(x) of arrays or DataFrames "
-            "with rows, np.reshape(x, (len(x), -1)) of images."
         )
     if array.ndim == 1 and array.dtype.kind == "O" and len(array) and np.ndim(array[0]):
         raise DataError(
@@ -238,8 +220,6 @@ def _open_url(
     suffix = os.path.splitext(url)[1].lower()
     if suffix == ".npy":
         return NpyRows(url, storage_options=storage_options, weight=weight)
-    if suffix == ".npz":
-        return open_npz(url, component, storage_options, weight)
     if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
         raise _to_be_ingested(url)
     check_readable(url)
@@ -296,7 +276,6 @@ def read_integers(
     *,
     what: str,
     storage_options: Mapping[str, Any] | None = None,
-    missing: Missing = "warn",
 ) -> NDArray[Any]:
     """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
 
@@ -333,6 +312,6 @@ def read_integers(
             "and number names from 0 on."
         )
     if isinstance(array, zarr.Array) and not is_complete:
-        check_stored(array, named, missing)
+        warn_of_missing(array, named)
     with reading(named):
         return retry_io(lambda: read_stored(array, 0, n_rows, complete=is_complete))

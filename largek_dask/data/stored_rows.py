@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 import zarr
 
-from largek_dask.data.missing_chunks import Missing, check_stored
+from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.rows import Column, Rows, regular_table
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
@@ -72,12 +72,12 @@ class StoredRows(Rows):
     def _is_complete(self) -> bool:
         return bool(self._notes.get("complete"))
 
-    def check_stored(self, missing: Missing) -> None:
-        """Check for missing chunks, unless the writer has noted that all are stored."""
+    def warn_of_missing(self) -> None:
+        """Warn of missing chunks, unless the writer has noted that all are stored."""
         # A group of an HDF5 file has no chunks that somebody could have lost.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
-            check_stored(self._node, self.describe_source(self.location), missing)
+            warn_of_missing(self._node, self.describe_source(self.location))
 
     def describe_source(self, location: str | None) -> str:
         """Return URL and component."""

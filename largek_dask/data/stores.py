@@ -286,12 +286,9 @@ def open_node(
         store = url if is_local(url) else remote_store(url, storage_options, read_only=True)
         return zarr.open(store, path=component, mode="r")
     except FileNotFoundError as error:
-        if is_local(url) and not component:
-            what = f"{url} is a folder, but holds no Zarr array or group"
-        elif component:
+        what = f"{url} does not exist or is no Zarr array or group"
+        if component:
             what = f"{url} has no array or group named {component!r}{_those_in(store)}"
-        else:
-            what = f"{url} does not exist or is not Zarr"
         raise DataError(f"{what}; check the address.") from error
     except json.JSONDecodeError as error:
         raise IncompleteStoreError(

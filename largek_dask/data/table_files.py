@@ -57,7 +57,7 @@ def check_readable(url: str) -> None:
     if url.lower().endswith(".zip"):
         raise DataError(f"{told} A store in an archive is opened as zip://::{url}; else unpack it.")
     raise DataError(
-        f"{told} Files are read by their names: .npy and .npz; with largek ingest also {TEXTS}; "
+        f"{told} Files are read by their names: .npy; with largek ingest also {TEXTS}; "
         f"{' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert it."
     )
 

@@ -14,19 +14,15 @@ from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
-    WRITTEN,
     Selection,
     all_differences,
-    check_still_counts,
+    chosen_columns,
     is_index_name,
-    leave_out_counter,
-    left_out_as_index,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
-from largek_dask.data.frame_rows import FrameRows, chosen_columns, is_frame, is_of, may_be_index
+from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
@@ -43,10 +39,8 @@ from largek_dask.data.table_files import (
 from largek_dask.data.text_files import READING, find_layout, is_grouped, open_text
 from largek_dask.errors import (
     DataError,
-    DataWarning,
     LargekError,
     ParameterError,
-    warn,
 )
 
 __all__ = ["Table", "open_table"]
@@ -80,7 +74,6 @@ def open_table(
     component: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     selection: Selection | None = None,
-    missing: Missing = "warn",
     header: bool | None = None,
 ) -> Table:
     """Open a source for one sequential read; only its head is read here.
@@ -106,12 +99,12 @@ def open_table(
             return _open_file(url, component, storage_options, selection, header)
         return _with_columns(_open_hdf5(url, component, storage_options), selection)
     if component is None and is_frame(source):
-        return RowsTable(FrameRows(source, selection=selection, leave_index=True))
+        return RowsTable(FrameRows(source, selection=selection))
     if component is None and is_of(source, "dask", "DataFrame"):
         from largek_dask.data.lazy_rows import dask_frame_rows
 
         return RowsTable(dask_frame_rows(source, selection=selection))
-    rows = open_rows(source, component=component, storage_options=storage_options, missing=missing)
+    rows = open_rows(source, component=component, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
         raise DataError(
             f"the rows of {rows.location or source} have weights, which would be lost: fit it as "
@@ -208,8 +201,6 @@ class CSVTable:
     """Stream a text file of numbers (float64), read by pandas; see ``data.text_files``.
 
     Columns without a header, or with one that counts them, are named by their numbers from 0 on.
-    An index that pandas or R has written, and an empty last column after a separator at the end
-    of each line, are left out with a warning.
     """
 
     is_sparse = False
@@ -238,27 +229,18 @@ class CSVTable:
             "skiprows": layout.skip,
             "header": 0 if layout.has_header else None,
         }
-        if layout.names is not None:
-            self._options["names"] = layout.names
         if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
             # Later versions read what was written, and know no other way.
             self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
-        self._rows_are_named = layout.has_header and self._leave_out_names(head)
         self.all_columns = self.compared = tuple(map(str, head.columns))
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
-        self._index: str | None = None
-        self._nothing: Any = None
         places = chosen_columns(self.all_columns, selection, url)
-        places = self._without_nothing(places, selection, head)
-        if may_be_index(self.all_columns, places, selection) and len(places) > 1:
-            places = self._without_index(places, head.iloc[:, 0])
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))
         """The columns that are taken, as they are called in the file."""
-        kept = [str(name) for name in head.columns if name != self._nothing]
-        kept = [name for name in kept if not is_index_name(name)]
+        kept = [name for name in self.all_columns if not is_index_name(name)]
         is_numbered = kept == list(map(str, range(len(kept))))
         self.names = None if is_numbered else self.chosen
         self.n_features = len(places)
@@ -286,81 +268,19 @@ class CSVTable:
         with self._opened() as text:
             return self._pandas.read_csv(text, **(self._options | options))
 
-    def _leave_out_names(self, head: Any) -> bool:
-        """Return whether rows have one field more than the header, whose first is their name."""
-        skip = self._options["skiprows"] + 1
-        if len(self._read(nrows=1, header=None, skiprows=skip).columns) <= len(head.columns):
-            return False
-        if head.iloc[:, -1].isna().all():
-            raise DataError(
-                f"{self.where} has rows that end with a separator, and a header that does not: "
-                "remove it from the rows, or add it to the header."
-            )
-        warn(
-            f"The first field of each row of {self.where} is left out: the header has no name for "
-            "it, as R writes the names of rows. To keep it, give it a name in the header.",
-            DataWarning,
-        )
-        return True
-
-    def _without_nothing(
-        self, places: list[int], selection: Selection | None, head: Any
-    ) -> list[int]:
-        """Return the columns without a last one that has no name and no values."""
-        last = len(self.all_columns) - 1
-        name = self.all_columns[last]
-        if (
-            places[-1:] != [last]
-            or len(places) == 1
-            or (self._options["header"] is not None and name != f"Unnamed: {last}")
-            or (selection is not None and selection.says(name))
-            or not head.iloc[:, last].isna().all()
-        ):
-            return places
-        self._nothing = head.columns[last]
-        left_out_as_index(name, self.where, "it holds nothing, as lines end with a separator")
-        return places[:-1]
-
-    def _without_index(self, places: list[int], values: Any) -> list[int]:
-        """Return the columns without the first one, if that counts the rows."""
-        name = self.all_columns[0]
-        if values.dtype.kind not in "iu":
-            return places
-        leave_out_counter(values, name, self.where)
-        self._index = name
-        return places[1:]
-
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Blocks of about 32 MB as parsed."""
         size = max(1_000, BLOCK_BYTES // (8 * self.n_features))
         row = 0
-        left_out = [name for name in (self._index, self._nothing) if name is not None]
-        # pandas would take names of rows for the first of the columns that are asked for.
-        wanted = None if self._rows_are_named else [*left_out, *self._columns]
-        options = {"chunksize": size, "usecols": wanted, **self._options}
+        options = {"chunksize": size, "usecols": self._columns, **self._options}
         with self._opened() as text, self._pandas.read_csv(text, **options) as reader:
             for frame in reader:
                 if frame.empty:
                     continue
-                self._check_left_out(frame, row)
                 frame = frame[self._columns]
                 self._refuse_text(frame, row)
                 row += len(frame)
                 yield np.ascontiguousarray(frame.to_numpy(dtype=np.float64))
-
-    def _check_left_out(self, frame: Any, row: int) -> None:
-        """Raise DataError if columns that were left out differ from what their beginning showed."""
-        if self._index is not None:
-            check_still_counts(frame[self._index].to_numpy(), row, self._index, self.where)
-        if self._nothing is None:
-            return
-        held = frame[self._nothing].notna().to_numpy()
-        if held.any():
-            raise DataError(
-                f"the last column of {self.where} has no name and holds nothing before data row "
-                f"{row + int(np.argmax(held))}: name all columns that are wanted (--columns, "
-                "columns=), or mend that row."
-            )
 
     def _refuse_text(self, frame: Any, row: int) -> None:
         wrong = {}
@@ -409,8 +329,8 @@ class ParquetTable:
         except (OSError, pa.ArrowInvalid) as error:
             raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
         self.all_columns = tuple(schema.names)
-        self._noted = noted_as_index(self.all_columns, schema.pandas_metadata)
-        self.compared = tuple(name for name in self.all_columns if name not in self._noted)
+        noted = noted_as_index(self.all_columns, schema.pandas_metadata)
+        self.compared = tuple(name for name in self.all_columns if name not in noted)
         """The columns that files have to have in common: an index may be in some of them."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
@@ -420,10 +340,7 @@ class ParquetTable:
                     f"{url} has no column {component!r}, only {', '.join(schema.names)}."
                 )
             selection = Selection((component,))
-        places = chosen_columns(self.all_columns, selection, url)
-        self._index: str | None = None
-        if selection is None or not selection.columns:
-            places = self._without_index(places, selection)
+        places = chosen_columns(self.all_columns, selection, url, schema.pandas_metadata)
         self._columns = self.chosen = [schema.names[place] for place in places]
         self._values = ArrowColumns(schema, places, url, missing=self._missing)
         self.names: tuple[str, ...] | None = self._values.names
@@ -455,42 +372,15 @@ class ParquetTable:
     def dtype(self, dtype: np.dtype[Any]) -> None:
         self._values.dtype = dtype
 
-    def _without_index(self, places: list[int], selection: Selection | None) -> list[int]:
-        """Return the columns without those that are an index, by metadata or by their values."""
-        import pyarrow as pa
-
-        for name in self._noted:
-            place = self.all_columns.index(name)
-            if place in places and len(places) > 1:
-                left_out_as_index(name, self.where, WRITTEN)
-                places = [other for other in places if other != place]
-        if not may_be_index(self.all_columns, places, selection) or len(places) == 1:
-            return places
-        name = self.all_columns[0]
-        head = self._dataset.head(HEAD_ROWS, columns=[name]).column(0)
-        if not pa.types.is_integer(head.type):
-            return places
-        leave_out_counter(head.to_numpy(), name, self.where)
-        self._index = name
-        return places[1:]
-
     def blocks(self) -> Iterator[NDArray[Any]]:
         """One block a record batch."""
         import pyarrow as pa
 
         size = max(1_000, BLOCK_BYTES // (self.dtype.itemsize * self.n_features))
-        index = [] if self._index is None else [self._index]
-        row = 0
         try:
-            for batch in self._dataset.to_batches(
-                columns=[*index, *self._columns], batch_size=size
-            ):
-                for name in index:
-                    values = batch.column(0).to_numpy(zero_copy_only=False)
-                    check_still_counts(values, row, name, self.where)
-                row += batch.num_rows
+            for batch in self._dataset.to_batches(columns=self._columns, batch_size=size):
                 if batch.num_rows:
-                    yield self._values.of(batch.columns[len(index) :], batch.num_rows)
+                    yield self._values.of(batch.columns, batch.num_rows)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
 

@@ -1,7 +1,6 @@
 """Text files of numbers: how they are packed and encoded, and how their lines are cut.
 
-A few lines at the beginning say which separator, decimal sign and header a file has. What they
-leave open is asked for, not guessed.
+A few lines at the beginning say which separator, decimal sign and header a file has.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
-
-import numpy as np
-from numpy.typing import NDArray
 
 from largek_dask.errors import DataError
 
@@ -54,16 +50,11 @@ SEPARATORS = (",", ";", "\t", "|", r"\s+")
 
 COMMENT = re.compile(r"[#%]|sep=.$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-WHOLE = re.compile(r"[+-]?\d+")
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """One and 234 thousandths, or 1,234."""
 THOUSANDS = re.compile(r"[+-]?\d{1,3}([., \u00a0\u202f'’]\d{3})*([.,]\d*)?")
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
-WIDE = 4
-"""This many whole numbers in rising order over decimals, or more, are a header."""
-LONG = 8
-"""This many numbers in rising order seldom come by chance."""
 
 
 @contextmanager
@@ -127,15 +118,13 @@ class TextLayout:
     """Lines before the header or the first row: comments and blank ones."""
     has_header: bool
     """True if the first line after them names the columns."""
-    names: tuple[str, ...] | None
-    """Names of the columns that a comment before the first row gives."""
 
 
 def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     """Find the layout of a text by its first lines.
 
     ``header`` says whether the first line names the columns; None: as it looks. Raises DataError if
-    there are no rows, the header is not UTF-8, or the first line may be names or numbers.
+    there are no rows, or the header is not UTF-8 or has fewer fields than a row.
     """
     lines: list[str] = []
     n_characters = 0
@@ -155,25 +144,22 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
         key=lambda pair: _fitness(pair[1]),
     )
     decimal = _decimal(rows)
-    names = _names_in_comment(lines[:skip], separator, len(rows[0]))
     if header is None:
-        header = _is_header(rows, decimal, _is_quoted(body))
-        if names is not None and not header:
-            header = False
-    if header is None:
-        shown = ", ".join(rows[0][:6]) + (", ..." if len(rows[0]) > 6 else "")
-        raise DataError(
-            f"{where}: the first line ({shown}) may name the columns or be a row of numbers; say "
-            "which with --header or --no-header (ingest(..., header=True) or header=False)."
-        )
-    found = rows[0] if header else names or ()
-    wrong = next((name for name in found if "\ufffd" in name), None)
-    if wrong is not None:
+        header = _is_header(rows[0])
+    wrong = next((name for name in rows[0] if "\ufffd" in name), None)
+    if header and wrong is not None:
         raise DataError(
             f"{where} names a column {wrong!r} in an encoding that is not UTF-8 (Latin-1, perhaps, "
             f"or Windows-1252): convert it first, e.g. iconv -f LATIN1 -t UTF-8 {where}."
         )
-    return TextLayout(separator, decimal, skip, header, None if header else names)
+    if header and len(rows) == 1:
+        raise DataError(f"{where} has no rows after the header: give a table of numbers.")
+    if header and any(len(row) > len(rows[0]) for row in rows):
+        raise DataError(
+            f"{where} has rows with more fields than the header: give every column a name, or "
+            "write rows without names of their own and without a separator at their end."
+        )
+    return TextLayout(separator, decimal, skip, header)
 
 
 def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
@@ -216,88 +202,9 @@ def is_grouped(value: Any) -> bool:
     return isinstance(value, str) and THOUSANDS.fullmatch(value) is not None
 
 
-def _names_in_comment(
-    comments: Sequence[str], separator: str, width: int
-) -> tuple[str, ...] | None:
-    """Return the names in the last comment before the rows, as ``savetxt`` writes them."""
-    last = next((line for line in reversed(comments) if line.strip()), "")
-    if not last.startswith(("#", "%")):
-        return None
-    names = _cut([re.sub(r"^[#%]+\s+", "", last)], separator)[0]
-    is_text = any(name and not _is_number(name) for name in names)
-    return tuple(names) if len(names) == width and is_text and len(set(names)) == width else None
-
-
-def _is_quoted(lines: Sequence[str]) -> bool:
-    return len(lines) > 1 and lines[0].lstrip().startswith('"') and '"' not in lines[1]
-
-
-# --- a first line of numbers ----------------------------------------------------------------------
-
-
-def _is_header(rows: list[list[str]], decimal: str, is_quoted: bool) -> bool | None:
-    """Return whether the first row names the columns of the others; None if it is unclear."""
-    first, data = rows[0], rows[1:]
-    is_longer = bool(data) and all(len(row) == len(first) + 1 for row in data)
-    texts = [j for j, field in enumerate(first) if field and not _is_number(field)]
-    if is_longer:
-        # A header of R has no name for the names of rows.
-        return True if texts or not all(_is_number(row[0]) for row in data) else None
-    data = [row for row in data if len(row) == len(first)]
-    if texts:
-        return _is_header_of_texts(first, data, decimal, texts)
-    if not data:
-        return False
-    has_index = first[0] == ""
-    if has_index and [row[0] for row in data] == [str(i) for i in range(len(data))]:
+def _is_header(first: list[str]) -> bool:
+    """Return whether a first row names columns: by a text, or as pandas numbers them, from 0 on."""
+    if any(field and not _is_number(field) for field in first):
         return True
-    begin = int(has_index)
-    below = [row[begin:] for row in data]
-    return is_quoted or _is_row_of_names(first[begin:], below, decimal, has_index)
-
-
-def _is_header_of_texts(
-    first: list[str], data: list[list[str]], decimal: str, texts: list[int]
-) -> bool | None:
-    others = [j for j, field in enumerate(first) if j not in texts and field.lower() not in BLANK]
-    below = [row[j] for row in data for j in texts]
-    if not others or not data or any(_is_number(f) and f.lower() not in BLANK for f in below):
-        return True
-    if any(row[j] == first[j] for row in data for j in texts):
-        return False
-    names = [first[j] for j in others]
-    numbers = [[row[j] for j in others] for row in data]
-    return _is_row_of_names(names, numbers, decimal, True) or None
-
-
-def _is_row_of_names(
-    names: list[str], data: list[list[str]], decimal: str, is_beside_text: bool
-) -> bool | None:
-    """Return whether numbers are names: of another kind or order than those below."""
-    values = _values(names, decimal)
-    if not (values >= 0).all() or len(set(values.tolist())) < len(values):
-        return False
-    rises = bool((np.diff(values) > 0).all())
-    below = [field for row in data for field in row if NUMBER.fullmatch(field.replace(",", "."))]
-    is_whole = all(name.isdecimal() for name in names)
-    if is_whole and below and not any(map(WHOLE.fullmatch, below)):
-        return True if is_beside_text or (rises and len(names) >= WIDE) else None
-    rows = [_values(row, decimal) for row in data]
-    step = _step(values)
-    if step is not None and step not in map(_step, rows):
-        return True if is_beside_text else None
-    if rises and len(names) >= LONG and not any((np.diff(row) > 0).all() for row in rows):
-        return True if is_beside_text else None
-    return False
-
-
-def _step(values: NDArray[np.float64]) -> float | None:
-    """Return the step by which three or more numbers rise, if it is always the same."""
-    steps = np.diff(values)
-    is_regular = len(steps) > 1 and (steps > 0).all() and np.allclose(steps, steps[0])
-    return round(float(steps[0]), 9) if is_regular else None
-
-
-def _values(fields: list[str], decimal: str) -> NDArray[np.float64]:
-    found = [field.replace(decimal, ".") for field in fields]
-    return np.array([float(field) if NUMBER.fullmatch(field) else np.nan for field in found])
+    names = first[1:] if first[0] == "" else first
+    return len(names) > 1 and names == list(map(str, range(len(names))))

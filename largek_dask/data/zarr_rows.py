@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.cf_attributes import CFDecoding
 from largek_dask.data.direct_chunks import DirectChunks
-from largek_dask.data.missing_chunks import Missing, check_stored
+from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.rows import MAX_CHUNK_ROWS, check_table_shape, native_dtype
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import Address, StoredRows, name_node
@@ -153,10 +153,10 @@ class ZarrColumn:
         self._where = where
         self.n_rows = int(shape[0])
 
-    def check_stored(self, missing: Missing) -> None:
-        """Check for missing chunks, unless the writer has noted that all are stored."""
+    def warn_of_missing(self) -> None:
+        """Warn of missing chunks, unless the writer has noted that all are stored."""
         if not self._is_complete:
-            check_stored(self._array, f"sample_weight {self._where}", missing)
+            warn_of_missing(self._array, f"sample_weight {self._where}")
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
         """Return the values of the rows ``start`` to ``stop``."""

@@ -6,9 +6,9 @@ of its kind:
 ========== =====================================================================================
 chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
 started    ``format`` of the events that follow, ``version`` of the package, ``n_rows``,
-           ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``n_iter``
-           (more than 0 on a resume), and unless it is k-means ``objective``: its ``name``,
-           ``of_step``, ``unit`` and ``sense``
+           ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
+           (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
+           ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
 progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once per
            second; jobs keep only the latest, and files none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
@@ -20,19 +20,12 @@ step       the history record (``step cost rows n_changed shift converged extra`
            (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
            threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
            the seconds without ``compile``), ``elapsed``, ``eta_s``, ``limited_by``, ``share``
-workers    work in the last ``seconds``, at intervals that grow with the number of workers:
-           columns of what was added (``rows``, and of ``chunks compute read wait compiled
-           bytes_read rebuilt evictions retries state_bytes cache_bytes`` those that are not all
-           0; seconds, bytes and counts), one value per worker in the order of ``names``. The
-           first event has ``names``, and every 16th, and those after a change; with ``before``:
-           columns of the figures of all passes before
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
-sizes      number of rows per cluster (or weight) after the last step, at most every 30 seconds,
-           and in the end those of the model: ``n_empty`` clusters; of the others
-           ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of 32 bins
-           on a log scale, between 33 ``edges``
+sizes      number of rows per cluster (or weight) of the model at the end: ``n_empty`` clusters; of
+           the others ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of
+           32 bins on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
@@ -69,6 +62,7 @@ __all__ = [
     "estimate_end",
     "is_number",
     "plain",
+    "seconds_of",
 ]
 
 FORMAT = 1
@@ -166,15 +160,21 @@ def is_number(value: object) -> TypeGuard[float]:
     return abs(value) <= sys.float_info.max
 
 
+def seconds_of(event: Event) -> float:
+    """Return the time of an event in seconds since 1970; 0 if it has none."""
+    try:
+        return datetime.fromisoformat(str(event.get("time"))).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
 TREND = 8
 """Steps that the estimate of the time left is based on."""
-WELL_BEFORE = 0.8
-"""Fraction of the time to ``max_time`` or ``max_iter`` within which convergence is predicted."""
 LEAST_STEPS = 3
 """Minimum number of steps over all rows for an estimate."""
 
 
-Limit = Literal["max_time", "max_iter", "convergence"]
+Limit = Literal["max_time", "max_iter"]
 
 
 def estimate_end(
@@ -182,33 +182,23 @@ def estimate_end(
     stop: StopRules,
     elapsed: float,
     n_rows: int,
-    objective: Objective = INERTIA,
     starts_left: int = 0,
 ) -> tuple[Limit | None, float | None]:
-    """Estimate what will end the fit, and an upper bound of the seconds until then.
+    """Return which limit ends the fit at the latest, and an upper bound of the seconds until then.
 
-    A step is expected to last as long as the mean of the last eight. The limit is "convergence" if
-    ``n_changed``, or what ``tol`` is compared with, falls fast enough to end the fit well before
-    the other limits; it has no bound. An estimate other than ``max_time`` needs three steps over as
-    many rows as the last one (eight of batches), and all rows not still ahead. For display only.
+    A step is expected to last as long as the mean of the last eight. An estimate other than
+    ``max_time`` needs three steps over as many rows as the last one (eight of batches), and all
+    rows not still ahead. For display only.
     """
     recent = _alike(history[-TREND - 1 :])
     until = math.inf if stop.max_time is None else max(0.0, stop.seconds - elapsed)
-    steps, guess = math.inf, math.inf
+    steps = math.inf
     if recent and len(recent) >= _least_steps(recent[-1], n_rows):
         steps_done = recent[-1]["step"] - recent[0]["step"]
         per_step = (recent[-1]["seconds"] - recent[0]["seconds"]) / max(1, steps_done)
         left = max(0, stop.max_iter - recent[-1]["step"]) + starts_left * stop.max_iter
         steps = left * per_step
-        changed = [float(r["n_changed"]) for r in recent if r["n_changed"] is not None]
-        guesses = _steps_until(changed, 0.5)
-        if stop.tol > 0:
-            changes = [objective.change_in(record) for record in recent]
-            guesses += _steps_until([c for c in changes if c is not None], stop.tol)
-        guess = min(guesses, default=math.inf) * per_step if starts_left == 0 else math.inf
     bound = min(until, steps)
-    if guess < WELL_BEFORE * bound:
-        return "convergence", None
     if math.isinf(bound):
         return None, None
     return ("max_time" if until <= steps else "max_iter"), bound
@@ -228,14 +218,6 @@ def _least_steps(last: StepRecord, n_rows: int) -> float:
         return math.inf
     # Batches may grow until they have stayed the same for long.
     return LEAST_STEPS if sample_of(last, n_rows) is None else TREND
-
-
-def _steps_until(values: Sequence[float], goal: float) -> list[float]:
-    """Return the number of steps until a falling sequence reaches ``goal``, or nothing."""
-    if len(values) < 3 or not 0 < values[-1] < values[0]:
-        return []
-    factor = (math.log(values[-1]) - math.log(values[0])) / (len(values) - 1)
-    return [max(0.0, (math.log(goal) - math.log(values[-1])) / factor)]
 
 
 class ProgressLine:
@@ -329,8 +311,6 @@ def _progress_text(event: Event, objective: Objective) -> str:
         parts.append(f"{event['n_changed']:,} rows changed")
     if event["rows_per_second"] is not None:
         parts.append(f"{human_count(event['rows_per_second'])} rows/s")
-    if event.get("limited_by") == "convergence":
-        parts.append("converging")
-    elif event["eta_s"] is not None:
+    if event["eta_s"] is not None:
         parts.append(f"at most {human_seconds(event['eta_s'])} left")
     return ", ".join(parts)

@@ -291,16 +291,11 @@ class _Work:
         if self.client is None or error.reason != "max_time" or self._has_workers():
             return error
         address, pick = self.client.scheduler.address, current_selection()
-        limit = f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was"
-        if pick is not None:
-            return NoModelError(
-                f"{limit} a model: the cluster at {address} has fewer workers than the job asks "
-                f"for ({pick}). Start some, or ask for fewer.",
-                "max_time",
-            )
+        lacks = "no workers" if pick is None else f"fewer workers than the job asks for ({pick})"
         return NoModelError(
-            f"{limit} a model: the cluster at {address} has no workers. Start some, as by `dask "
-            f"worker {address}`, or compute in this process, without a client.",
+            f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was a "
+            f"model: the cluster at {address} has {lacks}. Start some, as by `dask worker "
+            f"{address}`, or compute in this process, without a client.",
             "max_time",
         )
 

@@ -7,18 +7,17 @@ and fields that are unknown, of another type or not finite are ignored; nothing 
 from __future__ import annotations
 
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple, Self, TypeGuard
 
 from largek_dask.algorithms.objective import Objective, objective_in
-from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.events import Event, is_number, seconds_of
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
 from largek_dask.driver.series import A_START, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
-from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
 
@@ -35,32 +34,27 @@ EXTRA = frozenset(
      "partitions", "settled", "gain"}
 )  # fmt: skip
 """Figures of algorithms that have a series: see ``StepRecord.extra``."""
-QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
-             "fastest": 1.0}  # fmt: skip
-WORKER = "worker "
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
-MOST = sys.float_info.max
+LARGEST = sys.float_info.max
 MOST_SUMMED = 1e18
 """Larger figures are not added: sums stay numbers that floats and JSON hold."""
 MOST_STARTS = 12
 """Starts with a line each; the latest are kept."""
 MOST_MARKS = 60
 """Marks of one kind; the latest are kept."""
-MARK_BYTES = 160
-"""Approximate bytes of a mark without its text."""
+MARK_BYTES = 400
+"""Maximum bytes of a mark of ASCII text."""
 MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
-MOST_PARTITIONS = 512
-"""Partitions whose objective is kept; beyond, every second one is."""
-MOST_WORKERS = 32
-"""Workers with a line each; more are drawn as quantiles."""
+NAME_BYTES = 70
+"""Bytes of a name without its characters."""
+MOST_WORKERS = 100_000
+"""Workers whose addresses are kept."""
 MOST_THREADS = 1e6
-WORKER_BUCKETS = 64
-"""Buckets of the series of one worker."""
 RECENT = 9
 """Steps whose median time is that of a step."""
 
@@ -130,7 +124,6 @@ class JobView:
         self.final_n_iter: int | None = None
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
-        self.n_marks: Counter[str] = Counter()
         self._given = dict(status or {})
         self._newer: dict[str, Any] = {}
         """Fields of the status that events since have changed."""
@@ -155,27 +148,22 @@ class JobView:
         self.most_work = 0.0
         """Seconds of computing and reading in the longest step."""
         self._n_workers = 0
-        self.workers = WorkerFigures()
         self._status = None
 
     def drop_series(self) -> None:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
-        self.by_partition: dict[int, float] = {}
         self.threads = 1.0
         """Seconds of work per second of the busiest step."""
-        self.workers = WorkerFigures()
+        self._workers: dict[str, None] = {}
+        """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
-        self._mark_bytes = 0
         self._clock = Series(beside=1)
         """Passes and wall time by seconds used."""
         self._key = -1.0
         self._elapsed = self._passes = 0.0
-        self._begins = False
-        """Whether the next step is after a gap."""
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._latest: Event = {}
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
@@ -193,7 +181,6 @@ class JobView:
             return
         self._status = None
         self.last_seconds = max(self.last_seconds, seconds_of(event))
-        self.workers.update(event)
         if kind in AFTER_A_PASS:
             self._progress = None
         self._update_state(kind, event)
@@ -245,18 +232,13 @@ class JobView:
         """
         on_all = [series for line, series in self.costs.items() if not line.on_sample]
         found = [series.points()[:, Y].tolist() for series in on_all or self.costs.values()]
-        return [cost for costs in found for cost in costs if cost == cost]
+        return [cost for costs in found for cost in costs]
 
     @property
     def sizes(self) -> Mapping[str, Any]:
         """Fields of the last event "sizes"; empty before there is one."""
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
-
-    @property
-    def speeds(self) -> dict[str, float]:
-        """Rows per second of each worker between its last two reports, by short name."""
-        return {short_name(name): speed for name, speed in self.workers.speeds.items()}
 
     def share_done(self) -> float | None:
         """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
@@ -270,14 +252,14 @@ class JobView:
         return median(self._recent) if self._recent else None
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of the last step, sums over all steps, and figures by worker."""
+        """Return figures of the last step, sums over all steps, and the addresses of workers."""
         return {
             **self._last,
             **self._about,
             **{name: self.sums[name] for name in SUMMED},
             "seconds": dict(self.seconds),
             "progress": self._progress,
-            "workers": self.workers.figures,
+            "workers": sorted(self._workers),
         }
 
     def metrics(self) -> dict[str, float]:
@@ -304,8 +286,10 @@ class JobView:
 
     @property
     def nbytes(self) -> int:
-        """Approximate size of series, marks and figures of workers, in bytes."""
-        return self._mark_bytes + self.workers.nbytes + sum(series.nbytes for series in self._all())
+        """Approximate size of series, marks and names of workers, in bytes."""
+        names = sum(NAME_BYTES + len(name) for name in self._workers)
+        marks = MARK_BYTES * sum(map(len, self._marks.values()))
+        return marks + names + sum(series.nbytes for series in self._all())
 
     def marks(self) -> list[Mark]:
         """Return the marks in order of time."""
@@ -357,9 +341,11 @@ class JobView:
             self._about["n_rows"] = n_rows
         if is_number(n_workers := event.get("n_workers")):
             self._n_workers = int(n_workers)
+        if isinstance(workers := event.get("workers"), list):
+            names = (str(name)[:MOST_TEXT] for name in workers[:MOST_WORKERS])
+            self._workers = dict.fromkeys(names)
         n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
         self._cut(key_of(start, n_iter))
-        self._begins = True
         if n_iter > 0:
             self._mark("running", f"goes on after step {n_iter:,.0f}", event)
 
@@ -389,13 +375,6 @@ class JobView:
         self.most_work = max(self.most_work, spent.get("compute", 0.0) + spent.get("read", 0.0))
         self._add_step(event)
 
-    def _on_stopped(self, event: Event) -> None:
-        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
-        if self._latest and key_of(start, n_iter) > self._key:
-            # Not all quick steps are reported, but how they ended is.
-            last = {name: self._latest.get(name) for name in ("rows", "sample")}
-            self._add_step({**last, **event, "step": n_iter})
-
     def _on_sizes(self, event: Event) -> None:
         self._about["sizes"] = {name: _stored(event.get(name)) for name in OF_SIZES}
 
@@ -418,27 +397,14 @@ class JobView:
 
     def _on_worker(self, event: Event) -> None:
         change, chunks = event.get("change"), number_in(event, "chunks")
+        address = str(event.get("address"))[:MOST_TEXT]
+        if change in ("left", "joined"):
+            self._workers.pop(address, None)
+        if change in ("joined", "back") and len(self._workers) < MOST_WORKERS:
+            self._workers[address] = None
         self._n_workers += {"joined": 1, "left": -1}.get(str(change), 0)
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
-
-    def _on_workers(self, event: Event) -> None:
-        """Add a point for each worker; quantiles where there are very many."""
-        if not (speeds := self.speeds):
-            return
-        if len(speeds) > MOST_WORKERS:
-            ordered = sorted(speeds.values())
-            for name, share in QUANTILES.items():
-                self._add(name, ordered[round(share * (len(ordered) - 1))])
-            return
-        for name, speed in speeds.items():
-            self._add(WORKER + name, speed, WORKER_BUCKETS)
-        lines = [name for name in self.series if name.startswith(WORKER)]
-        if len(lines) > MOST_WORKERS:
-            # Workers that restarted have other names: drop those without news for longest.
-            gone = [name for name in lines if name.removeprefix(WORKER) not in speeds]
-            for name in gone[: len(lines) - MOST_WORKERS]:
-                del self.series[name]
 
     # --- series -----------------------------------------------------------------------------------
 
@@ -455,13 +421,8 @@ class JobView:
         n_rows = number_in(self._about, "n_rows")
         self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
         self._passes += rows * gap / n_rows if n_rows else 0.0
-        if self._begins:
-            for series in self._all():
-                series.interrupt()
-            self._begins = False
         time = 1e3 * seconds_of(event)
         self._clock.add(key, self._elapsed, self._passes, time)
-        self._latest = event
         self._add_cost(event, time)
         self._add_figures(event, rows)
         self._add_seconds(event)
@@ -480,11 +441,6 @@ class JobView:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
         self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
-        clusters = number_in(event.get("extra"), "partitions")
-        if clusters is not None and 1 <= clusters < A_START:
-            self.by_partition[int(clusters)] = cost
-            if len(self.by_partition) > MOST_PARTITIONS:
-                self.by_partition = dict(sorted(self.by_partition.items())[::2])
 
     def _add_figures(self, event: Event, rows: float) -> None:
         changed = number_in(event, "n_changed")
@@ -524,11 +480,11 @@ class JobView:
         yield from self.costs.values()
         yield from self.series.values()
 
-    def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
+    def _add(self, name: str, value: float | None) -> None:
         if value is None:
             return
         if name not in self.series:
-            self.series[name] = Series() if buckets is None else Series(buckets=buckets)
+            self.series[name] = Series()
         self.series[name].add(self._key, self._elapsed, value)
 
     def _cut(self, key: float) -> None:
@@ -545,14 +501,10 @@ class JobView:
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
-        self.n_marks[kind] += 1
         words = printable(text[: 2 * MOST_TEXT])
         if len(words) > MOST_TEXT:
             words = f"{words[: MOST_TEXT - 1]}…"
-        if len(kept) == MOST_MARKS:
-            self._mark_bytes -= MARK_BYTES + sys.getsizeof(kept[0].text)
         kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
-        self._mark_bytes += MARK_BYTES + sys.getsizeof(words)
 
 
 def number_in(about: object, name: str) -> float | None:
@@ -560,7 +512,7 @@ def number_in(about: object, name: str) -> float | None:
     # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
     if type(value) is float or type(value) is int:
-        return float(value) if -MOST <= value <= MOST else None
+        return float(value) if -LARGEST <= value <= LARGEST else None
     return float(value) if is_number(value) else None
 
 

@@ -19,9 +19,7 @@ from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import FORMAT, TREND, Events, estimate_end
 from largek_dask.driver.formatting import short_number
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
-from largek_dask.driver.sizes import Sizes
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
-from largek_dask.driver.worker_figures import WorkerColumns
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -183,15 +181,11 @@ class _Loop(Generic[State]):
     """
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
-    workers: WorkerColumns = field(init=False)
-    sizes: Sizes = field(init=False)
     recent: deque[StepRecord] = field(init=False)
     """Last steps of this run; their seconds exclude compiling."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
-        self.workers = WorkerColumns(self.passes.by_worker, self.passes.left, time.monotonic)
-        self.sizes = Sizes(time.monotonic)
         self.recent = deque(maxlen=TREND + 1)
 
     @property
@@ -208,6 +202,7 @@ class _Loop(Generic[State]):
             n_features=self.passes.n_features,
             n_chunks=self.passes.n_chunks,
             n_workers=self.passes.n_workers,
+            workers=list(self.passes.workers),
             n_iter=0 if self.progress is None else self.progress.n_iter,
             **self.algorithm.objective.describe(),
         )
@@ -306,14 +301,8 @@ class _Loop(Generic[State]):
         at_work = record["seconds"] - self.watch.seconds(self.passes)
         self.recent.append({**record, "seconds": at_work})
         start, starts = self.events.start
-        limit, left = estimate_end(
-            list(self.recent),
-            self.stop,
-            now.seconds,
-            self.passes.n_rows,
-            self.algorithm.objective,
-            starts - start - 1,
-        )
+        recent, n_rows = list(self.recent), self.passes.n_rows
+        limit, left = estimate_end(recent, self.stop, now.seconds, n_rows, starts - start - 1)
         # Both terms never decrease.
         share = max(
             now.seconds / self.stop.seconds, (start + now.n_iter / self.stop.max_iter) / starts
@@ -329,10 +318,6 @@ class _Loop(Generic[State]):
             limited_by=limit,
             share=None if left is None else short_number(min(1.0, share)),
         )
-        if workers := self.workers.due():
-            self.events.emit("workers", **workers)
-        if sizes := self.sizes.due(lambda: self.algorithm.model(now.state).counts):
-            self.events.emit("sizes", **sizes)
 
     def end(self, reason: StopReason) -> RunResult[State]:
         now = self._now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,26 +9,9 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.formatting import short_number
 
-__all__ = ["Sizes", "sizes_of"]
+__all__ = ["sizes_of"]
 
-EVERY_SECONDS = 30.0
-"""Minimum time between two events."""
 BINS = 32
-
-
-class Sizes:
-    """Limit the rate of events ``sizes``; ``clock`` returns seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._reported_at = clock()
-
-    def due(self, counts: Callable[[], NDArray[np.float64]]) -> dict[str, Any]:
-        """Return the fields of an event for ``counts()``; empty if it is too soon."""
-        if self._clock() - self._reported_at < EVERY_SECONDS:
-            return {}
-        self._reported_at = self._clock()
-        return sizes_of(counts())
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:

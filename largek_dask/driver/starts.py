@@ -193,7 +193,6 @@ class Starts:
             watch=self.watch,
         )
         reason = result.stop_reason
-        self._warn_no_step(result)
         if reason == "max_time" and (final := self._plainly(result)) is not None:
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
@@ -256,17 +255,6 @@ class Starts:
             f"allow more than {human_seconds(limit - left + full)}, or take fewer clusters.",
             ParameterWarning,
         )
-
-    def _warn_no_step(self, result: RunResult[Any]) -> None:
-        """Warn that a long last pass follows although no step was completed."""
-        full = result.reserve.last_pass
-        if result.stop_reason == "max_time" and not result.n_iter and LONG <= full < math.inf:
-            warn(
-                f"no step was completed within max_time={human_seconds(self.stop.seconds)}. The "
-                f"last pass over all rows takes about {human_seconds(full)} and labels them by the "
-                "start: stop the fit, and allow more time.",
-                ParameterWarning,
-            )
 
     def _share_without(self) -> float | None:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""

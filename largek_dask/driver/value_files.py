@@ -20,16 +20,13 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
-from largek_dask.data.store_writer import remove_store
 from largek_dask.data.stores import ATTRIBUTE, read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 
 __all__ = [
-    "PROBABILITIES",
     "LabelFile",
-    "ProbabilityFile",
     "holds_values",
     "open_label_output",
     "stage_of",
@@ -42,12 +39,9 @@ ZARR = (None, ".zarr")
 STAGE = ".partial.zarr"
 """Suffix of the store in which values are gathered."""
 PIECE_ROWS = 1 << 20
-DENSE_VALUES = 1 << 22
-"""Probabilities per write of a dense table."""
-PROBABILITIES = "probabilities"
 
 
-def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
+def suffix_of(url: str) -> str | None:
     """Return the suffix that determines an output's format; None: a Zarr store.
 
     Raises ParameterError if it is not allowed.
@@ -56,11 +50,10 @@ def suffix_of(url: str, allowed: tuple[str, ...]) -> str | None:
     suffix = None if found is None else f".{found[1].lower()}"
     if suffix in ZARR:
         return None
-    if suffix not in allowed:
-        names = ", ".join([".zarr (or without a suffix)", *allowed[:-1]])
+    if suffix not in WRITERS:
         raise ParameterError(
-            f"{url} ends in {suffix!r}, which is not written here: name it {names} or "
-            f"{allowed[-1]}."
+            f"{url} ends in {suffix!r}, which is not written here: name it .zarr (or without a "
+            "suffix), .npy, .csv or .parquet."
         )
     return suffix
 
@@ -128,7 +121,7 @@ def open_label_output(
     Arguments and errors are those of :class:`~largek_dask.driver.labels.LabelStore`.
     """
     folder = Folder.of(place, storage_options)
-    suffix = suffix_of(folder.url, tuple(WRITERS))
+    suffix = suffix_of(folder.url)
     if suffix is None:
         return LabelStore(folder, chunk_table, owner, storage_options, values)
     return LabelFile(folder, suffix, chunk_table, owner, values)
@@ -136,7 +129,7 @@ def open_label_output(
 
 def stage_of(place: Folder) -> Folder:
     """Return the store in which values are gathered: beside a file; of a store, itself."""
-    if suffix_of(place.url, tuple(WRITERS)) is None:
+    if suffix_of(place.url) is None:
         return place
     parent, name = place.parent()
     return parent.sub(name + STAGE)
@@ -175,30 +168,6 @@ class LabelFile(LabelStore):
         self._parent.remove(self._progress)
 
 
-class ProbabilityFile:
-    """Probabilities in a dense ``.npy`` file, or in a sparse (CSR) group (no suffix, or ``.zarr``).
-
-    Raises OutputError if the output exists, or cannot be written.
-    """
-
-    def __init__(self, place: Folder) -> None:
-        self._suffix = suffix_of(place.url, (".npy",))
-        self._parent, self._name = place.parent()
-        self._parent.check_writable()
-        refuse_taken(place)
-        self.stage = stage_of(place)
-        """The CSR group to be written before :meth:`finish`."""
-
-    def finish(self) -> None:
-        """Convert the complete group to the file and remove it; an output that is a group stays."""
-        if self._suffix is None:
-            return
-        name = self.stage.parent()[1]
-        group = retry_io(lambda: zarr.open_group(self._parent.store(name), mode="r"))
-        self._parent.publish(self._name, lambda file: _write_dense(file, group))
-        remove_store(self.stage.url, self.stage.storage_options)
-
-
 def _stored(name: str, array: Any) -> Table:
 
     def pieces() -> Iterator[NDArray[Any]]:
@@ -209,35 +178,9 @@ def _stored(name: str, array: Any) -> Table:
     return Table(name, array.dtype, array.shape, pieces)
 
 
-def _write_dense(file: BinaryIO, group: Any) -> None:
-    """Write a dense array; skipped rows, which have no entry, are NaN."""
-    n_rows, k = group.attrs["shape"]
-    step = max(1, DENSE_VALUES // k)
-
-    def pieces() -> Iterator[NDArray[Any]]:
-        for start in range(0, n_rows, step):
-            yield retry_io(partial(_dense, group, start, min(start + step, n_rows), k))
-
-    write_npy(file, Table(PROBABILITIES, np.dtype("<f8"), (n_rows, k), pieces))
-
-
-def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
-    """Return rows of a CSR group as a dense array."""
-    indptr = read_stored(group["indptr"], start, stop + 1, complete=True)
-    begin, end = int(indptr[0]), int(indptr[-1])
-    data, indices = (
-        read_stored(group[name], begin, end, complete=True) for name in ("data", "indices")
-    )
-    lengths = np.diff(indptr)
-    table = np.zeros((stop - start, k))
-    table[np.repeat(np.arange(stop - start), lengths), indices] = data
-    table[lengths == 0] = np.nan
-    return table
-
-
 def holds_values(place: Folder, kind: str) -> bool:
     """Return whether a store or file was written here with such values, and may be replaced."""
-    if suffix_of(place.url, tuple(WRITERS)) is None:
+    if suffix_of(place.url) is None:
         with suppress(OSError, ValueError, KeyError, TypeError):
             about = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]
             return bool(about["kind"] == kind)
@@ -246,7 +189,7 @@ def holds_values(place: Folder, kind: str) -> bool:
     column = kind.removesuffix("s")
     with parent.fs.open(parent.path(name), "rb") as file:
         try:
-            match suffix_of(place.url, tuple(WRITERS)):
+            match suffix_of(place.url):
                 case ".npy":
                     return _npy_holds(file, kind)
                 case ".csv":
@@ -263,5 +206,4 @@ def _npy_holds(file: Any, kind: str) -> bool:
     if np.lib.format.read_magic(file) != (1, 0):
         return False
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    wanted = "<i4" if kind == LABELS.name else "<f8"
-    return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))
+    return bool(dtype == ("<i4" if kind == LABELS.name else "<f8") and len(shape) == 1)

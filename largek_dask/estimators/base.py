@@ -18,7 +18,6 @@ from largek_dask.algorithms.names import name_of
 from largek_dask.data.columns import first_difference, listed
 from largek_dask.data.frame_rows import is_frame, is_of
 from largek_dask.data.memory_rows import refuse_masked_rows, refuse_objects
-from largek_dask.data.missing_chunks import Missing
 from largek_dask.data.rows import Rows, is_added_type
 from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
@@ -77,8 +76,6 @@ class Source(TypedDict, total=False):
     """Name of the array inside a store, file or object that holds several."""
     storage_options: Mapping[str, Any] | None
     """Options for fsspec, with every URL."""
-    missing: Missing
-    """Word for what becomes of chunks that a Zarr store lacks."""
 
 
 class RowsEstimator(BaseEstimator):  # type: ignore[misc]

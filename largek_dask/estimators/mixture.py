@@ -264,7 +264,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
             Weight 2 counts as two rows, weight 0 as none.
-        **source : component, storage_options, missing
+        **source : component, storage_options
             How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
             take them.
 

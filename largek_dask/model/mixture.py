@@ -21,12 +21,12 @@ from largek_dask.algorithms.mixture import (
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.rows import Rows
-from largek_dask.data.store_writer import CSRWriter, unfinished
+from largek_dask.data.store_writer import CSRWriter, check_output, unfinished
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.value_files import PROBABILITIES, ProbabilityFile, open_label_output
+from largek_dask.driver.value_files import open_label_output
 from largek_dask.errors import DataError, ParameterError, without_causes
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
@@ -209,9 +209,8 @@ class MixtureModel(Model):
             False: a sparse matrix of the probabilities above 2^-20, of which each row adds up to 1.
             None: dense up to 1,000 components.
         out : str, optional
-            URL to write them to, instead of returning them: of a Zarr group, sparse, in AnnData's
-            layout (CSR); or of an ``.npy`` file, which is dense. What a killed run has left in
-            a group is to be removed.
+            URL of a Zarr group to write them to, instead of returning them: sparse, in AnnData's
+            layout (CSR). What a killed run has left there is to be removed.
         client, n_threads, storage_options
             As of ``predict``.
 
@@ -353,18 +352,17 @@ class MixtureModel(Model):
         n_threads: int | None,
         storage_options: Mapping[str, Any] | None,
     ) -> None:
-        file = ProbabilityFile(Folder.of(out, storage_options))
+        url = check_output(out, storage_options)
         writer = CSRWriter(
-            file.stage.url,
+            url,
             n_features=self.n_clusters,
             dtype=np.dtype(np.float64),
-            storage_options=file.stage.storage_options,
+            storage_options=storage_options,
         )
-        with unfinished(file.stage.url, file.stage.storage_options):
+        with unfinished(url, storage_options):
             for block, _ in self._probabilities(opened, LEAST, client, n_threads):
                 writer.append(block)
-            writer.finish({"model": self.digest(), "kind": PROBABILITIES})
-            file.finish()
+            writer.finish({"model": self.digest(), "kind": "probabilities"})
 
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.means

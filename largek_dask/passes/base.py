@@ -84,6 +84,8 @@ class BasePasses(ABC):
     """Threads that compute at the same time; None where that may change."""
     threads_here: int = 1
     """Threads among them that work in this process: no more than the fit has elsewhere."""
+    workers: Sequence[str] = ()
+    """Addresses of the workers that compute; empty for this process."""
     n_workers: int = 0
     """Workers that were there last; 0: this process computes itself."""
     state_limit: int | None = None

@@ -224,7 +224,8 @@ class ClusterPasses(BasePasses):
         return min(done, current.n_chunks), current.n_chunks
 
     def _note_workers(self) -> None:
-        self.n_workers = len(self._workers.seen)
+        self.workers = sorted(self._workers.seen)
+        self.n_workers = len(self.workers)
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
 

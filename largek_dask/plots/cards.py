@@ -21,13 +21,11 @@ from largek_dask.model.base import Model
 from largek_dask.plots.job_text import (
     COLORS,
     JOB_COLUMNS,
-    WORKER_COLUMNS,
     Show,
     facts,
     job_row,
     left_of,
     sparkline,
-    worker_rows,
 )
 
 __all__ = ["Card", "FitCard", "card", "card_of_jobs", "in_notebook", "notebook"]
@@ -57,8 +55,6 @@ def card(view: JobView, note: str = "") -> str:
         curve_at=at,
         share=None if view.has_ended else share,
         left_words=left_of(view),
-        columns=WORKER_COLUMNS,
-        rows=worker_rows(view),
         note=note,
         **LOOK,
     )

@@ -20,7 +20,6 @@ from largek_dask.driver.stopping import ENDS
 __all__ = [
     "COLORS",
     "JOB_COLUMNS",
-    "WORKER_COLUMNS",
     "Show",
     "compiling_told",
     "details",
@@ -39,7 +38,6 @@ __all__ = [
     "sparkline",
     "waits_of",
     "whole",
-    "worker_rows",
 ]
 
 Show = Callable[[Event | None], None]
@@ -58,7 +56,6 @@ COLORS = {
 }
 JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "objective", "rows/s", "left",
                "submitted", "output")  # fmt: skip
-WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
 
 
 MOST_TEXT = 400
@@ -249,28 +246,10 @@ def left_of(view: JobView) -> str:
         return ""
     if view.labelled is not None:
         return f"{view.labelled:.0%} of the labels written"
-    if view.status.get("limited_by") == "convergence":
-        return f"step {figure(view.status.get('step'), whole)}, converging"
     share = view.share_done()
     if share is None:
         return ""
     return f"{share:.0%}, at most {figure(view.status.get('eta_s'), human_seconds)} left"
-
-
-def worker_rows(view: JobView) -> list[tuple[str, ...]]:
-    """Return a row of :data:`WORKER_COLUMNS` for each worker."""
-    workers, speeds = _mapping(view.status.get("workers")), view.workers.speeds
-    return [
-        (
-            printable(name),
-            figure(speeds.get(name)),
-            figure(about.get("rows")),
-            *(figure(about.get(kind), human_seconds) for kind in ("compute", "read", "wait")),
-            *(figure(about.get(kind), human_bytes) for kind in ("state_bytes", "cache_bytes")),
-        )
-        for name, about in workers.items()
-        if isinstance(about, Mapping)
-    ]
 
 
 def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,10 +17,7 @@ from numpy.typing import NDArray
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_bytes, human_count, human_seconds
 from largek_dask.driver.job_view import (
-    MOST_WORKERS,
-    QUANTILES,
     WORK,
-    WORKER,
     JobView,
     Line,
     number_in,
@@ -29,29 +26,25 @@ from largek_dask.driver.job_view import (
 from largek_dask.driver.series import Point, Points, Series, X, Y
 from largek_dask.plots.job_text import (
     NONE,
-    WORKER_COLUMNS,
     figure,
     precise,
     shown,
     whole,
-    worker_rows,
 )
 
 __all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
 
-TIME, PASSES = 4, 5
+TIME, PASSES = 3, 4
 """Columns of a point of the cost: wall time in ms, and passes over the data."""
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
-MOST_POINTS, WORKER_POINTS = 128, 32
-"""Buckets of a line, and of the line of one worker."""
+MOST_POINTS = 128
+"""Points of a line."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
 """Rows of a table."""
-SLOWEST = 5
-"""Workers that are named if there are too many to name all."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, and its size in pixels."""
 
@@ -162,11 +155,11 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
     return Trace(shown(name), {"x": x, "y": y, "mark": mark, **columns})
 
 
-def _means(
+def _line(
     name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False, scale: float = 1
 ) -> Trace:
-    """Return a line of the means of buckets."""
-    points = series.means(most)
+    """Return a line of points at equal distances."""
+    points = series.regular(most)
     y = scale * points[:, Y]
     if positive:
         # A logarithmic axis has no place for 0.
@@ -203,7 +196,7 @@ def _lines(
              and any(point[Y] for point in series.extremes() or ())}  # fmt: skip
     rows = [_row(name, series, words) for name, series in known.items()]
     return {
-        "series": [_means(name, series, positive=log) for name, series in known.items()],
+        "series": [_line(name, series, positive=log) for name, series in known.items()],
         "figures": [(name, last) for name, last, *_ in rows],
         "log": log,
         "columns": EXTREMES,
@@ -340,33 +333,6 @@ def _when(view: JobView) -> Panel | None:
     )
 
 
-def _workers(view: JobView) -> Panel | None:
-    speeds = view.speeds
-    if len(speeds) < 2:
-        return None
-    slowest = sorted(speeds, key=lambda name: speeds[name])
-    is_many = len(slowest) > MOST_WORKERS
-    lines = {name.removeprefix(WORKER): series for name, series in view.series.items()
-             if (name in QUANTILES if is_many else name.startswith(WORKER))}  # fmt: skip
-    low, high = (f"{name}: {human_count(speeds[name])}" for name in (slowest[0], slowest[-1]))
-    about = {short_name(row[0]): row[1:] for row in worker_rows(view)}
-    return make_panel(
-        "workers",
-        "Rows a second by worker",
-        figures=[("workers", whole(len(slowest))), ("slowest", low), ("fastest", high)],
-        series=[_means(name, lines[name], WORKER_POINTS)
-                for name in (QUANTILES if is_many else lines) if name in lines],
-        y="rows a second",
-        numbers="whole",
-        from_zero=True,
-        columns=WORKER_COLUMNS,
-        rows=[
-            (name, *about.get(name, (figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2))))
-            for name in (slowest[:SLOWEST] if is_many else slowest)
-        ],
-    )  # fmt: skip
-
-
 def _split(view: JobView) -> Panel | None:
     total, threads = view.seconds.get("total", 0.0), view.threads
     names = {kind: "rows in the driver" if kind == "driver" else kind
@@ -375,7 +341,7 @@ def _split(view: JobView) -> Panel | None:
         return None
     shares = {name: view.seconds.get(kind, 0.0) / (threads * total) for kind, name in names.items()}
     shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
-    lines = [_means(name, view.series[kind], scale=1 / threads) for kind, name in names.items()]
+    lines = [_line(name, view.series[kind], scale=1 / threads) for kind, name in names.items()]
     figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
     if compiled := view.seconds.get("compile"):
         figures.append(("compiling kernels", human_seconds(compiled)))
@@ -433,25 +399,6 @@ def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
     ]  # fmt: skip
 
 
-def _path(view: JobView) -> Panel | None:
-    found = sorted(view.by_partition.items())
-    if not found:
-        return None
-    clusters, cost = found[-1]
-    return make_panel(
-        "path",
-        "Objective by number of clusters",
-        figures=[("at work on", count_of(clusters, "cluster")),
-                 (view.objective.of_step, precise(cost))],
-        series=[make_trace("found so far", [n for n, _ in found],
-                           [rounded(cost, 6) for _, cost in found])],
-        axes=("clusters",),
-        y=f"{view.objective.of_step} ({view.objective.unit})",
-        columns=("clusters", view.objective.of_step),
-        rows=[(whole(n), precise(cost)) for n, cost in found],
-    )  # fmt: skip
-
-
 def _sizes(view: JobView) -> Panel | None:
     told = view.sizes
     edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
@@ -491,7 +438,6 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _when,
     _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
            human_count, numbers="whole", from_zero=True),
-    _workers,
     _split,
     _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
@@ -507,7 +453,6 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
            "rounds, factor, rate", precise, log=True),
     _plain("partitions", "Partitions", {"at work on": "partitions", "settled": "settled"},
            "clusters, partitions", whole, numbers="whole", style="steps"),
-    _path,
     _sizes,
     _plain("bytes", "Bytes read and moved", {"read or moved a second": "bytes_per_second"},
            "bytes a second", human_bytes, numbers="bytes", from_zero=True),

@@ -165,6 +165,5 @@ def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
     )
     found = plot_of("", status, told, f"{model.n_clusters:,} clusters{of}")
     if isinstance(model, PathModel):
-        drawn = [panel for panel in found.panels if panel.kind != "path"]
-        found.panels = [path_panel(model), *drawn]
+        found.panels = [path_panel(model), *found.panels]
     return found

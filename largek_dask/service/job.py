@@ -73,12 +73,11 @@ class Job:
             (of a mixture also ``energy``),
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
             ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
-            ``state_bytes`` and ``cache_bytes`` held now, figures by worker (``workers``; not of
-            jobs that ended long ago), ``progress`` of the pass that runs (chunks ``done`` of
-            ``n_chunks``; None where it is short), ``sizes`` of clusters, ``last_event`` (time of
-            the last sign, UTC), and in the end ``result`` and ``ended`` (when, UTC). A job that was
-            to go on and failed stays as it was, with its earlier ``result``; ``failure`` tells what
-            happened.
+            ``state_bytes`` and ``cache_bytes`` held now, addresses of its ``workers``,
+            ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
+            short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
+            end ``result`` and ``ended`` (when, UTC). A job that was to go on and failed stays as it
+            was, with its earlier ``result``; ``failure`` tells what happened.
         """
         return self._status()
 

@@ -17,13 +17,12 @@ from typing import Any, Literal, NamedTuple
 from largek_dask import config
 from largek_dask.data.stores import is_local, normalize
 from largek_dask.driver.event_log import UNKEPT, JsonLines
-from largek_dask.driver.events import Event, plain
+from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import ProcessMemory
 from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.worker_figures import seconds_of
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Contender, Lease

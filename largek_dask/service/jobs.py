@@ -457,7 +457,7 @@ class Jobs:
             spec.data,
             sample_weight=spec.sample_weight,
             storage_options=options,
-            missing="fill",
+            count_missing=False,
         )
         asked = spec.fit_options()
         rows, choice = checked(rows, asked, n_threads=None, client=client)

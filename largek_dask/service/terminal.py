@@ -10,14 +10,12 @@ from typing import TextIO
 from largek_dask.algorithms.objective import INERTIA, Objective, value_in
 from largek_dask.driver.events import Event, is_number
 from largek_dask.driver.formatting import (
-    count_of,
     human_count,
     human_seconds,
     printable,
 )
 from largek_dask.driver.job_view import JobView
 from largek_dask.plots.job_text import (
-    NONE,
     compiling_told,
     energy_in,
     facts,
@@ -35,7 +33,7 @@ STEP_SECONDS = 10.0
 """Least time between two lines of steps."""
 WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
          "back": "takes part again"}  # fmt: skip
-QUIET = ("step", "workers", "sizes")
+QUIET = ("step", "sizes")
 """Kinds of events that are not shown one by one."""
 AGAIN = ("retries", "rebuilt", "evictions")
 
@@ -93,15 +91,6 @@ def _step_line(event: Event, objective: Objective) -> str:
     )
 
 
-def _workers_line(event: Event) -> str:
-    rows = event.get("rows")
-    if not isinstance(rows, list):
-        return NONE
-    counted = sum(float(n) for n in rows if is_number(n))
-    seconds = figure(event.get("seconds"), human_seconds)
-    return f"{count_of(len(rows), 'worker')}: {figure(counted)} rows in {seconds}"
-
-
 def _end_line(event: Event) -> str:
     if event.get("error"):
         return f"{event['error']}: {event.get('message')}"
@@ -123,7 +112,6 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
         else shape_of(e)
     ),
     "compiling": compiling_told,
-    "workers": _workers_line,
     "worker": lambda e: (
         f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
         f"{figure(e.get('chunks'), whole)} chunks"
@@ -160,7 +148,7 @@ class Lines:
             self._step = event
             if self._clock() - self._stepped_at < STEP_SECONDS:
                 return
-        if self._step is not None and event is not None and kind != "workers":
+        if self._step is not None and event is not None:
             self._write(line_of(self._step, self._view.objective))
             self._step, self._stepped_at = None, self._clock()
         if event is not None and kind not in QUIET:

@@ -111,8 +111,9 @@ def test_coreset__replaces_nothing_unless_forced(table, tmp_path):
 def test_coreset__of_sparse_rows_is_refused(tmp_path):
     import scipy.sparse as scipy_sparse
 
-    scipy_sparse.save_npz(tmp_path / "x.npz", scipy_sparse.random(50, 9, 0.3, format="csr"))
-    done = run("coreset", tmp_path / "x.npz", tmp_path / "few.zarr", "--rows", 10, code=1)
+    matrix = scipy_sparse.random(50, 9, 0.3, format="csr")
+    lk.ingest(matrix, tmp_path / "x.zarr", progress=False)
+    done = run("coreset", tmp_path / "x.zarr", tmp_path / "few.zarr", "--rows", 10, code=1)
     assert "sparse rows" in done.stderr
     assert not (tmp_path / "few.zarr").exists()
 

@@ -510,7 +510,7 @@ def test_charts__a_running_job_by_its_events(tmp_path):
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
     drawn = draw(Folder(str(tmp_path)))
     (line,) = drawn.panels[0].series
-    assert (line.columns["x"], line.columns["y"]) == ([500, None, 1500], [5, None, 4])
+    assert (line.columns["x"], line.columns["y"]) == ([500, 1500], [5, 4])
 
 
 def test_charts__of_nothing(tmp_path):

@@ -235,12 +235,12 @@ def test_predict__densities_and_probabilities_in_files(data, fitted, tmp_path):
     base = ["predict", fitted["model"], data, "--out"]
     for _ in range(2):
         run(*base, tmp_path / "d.npy", "--density", "--force")
-        run(*base, tmp_path / "p.npy", "--proba", "--force")
+        run(*base, tmp_path / "p.zarr", "--proba", "--force")
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), model.score_samples(data))
     sparse = model.predict_proba(data, dense=False)
-    np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), sparse.toarray())
-    done = run(*base, tmp_path / "p.csv", "--proba", code=1)
-    assert "name it .zarr (or without a suffix) or .npy." in done.stderr
+    found = lk.open_rows(tmp_path / "p.zarr").read(0)
+    np.testing.assert_array_equal(found.data, sparse.data[: len(found.data)])
+    assert "p.zarr" in run(*base, tmp_path / "p.npy", "--proba", code=1).stderr
 
 
 def test_predict__one_thing_a_run(data, fitted, tmp_path):

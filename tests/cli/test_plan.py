@@ -13,11 +13,11 @@ import pytest
 import zarr
 
 import largek_dask as lk
+from benchmarks.synthetic import SyntheticRows
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.cli import plan as plans
 from largek_dask.cli.plan import Machines, make_plan
-from largek_dask.data.synthetic import SyntheticRows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.plan import footprint_of
@@ -265,7 +265,7 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
     assert plan["memory_held"] >= 80_000 * 32 * 4
     n, url = 1_000_000, str(tmp_path / "empty.zarr")
     zarr.create_array(url, shape=(n, 32), chunks=(65_536, 32), dtype="float32")
-    many = lk.open_rows(url, missing="fill")
+    many = lk.open_rows(url, count_missing=False)
     for algorithm, gathered, init in ((lk.NMBatch(), 62_500, "auto"), (lk.VRKM(), 0, "random")):
         options = FitOptions(n_clusters=1_000, algorithm=algorithm, init=init)
         here, there = (

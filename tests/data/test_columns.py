@@ -18,8 +18,7 @@ import scipy.sparse as sp
 import xarray as xr
 import zarr
 
-from largek_dask import KMeans
-from largek_dask.data.columns import Selection, order_by_name
+from largek_dask.data.columns import order_by_name
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
@@ -200,13 +199,6 @@ def test_selection__says_what_is_wrong(columns, drop, message, tmp_path):
     assert not (tmp_path / "out.zarr").exists()
 
 
-def test_selection__of_columns_that_share_a_name():
-    names = ["a", "b", "a"]
-    with pytest.raises(ParameterError, match="2 columns named 'a': rename them"):
-        Selection.of(["a"], None).places(names, "x")
-    assert Selection.of(None, "b").places(names, "x") == [0, 2]
-
-
 def test_order_by_name__is_where_they_are_or_an_error():
     assert order_by_name(["a", "b"], ["a", "b"], "x") is None
     assert order_by_name(["a", "b", "c"], ["c", "a", "b"], "x") == [1, 2, 0]
@@ -249,35 +241,6 @@ def test_missing_values_of_any_column_are_nan_whoever_made_it(kind, tmp_path):
     np.testing.assert_array_equal(read_all(rows), expected)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MISSING if "pandas" not in kind])
-def test_columns_without_missing_values_keep_their_type(kind, tmp_path):
-    table = pa.table({"a": pa.array([1, 2], pa.int8()), "b": [True, False]})
-    rows = MISSING[kind](table, tmp_path / "x.parquet")
-    assert rows.dtype == np.int8
-    np.testing.assert_array_equal(read_all(rows), [[1, 1], [2, 0]])
-
-
-def test_rows_with_missing_values_are_bad_rows(tmp_path):
-    x = np.repeat([[0, 0], [9, 9]], 20, axis=0)
-    table = pa.table({"a": [None, *x[1:, 0].tolist()], "b": x[:, 1]})
-    stored = in_parquet(table, tmp_path / "x.parquet")
-    for source in (table, pl.from_arrow(table), table.to_pandas().convert_dtypes(), stored):
-        with pytest.raises(DataError, match="row 0 "):
-            KMeans(2, random_state=0).fit(source)
-        labels = KMeans(2, random_state=0, on_bad_rows="skip").fit(source).labels_
-        assert labels[0] == -1
-        assert len(set(labels[1:20])) == len(set(labels[20:])) == 1
-
-
-def test_files_of_which_one_has_missing_values(tmp_path):
-    for name, values in (("a", [1, 2]), ("b", [None, 4])):
-        pq.write_table(pa.table({"n": values}), tmp_path / f"{name}.parquet")
-    rows = quiet(str(tmp_path / "*.parquet"), tmp_path / "x.zarr")
-    np.testing.assert_array_equal(read_all(rows), [[1], [2], [np.nan], [4]])
-    half = quiet(tmp_path / "b.parquet", tmp_path / "half.zarr", dtype="float32")
-    assert half.dtype == np.float32
-
-
 def test_lists_of_one_length_are_features_and_missing_ones_are_nan(tmp_path):
     lists = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2))
     ones = pa.array([[1], [2], None], pa.list_(pa.int64(), 1))
@@ -315,20 +278,6 @@ def test_decimals_become_the_nearest_float(source, tmp_path):
     table = source if isinstance(source, pa.Table) else pa.table(source)
     stored = in_parquet(table, tmp_path / "x.parquet")
     np.testing.assert_array_equal(read_all(stored), expected)
-
-
-def test_decimals_are_exact_where_arrow_rounds():
-    numbers = np.random.default_rng(0).integers(-(10**15), 10**15, 2_000).tolist()
-    values = pa.array([Decimal(number).scaleb(-5) for number in numbers], pa.decimal128(20, 5))
-    expected = [float(value) for value in values.to_pylist()]
-    assert (values.cast(pa.float64()).to_numpy() != expected).any()
-    np.testing.assert_array_equal(read_all(open_rows(pa.table({"a": values})))[:, 0], expected)
-
-
-def test_integers_of_128_bits(small_chunks):
-    columns = {"a": pl.Series([2**100, None, -3], dtype=pl.Int128), "b": [1, 2, 3]}
-    rows = open_rows(pl.DataFrame(columns))
-    np.testing.assert_array_equal(read_all(rows), [[2.0**100, 1], [np.nan, 2], [-3, 3]])
 
 
 @pytest.mark.parametrize(
@@ -377,24 +326,3 @@ def test_all_columns_that_are_not_numbers_are_named_with_the_option(tmp_path):
     pd.DataFrame({"x y": ["a"]}).to_csv(tmp_path / "y.csv", index=False)
     with pytest.raises(DataError, match=r"not numbers: 'x y' .*--drop 'x y' "):
         quiet(tmp_path / "y.csv", tmp_path / "y.zarr")
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ({"a": [1, 2]}, "cannot open a dict as rows; give an array, a DataFrame"),
-        (pl.LazyFrame({"a": [1]}), r"a LazyFrame of polars as rows; give frame\.collect\(\), or"),
-        (pa.RecordBatchReader.from_batches(pa.schema([]), []), r"reader\.read_all\(\)"),
-        (pl.Series([1.0]), r"a Series of polars as rows; give series\.to_frame\(\), or np\.stack"),
-    ],
-    ids=["dict", "lazy frame", "reader", "series"],
-)
-def test_open_rows__says_what_to_give(source, message):
-    with pytest.raises(DataError, match=message):
-        open_rows(source)
-
-
-def test_a_dict_of_keys_is_a_matrix():
-    matrix = sp.dok_matrix((3, 2))
-    matrix[1, 0] = 5.0
-    assert open_rows(matrix).is_sparse

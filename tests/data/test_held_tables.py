@@ -77,31 +77,11 @@ def test_what_is_no_table(file: Any, component: str | None, told: str) -> None:
         open_rows(file, component=component)
 
 
-def test_a_dataset_has_no_components(file: Any) -> None:
-    with pytest.raises(ParameterError, match="the source is a Dataset"):
-        open_rows(file["other"], component="X")
-
-
 def test_a_closed_or_damaged_file_is_named(file: Any) -> None:
     rows = open_rows(file["group/table"])
     file.close()
     with pytest.raises(DataError, match=r"chunk 0 \(rows 0 to 999\) of .*x\.h5/group/table cannot"):
         rows.read(0)
-
-
-def test_fits_of_hdf5(file: Any, x: np.ndarray) -> None:
-    """To the bits of the same rows in memory; nothing is loaded as a whole."""
-    plain = lk.KMeans(4, random_state=0).fit(x)
-    km = lk.KMeans(4, random_state=0).fit(file["group/table"])
-    assert km.model_.digest() == plain.model_.digest()
-    np.testing.assert_array_equal(km.predict(file["group"]), plain.labels_)
-    mx = lk.Mixture(2, random_state=0, max_iter=2).fit(file["group"])
-    assert mx.n_features_in_ == 7
-
-
-def test_ingest_of_hdf5(file: Any, x: np.ndarray, tmp_path: Path) -> None:
-    rows = lk.ingest(file, tmp_path / "out.zarr", component="group/table", progress=False)
-    np.testing.assert_array_equal(read_all(rows), x)
 
 
 class AnnData(SimpleNamespace):
@@ -151,30 +131,6 @@ def test_anndata__by_columns_and_in_a_file(cells: Any, matrix: Any, file: Any) -
     assert isinstance(open_rows(cells), HDF5Rows)
 
 
-def test_anndata__says_what_there_is(cells: Any) -> None:
-    told = (
-        r"has no 'nope'; pass component= one that it has \(X, layers/counts, "
-        r"layers/dense, obsm/pca, obsm/frame, raw/X\)\."
-    )
-    with pytest.raises(DataError, match=told):
-        open_rows(cells, component="nope")
-    cells.X = cells.raw = None
-    with pytest.raises(DataError, match=r"has no 'X'; .* one that it has \(layers/counts, "):
-        open_rows(cells)
-    cells.layers, cells.obsm = {}, {}
-    with pytest.raises(DataError, match=r"has no 'X'; .*\(no other table\)"):
-        open_rows(cells)
-
-
-def test_anndata__fits(cells: Any, matrix: Any, tmp_path: Path) -> None:
-    plain = lk.KMeans(4, random_state=0).fit(matrix)
-    km = lk.KMeans(4, random_state=0).fit(cells)
-    assert km.model_.digest() == plain.model_.digest()
-    np.testing.assert_array_equal(km.predict(cells), plain.labels_)
-    rows = lk.ingest(cells, tmp_path / "out.zarr", component="layers/dense", progress=False)
-    np.testing.assert_array_equal(read_all(rows), matrix.toarray())
-
-
 # --- the same through estimators ----------------------------------------------------------------
 
 TAKING_ROWS = {
@@ -214,20 +170,6 @@ def test_every_method_takes_what_says_how_rows_are_opened(
         called(x, component="a")
     with pytest.raises(TypeError, match=r"takes no 'compnent' here.*takes component, "):
         called(url, compnent="a")
-
-
-def test_nothing_else_is_taken_for_it(x: np.ndarray) -> None:
-    km = lk.KMeans(3, random_state=0, max_iter=2).fit(x)
-    with pytest.raises(TypeError, match="KMeans takes no 'sample_weight' here"):
-        km.predict(x, sample_weight=np.ones(1_000))
-
-
-def test_missing_chunks_are_what_a_fit_is_told(x: np.ndarray, tmp_path: Path) -> None:
-    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(100, 7))
-    array[:100] = x[:100]
-    with pytest.raises(DataError, match="lacks 9 of its 10"):
-        lk.KMeans(3, random_state=0).fit(str(tmp_path / "x.zarr"), missing="raise")
-    lk.KMeans(3, random_state=0, max_iter=1).fit(str(tmp_path / "x.zarr"), missing="fill")
 
 
 def test_what_a_store_has_is_named(tmp_path: Path) -> None:

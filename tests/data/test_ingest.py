@@ -20,15 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import zarr
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import largek_dask as lk
 from largek_dask.data import ingest as ingest_module
 from largek_dask.data import shuffle as shuffle_module
 from largek_dask.data import store_writer, tables
 from largek_dask.data.ingest import ingest
-from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import (
     DataError,
@@ -88,32 +85,6 @@ def test_ingest__statistics_that_cannot_be_of_the_rows_are_refused(changes, mess
         lk.KMeans(3, random_state=0).fit(tmp_path / "out.zarr")
 
 
-def test_ingest__default_chunks_are_bounded_in_rows_and_bytes():
-    choose = ingest_module._choose_chunk_rows
-    assert choose(None, 4 * 64, 10**8, None) == 65_536
-    assert choose(None, 4 * 3_072, 10**8, None) * 4 * 3_072 <= 64 << 20
-    assert choose(None, 1 << 30, 10**8, None) == 1
-    assert choose(None, 256, 1_000, None) == 1_000
-    assert choose(None, 4 * 3_072, 10**8, 64) == 5_120
-    assert choose(3_000, 8_000, None, 128) == 2_048
-    assert choose(1_500, 8_000, None, 128) == 1_408
-    assert choose(500, 4, None, 4_096) == 500
-
-
-@pytest.mark.parametrize(
-    ("row_bytes", "rows"), [(1, 4_096), (72, 4_096), (257, 2_048), (12_288, 64), (1 << 30, 1)]
-)
-def test_ingest__inner_chunks_are_small_in_rows_and_bytes(row_bytes, rows):
-    assert ingest_module._inner_rows(row_bytes) == rows
-
-
-def test_ingest__wide_shuffled_rows_are_read_in_small_pieces(tmp_path):
-    """What is read at once is many pieces, also where a row is large."""
-    rows = quiet(np.zeros((3_000, 2_000), np.float32), tmp_path / "wide.zarr", shuffle=1)
-    assert rows.stretch(0, 0, 1) == (0, 128)
-    assert rows.chunk_rows(0)[1] >= 10 * 128
-
-
 def write_sources(folder, x):
     frame = pd.DataFrame(x, columns=[f"c{i}" for i in range(7)])
     frame.to_csv(folder / "header.csv", index=False)
@@ -131,7 +102,6 @@ def write_sources(folder, x):
         file["group/table"] = x
         file["labels"] = np.zeros(len(x))
     np.save(folder / "x.npy", np.asfortranarray(x))
-    sp.save_npz(folder / "x.npz", sp.csr_matrix(x))
     matrix = sp.csr_matrix(x)
     with h5py.File(folder / "cells.h5ad", "w") as file:
         group = file.create_group("X")
@@ -156,7 +126,6 @@ def write_sources(folder, x):
         ("x.h5", "group/table"),
         ("cells.h5ad", None),
         ("x.npy", None),
-        ("x.npz", None),
         ("v2.zarr", None),
     ],
 )
@@ -170,20 +139,6 @@ def test_ingest__every_format(name, component, x, tmp_path, monkeypatch):
     np.testing.assert_array_equal(read_all(rows).astype(np.float32), np.tile(x, (2, 1)))
     small = quiet(tmp_path / name, tmp_path / "half.zarr", component=component, dtype="float16")
     np.testing.assert_array_equal(read_all(small), np.tile(x, (2, 1)).astype(np.float16))
-
-
-def test_ingest__streams_lazy_sources_and_iterates_once(x, tmp_path):
-    array = da.from_array(x, chunks=(300, 7))
-    np.testing.assert_array_equal(read_all(quiet(array, tmp_path / "out.zarr")), x)
-
-
-def test_ingest__counts_bad_rows(x, tmp_path):
-    x = x.astype(np.float64)
-    x[7, 3] = np.nan
-    x[500, 0] = 1e300
-    rows = quiet(x, tmp_path / "out.zarr", dtype="float32")
-    statistics = rows.stored_statistics()
-    assert (statistics["n_bad"], statistics["first_bad"]) == (2, 7)
 
 
 @pytest.mark.parametrize("shuffle", [None, 3])
@@ -225,22 +180,6 @@ def test_ingest__says_what_is_wrong_with_a_file(name, content, message, tmp_path
         quiet(tmp_path / name, tmp_path / "out.zarr")
     with pytest.raises(DataError):
         open_rows(tmp_path / "out.zarr")
-
-
-def test_ingest__says_what_is_wrong_with_columns(x, tmp_path):
-    write_sources(tmp_path, x)
-    frame = pd.DataFrame({"a": [1.0], "city": ["Paris"]})
-    frame.to_parquet(tmp_path / "text.parquet")
-    with h5py.File(tmp_path / "two.h5", "w") as file:
-        file["a"], file["b"] = x, x
-    for name, component, message in [
-        ("text.parquet", None, r"not numbers: 'city' \(.*string\)"),
-        ("x.parquet", "nope", r"no column 'nope', only c0, c1"),
-        ("two.h5", None, r"without one obvious table \(it holds a, b\); pass component="),
-        ("two.h5", "c", r"no array or group named 'c'"),
-    ]:
-        with pytest.raises(DataError, match=message):
-            quiet(tmp_path / name, tmp_path / "out.zarr", component=component, force=True)
 
 
 def test_ingest__missing_packages_name_the_extra(x, tmp_path, monkeypatch):
@@ -295,19 +234,6 @@ def test_ingest__an_output_that_exists_is_found_before_reading_and_not_harmed(x,
             quiet(source, tmp_path / name, force=force)
     assert files_under(tmp_path) == before
     np.testing.assert_array_equal(read_all(quiet(-x, tmp_path / "out.zarr", force=True)), -x)
-
-
-def test_ingest__a_source_that_cannot_be_opened_leaves_the_old_store(x, tmp_path):
-    quiet(x, tmp_path / "out.zarr")
-    before = files_under(tmp_path)
-    with pytest.raises(DataError, match="does not exist"):
-        quiet(tmp_path / "absent.csv", tmp_path / "out.zarr", force=True)
-    for source in (tmp_path / "out.zarr", open_rows(tmp_path / "out.zarr")):
-        with pytest.raises(OutputError, match="would overwrite its source"):
-            quiet(source, tmp_path / "out.zarr", force=True)
-    with pytest.raises(OutputError, match="would overwrite its source"):
-        quiet(tmp_path / "out.zarr", tmp_path / "out.zarr" / "deeper.zarr")
-    assert files_under(tmp_path) == before
 
 
 def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatch):
@@ -455,7 +381,7 @@ def test_ingest__replacing_a_store_takes_its_description_away_first(x, tmp_path,
     monkeypatch.setattr(fs_class, "rm", refuse)
     with pytest.raises(OutputError, match="killed here"):
         quiet(x, tmp_path / "out.zarr", force=True)
-    with pytest.raises(DataError, match="holds no Zarr"):
+    with pytest.raises(DataError, match="is no Zarr"):
         open_rows(tmp_path / "out.zarr")
 
 
@@ -499,59 +425,3 @@ def test_ingest__shuffle_is_a_seeded_permutation_in_shards(x, tmp_path, monkeypa
     rows = quiet(bad, tmp_path / "d.zarr", shuffle=1)
     at = np.flatnonzero(np.isnan(read_all(rows)[:, 0]))
     assert rows.stored_statistics()["first_bad"] == at[0]
-
-
-@given(
-    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
-    seed=st.integers(0, 2**32),
-    n_buckets=st.integers(1, 9),
-)
-@settings(max_examples=40, deadline=None)
-def test_shuffled__any_blocks_give_the_same_permutation(sizes, seed, n_buckets):
-    n = sum(sizes)
-    x = np.stack([np.arange(n), -np.arange(n)], axis=1).astype(np.int32)
-    cuts = np.split(x, np.cumsum(sizes)[:-1])
-    found = list(shuffled(cuts, seed=seed, n_buckets=n_buckets))
-    whole = list(shuffled([x], seed=seed, n_buckets=n_buckets))
-    joined = np.concatenate([*found, x[:0]])
-    np.testing.assert_array_equal(joined, np.concatenate([*whole, x[:0]]))
-    assert sorted(joined[:, 0].tolist()) == list(range(n))
-    np.testing.assert_array_equal(joined[:, 0], -joined[:, 1])
-
-
-def test_shuffled__every_place_is_as_likely_as_any_other():
-    x = np.arange(6).reshape(-1, 1)
-    counts = np.zeros((6, 6))
-    for seed in range(600):
-        found = np.concatenate(list(shuffled([x], seed=seed, n_buckets=3)))[:, 0]
-        counts[np.arange(6), found] += 1
-    # 25 degrees of freedom: chi squared beyond 60 has a probability below 1e-4
-    assert ((counts - 100) ** 2 / 100).sum() < 60
-
-
-def test_n_buckets_for__bounds():
-    assert n_buckets_for(0) == 1
-    assert n_buckets_for(64 << 20) == 1
-    assert n_buckets_for((64 << 20) + 1) == 2
-    assert n_buckets_for(1 << 50) == 256
-
-
-def test_ingest__progress_goes_to_stderr(x, tmp_path, capfd):
-    ingest(x, tmp_path / "out.zarr", shuffle=0)
-    found = capfd.readouterr()
-    assert found.out == ""
-    assert "writing" in found.err
-    assert "1000/1000" in found.err
-
-
-def test_ingest__the_marker_is_one_attribute(x, tmp_path):
-    quiet(x, tmp_path / "out.zarr")
-    path = tmp_path / "out.zarr" / "zarr.json"
-    notes = json.loads(path.read_text())
-    assert notes["attributes"]["largek"]["complete"] is True
-    notes["attributes"]["largek"]["complete"] = False
-    path.write_text(json.dumps(notes))
-    with pytest.raises(IncompleteStoreError):
-        open_rows(tmp_path / "out.zarr")
-    with pytest.raises(IncompleteStoreError):
-        open_rows(x, sample_weight=tmp_path / "out.zarr")

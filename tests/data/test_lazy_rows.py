@@ -11,8 +11,6 @@ import pytest
 import scipy.sparse as sp
 import xarray as xr
 
-from largek_dask import KMeans
-from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError
 from tests.data.helpers import read_all
@@ -70,10 +68,6 @@ def test_dask_array__blocks_along_columns_come_one_after_the_other(x, small_chun
     assert watch.computed == [(0, 0), (0, 3), (600, 0), (600, 3)]
 
 
-def test_dask_array__threads_of_dask_give_the_same(x):
-    np.testing.assert_array_equal(read_all(open_rows(da.from_array(x, chunks=(90, 3)))), x)
-
-
 def test_dask_array__unknown_lengths_are_counted_without_keeping_blocks(x, small_chunks):
     array = da.from_array(x, chunks=(400, 7))
     array = array[array[:, 0] > 0]
@@ -103,17 +97,6 @@ def test_dask_array__errors_name_the_block(x, small_chunks):
         DataError, match=r"block 1 .*chunk 1 \(rows 300 to 599\).*RuntimeError: disk on fire"
     ):
         rows.read(1)
-
-
-def test_dask_array__shape_and_type_are_checked_before_computing(x):
-    with pytest.raises(DataError, match="3 dimensions"):
-        open_rows(da.zeros((2, 3, 4)))
-    with pytest.raises(DataError, match="complex"):
-        open_rows(da.zeros((2, 3), dtype=complex))
-    with pytest.raises(DataError, match="no rows"):
-        open_rows(da.zeros((0, 3)))
-    with pytest.raises(DataError, match="unknown number of columns"):
-        open_rows(da.from_array(x, chunks=(300, 7))[:, da.from_array(np.arange(7) > 3)])
 
 
 def test_dask_weights__lazy_and_of_unknown_length(x):
@@ -151,12 +134,6 @@ def test_dask_frame__one_partition_at_a_time_and_empty_ones_vanish(x, small_chun
     np.testing.assert_array_equal(rows.read(1), x[200:400])
     assert seen == [200]
     np.testing.assert_array_equal(read_all(rows), x[:600])
-
-
-def test_dask_frame__names_the_text_column(x):
-    frame = pd.DataFrame(x).assign(city="Paris")
-    with pytest.raises(DataError, match=r"a column that is not numbers: 'city' "):
-        open_rows(dd.from_pandas(frame, npartitions=2))
 
 
 def test_xarray__in_memory_lazy_file_and_dask(x, tmp_path):
@@ -241,33 +218,6 @@ def test_a_block_of_a_type_that_the_declared_one_cannot_hold_is_refused(declared
     np.testing.assert_array_equal(read_all(open_rows(mended)), array.compute())
 
 
-@pytest.mark.parametrize(
-    ("declared", "held"), [("f8", "i4"), ("f8", "f4"), ("i8", "?"), ("g", "g")]
-)
-def test_a_block_whose_numbers_fit_the_declared_type_is_read(declared, held):
-    x = (np.arange(4_000).reshape(1_000, 4) % 7).astype(held)
-    array = blocks_of(x, lambda b: b, dtype=declared)
-    np.testing.assert_array_equal(read_all(open_rows(array)), array.compute())
-
-
-def test_blocks_declared_without_rows_or_of_unknown_length_are_looked_at():
-    graph = {("x", 0, 0): np.ones((3, 2)), ("x", 1, 0): np.ones((0, 2))}
-    array = da.Array(graph, "x", ((3, 0), (2,)), float)
-    assert read_all(open_rows(array)).shape == (3, 2)
-    graph["x", 1, 0] = np.ones((5, 2))
-    with pytest.raises(DataError, match=r"block 1 .*shape \(5, 2\), but \(0, 2\) was declared"):
-        read_all(open_rows(da.Array(graph, "x", ((3, 0), (2,)), float)))
-    array = da.ones((6, 2), chunks=(3, 2))
-    unknown = array[array[:, 0] > 0]
-    assert np.isnan(unknown.shape[0])
-    for change, told in [
-        (lambda b: 3.0, "AttributeError"),
-        (lambda b: 1 / 0, "ZeroDivisionError: division by zero"),
-    ]:
-        with pytest.raises(DataError, match=f"block 0 of the dask array could not .*{told}"):
-            open_rows(unknown.map_blocks(change, dtype=float))
-
-
 FRAME = pd.DataFrame({"a": np.arange(6), "b": np.arange(6) * 2 + 1})
 
 
@@ -332,24 +282,6 @@ def test_a_partition_that_means_the_same_is_read_as_computing_gives_it(change):
     np.testing.assert_array_equal(read_all(rows), computed[["a", "b"]].astype(np.int64))
 
 
-def test_a_partition_of_nullable_numbers_is_read_where_the_metadata_say_so():
-    meta = FRAME[:0].astype("Int64")
-    lazy = changed(lambda p: p.convert_dtypes().mask(p.a > 4), 0, meta=meta)
-    expected = FRAME.astype(float).mask(FRAME.a > 4)
-    assert expected.isna().to_numpy().any()
-    np.testing.assert_array_equal(read_all(open_rows(lazy)), expected)
-
-
-def test_scaled_columns_cluster_as_the_computed_ones_or_not_at_all():
-    frame = pd.DataFrame({"a": np.arange(100) * 1_000, "b": np.arange(100) % 2})
-    lazy = dd.from_pandas(frame, npartitions=4)
-    scaled = lazy.map_partitions(lambda p: p / p.max(), meta=frame[:0])
-    assert scaled.dtypes.tolist() == frame.dtypes.tolist()
-    assert scaled.compute().dtypes.tolist() != frame.dtypes.tolist()
-    with pytest.raises(DataError, match=r"partition 0 .* meta= of what its function returns"):
-        KMeans(2).fit(scaled)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -368,36 +300,3 @@ def test_a_block_of_weights_is_held_to_its_shape(change, told):
     rows = open_rows(np.ones((6, 2)), sample_weight=weight)
     with pytest.raises(DataError, match=rf"block 0 of sample_weight.*{told}"):
         rows.read_weight(0)
-
-
-def test_weights_are_read_in_the_type_that_they_have():
-    weight = da.ones(6, chunks=3).map_blocks(lambda b: b * 1.5, dtype=int)
-    assert weight.dtype == int
-    rows = open_rows(np.ones((6, 2)), sample_weight=weight)
-    np.testing.assert_array_equal(rows.read_weight(0, 1, 5), np.full(4, 1.5))
-
-
-class Shrinking:
-    """Weights that are fewer than they said."""
-
-    n_rows = 6
-
-    def read(self, start, stop):
-        return np.ones(stop - start - 1)
-
-
-def test_weights_of_any_source_are_as_many_as_rows():
-    rows = open_rows(np.ones((6, 2))).with_weight(Shrinking())
-    with pytest.raises(DataError, match=r"sample_weight of rows 0 to 5 .* has shape \(5,\)"):
-        rows.read_weight(0)
-
-
-def test_slices_of_another_type_than_declared_are_refused():
-    class Lying:
-        shape, dtype = (4, 2), np.dtype(np.int64)
-
-        def __getitem__(self, rows):
-            return np.full((rows.stop - rows.start, 2), 0.5)
-
-    with pytest.raises(DataError, match=r"holds float64, but int64 was declared.*open it again"):
-        SlicedRows(Lying()).read(0)

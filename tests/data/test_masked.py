@@ -35,7 +35,6 @@ def weight() -> Any:
 
 
 KMEANS = ("fit", "fit_predict", "fit_transform", "partial_fit", "predict", "transform", "score")
-MIXTURE = ("fit", "fit_predict", "predict", "predict_proba", "score_samples", "score", "bic", "aic")
 
 
 @pytest.mark.parametrize("name", KMEANS)
@@ -46,39 +45,15 @@ def test_kmeans(x: Any, name: str) -> None:
     assert np.abs(km.fit(x.filled(0)).cluster_centers_).max() < 10
 
 
-@pytest.mark.parametrize("name", MIXTURE)
-def test_mixture(x: Any, name: str) -> None:
-    mx = lk.Mixture(3, random_state=0, max_iter=2)
-    with pytest.raises(DataError, match=ROWS):
-        getattr(mx if "fit" in name else mx.fit(x.filled(0)), name)(x)
-
-
 @pytest.mark.parametrize("name", ["fit", "fit_predict", "partial_fit"])
 def test_weights_of_kmeans(x: Any, weight: Any, name: str) -> None:
     with pytest.raises(DataError, match=WEIGHTS):
         getattr(lk.KMeans(3, random_state=0), name)(x.filled(0), sample_weight=weight)
 
 
-def test_weights_elsewhere(x: Any, weight: Any) -> None:
-    rows = x.filled(0)
-    with pytest.raises(DataError, match=WEIGHTS):
-        lk.Mixture(3, random_state=0).fit(rows, sample_weight=weight)
-    with pytest.raises(DataError, match=WEIGHTS):
-        lk.open_rows(rows, sample_weight=weight)
-    model = lk.KMeans(3, random_state=0, max_iter=2).fit(rows).model_
-    with pytest.raises(DataError, match=WEIGHTS):
-        model.score(rows, sample_weight=weight)
-
-
 def test_first_centers(x: Any) -> None:
     with pytest.raises(ParameterError, match=r"init is a masked array; fill it first, with init"):
         lk.KMeans(3, init=x[6:9]).fit(x.filled(0))
-
-
-def test_where_nothing_is_masked_too(x: Any) -> None:
-    """Else a fit would depend on whether there happens to be something."""
-    with pytest.raises(DataError, match=ROWS):
-        lk.KMeans(3).fit(np.ma.masked_array(x.filled(0)))
 
 
 def test_models_and_ingest(x: Any, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
-"""Chunks that a store lacks are counted, and told, refused or filled as the user says."""
+"""Chunks that a store lacks are counted, with a warning."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from click.testing import CliRunner
 from zarr.storage import MemoryStore, ZipStore
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.data import missing_chunks as module
-from largek_dask.data.missing_chunks import missing_chunks
 from largek_dask.data.sources import open_rows, read_integers
-from largek_dask.errors import DataError, MissingChunksWarning, ParameterError
+from largek_dask.errors import DataError, MissingChunksWarning
 from tests.data.helpers import read_all
 from tests.data.test_csr_rows import write_anndata
 from tests.helpers.covering import in_turns
@@ -62,15 +58,10 @@ def test_a_local_store(layout: str, x: np.ndarray, tmp_path: Path, small_chunks:
     read_all(open_rows(tmp_path / "x.zarr"))
     key = lose(tmp_path / "x.zarr", array)
     expected = 20 if layout == "two columns of chunks" else 10
-    told = (
-        rf"lacks 2 of its {expected} stored chunks, the first of them '{key}' \(rows 300 to 399\)"
-    )
+    told = f"lacks 2 of its {expected} .*'{key}'"
     for source in (str(tmp_path / "x.zarr"), zarr.open_array(tmp_path / "x.zarr", mode="r")):
-        with pytest.warns(MissingChunksWarning, match=told + ".*read as the fill value 0.0"):
+        with pytest.warns(MissingChunksWarning, match=told):
             rows = open_rows(source)
-        with pytest.raises(DataError, match=told + r".*missing='fill' \(--missing fill\)"):
-            open_rows(source, missing="raise")
-        np.testing.assert_array_equal(read_all(open_rows(source, missing="fill")), read_all(rows))
     filled = x.copy()
     for i in LOST:
         filled[100 * i : 100 * (i + 1), : array.chunks[1]] = 0
@@ -90,7 +81,7 @@ def test_rows_that_are_open_are_not_listed_again(
     assert len(listings) == 1
     lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(rows)
     open_rows(rows).__reduce__()[0](*rows.__reduce__()[1])
-    open_rows(tmp_path / "x.zarr", missing="fill")
+    open_rows(tmp_path / "x.zarr", count_missing=False)
     assert len(listings) == 1
     with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
         lk.KMeans(2, algorithm="lloyd", random_state=0, max_iter=2).fit(str(tmp_path / "x.zarr"))
@@ -100,31 +91,19 @@ def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypa
     """It says that it is complete: a missing chunk is an error when it is read."""
     lk.ingest(x, tmp_path / "x.zarr", chunk_rows=100, progress=False)
     monkeypatch.setattr(module, "_listed", None)
-    rows = open_rows(tmp_path / "x.zarr", missing="raise")
+    rows = open_rows(tmp_path / "x.zarr")
     (tmp_path / "x.zarr" / "c" / "3" / "0").unlink()
     with pytest.raises(DataError, match=r"c/3/0.* is missing"):
         read_all(rows)
 
 
-def test_a_component_of_a_store(x: np.ndarray, tmp_path: Path) -> None:
-    """Only what is read counts, not what else the store holds."""
-    zarr.open_group(tmp_path / "g.zarr", mode="w")
-    for name in ("a", "b"):
-        array = make(tmp_path / "g.zarr" / name, x)
-    lose(tmp_path / "g.zarr" / "b", array)
-    open_rows(tmp_path / "g.zarr", component="a", missing="raise")
-    with pytest.raises(DataError, match=r"g\.zarr/b lacks 2 .* 'b/c/3/0'"):
-        open_rows(tmp_path / "g.zarr", component="b", missing="raise")
-
-
 def test_a_store_behind_fsspec(x: np.ndarray) -> None:
     url = "memory://missing/x.zarr"
-    array = make(url, x)
-    open_rows(url, missing="raise")
+    make(url, x)
+    open_rows(url)
     fs = fsspec.filesystem("memory")
     for i in LOST:
         fs.rm(f"/missing/x.zarr/c/{i}/0")
-    assert missing_chunks(array) == module.Lacking(2, 10, "c/3/0", 300, 400)
     with pytest.warns(MissingChunksWarning, match=r"lacks 2 of its 10 .*'c/3/0'"):
         open_rows(url)
 
@@ -132,7 +111,7 @@ def test_a_store_behind_fsspec(x: np.ndarray) -> None:
 def test_stores_of_this_process(x: np.ndarray, tmp_path: Path) -> None:
     store = MemoryStore()
     array = make(store, x)
-    open_rows(array, missing="raise")
+    open_rows(array)
     del store._store_dict["c/3/0"]
     with pytest.warns(MissingChunksWarning, match=r"the Zarr array lacks 1 of its 10 .*'c/3/0'"):
         open_rows(array)
@@ -155,37 +134,34 @@ def test_stores_of_this_process(x: np.ndarray, tmp_path: Path) -> None:
 def test_sparse_groups(name: str, places: tuple[int, ...], told: str, tmp_path: Path) -> None:
     matrix = sp.random(700, 30, density=0.1, dtype=np.float32, random_state=2, format="csr")
     write_anndata(tmp_path / "cells.zarr", matrix)
-    open_rows(tmp_path / "cells.zarr", missing="raise")
+    open_rows(tmp_path / "cells.zarr")
     stored = sum(-(-len(getattr(matrix, part)) // 64) for part in ("data", "indices", "indptr"))
     for place in places:
         (tmp_path / "cells.zarr" / "X" / name / "c" / str(place)).unlink()
-    match = rf"lacks {len(places)} of its {stored} stored chunks, the first of them '{told}"
-    with pytest.raises(DataError, match=match):
-        open_rows(tmp_path / "cells.zarr", missing="raise")
+    match = rf"lacks {len(places)} of its {stored} .*'{told}"
+    with pytest.warns(MissingChunksWarning, match=match):
+        open_rows(tmp_path / "cells.zarr")
 
 
 def test_where_nobody_can_tell(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:
-    array = make(tmp_path / "x.zarr", x)
-    lose(tmp_path / "x.zarr", array)
+    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
 
     def refuse(*_: Any) -> None:
         raise PermissionError("no listing for you")
 
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "scandir", refuse)
-        assert missing_chunks(array) is None
         open_rows(tmp_path / "x.zarr")
-        with pytest.raises(DataError, match=r"cannot list the chunks that it holds.*copy it"):
-            open_rows(tmp_path / "x.zarr", missing="raise")
     # A listing without what has just been read is none either.
     monkeypatch.setattr(module, "_files", lambda _: iter(()))
-    assert missing_chunks(array) is None
+    open_rows(tmp_path / "x.zarr")
 
 
 def test_no_listing_over_http(x: np.ndarray, monkeypatch: Any) -> None:
     array = make("memory://web/x.zarr", x)
+    fsspec.filesystem("memory").rm("/web/x.zarr/c/3/0")
     monkeypatch.setattr(array.store.fs, "protocol", ("http", "https"))
-    assert missing_chunks(array) is None
+    open_rows(array)
 
 
 def test_weights_and_known_classes(x: np.ndarray, tmp_path: Path) -> None:
@@ -193,65 +169,25 @@ def test_weights_and_known_classes(x: np.ndarray, tmp_path: Path) -> None:
         array = zarr.create_array(tmp_path / name, shape=(1_000,), chunks=(100,), dtype=dtype)
         array[:] = np.arange(1, 1_001)
         (tmp_path / name / "c" / "3").unlink()
-    told = r"sample_weight .*weight lacks 1 of its 10 .*'c/3' \(rows 300 to 399\)"
+    told = "sample_weight .*weight lacks 1 of its 10 .*'c/3'"
     with pytest.warns(MissingChunksWarning, match=told):
         open_rows(x, sample_weight=str(tmp_path / "weight"))
-    with pytest.raises(DataError, match=told):
-        open_rows(x, sample_weight=str(tmp_path / "weight"), missing="raise")
     with pytest.warns(MissingChunksWarning, match="--labels .*truth lacks 1 of its 10"):
         found = read_integers(str(tmp_path / "truth"), 1_000, what="--labels")
     assert not found[300:400].any()
 
 
-def test_what_may_be_said(x: np.ndarray) -> None:
-    with pytest.raises(ParameterError, match="missing must be one of warn, raise, fill, got 'no'"):
-        open_rows(x, missing="no")  # type: ignore[arg-type]
-
-
-def test_ingest(x: np.ndarray, tmp_path: Path) -> None:
+def test_a_warning_made_an_error_refuses_such_a_store(x: np.ndarray, tmp_path: Path) -> None:
     lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
-    with pytest.raises(DataError, match="lacks 2 of its 10"):
-        lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False, missing="raise")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingChunksWarning)
+        with pytest.raises(MissingChunksWarning):
+            lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False)
     assert not (tmp_path / "out.zarr").exists()
     with pytest.warns(MissingChunksWarning, match="lacks 2 of its 10"):
         lk.ingest(tmp_path / "x.zarr", tmp_path / "out.zarr", progress=False)
     # From now on they are rows like all others.
-    assert not read_all(open_rows(tmp_path / "out.zarr", missing="raise"))[300:400].any()
-
-
-def test_the_command_line(x: np.ndarray, tmp_path: Path) -> None:
-    data, model = str(tmp_path / "x.zarr"), str(tmp_path / "model.zarr")
-    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
-    lk.KMeans(2, random_state=0, max_iter=1).fit(x).model_.save(model)
-    commands: dict[str, Callable[[str], list[str]]] = {
-        "fit": lambda out: ["fit", data, "-k", "2", "--max-iter", "1", "--out", out],
-        "ingest": lambda out: ["ingest", data, f"{out}.zarr", "--json"],
-        "predict": lambda out: ["predict", model, data, "--out", f"{out}.npy"],
-        "score": lambda _: ["score", model, data],
-        "coreset": lambda out: ["coreset", data, out, "--rows", "10"],
-    }
-    for name, command in commands.items():
-        out = str(tmp_path / name)
-        done = CliRunner().invoke(main, [*command(out), "--missing", "raise"])
-        assert done.exit_code == 1, name
-        assert "Error: " in done.stderr
-        assert "lacks 2 of its 10" in done.stderr
-        done = CliRunner().invoke(main, [*command(out), "--missing", "fill"])
-        assert (done.exit_code, "lacks" in done.stderr) == (0, False), done.stderr
-        with warnings.catch_warnings():
-            # As in a process of its own: not an error, as in tests.
-            warnings.simplefilter("always")
-            done = CliRunner().invoke(main, command(f"{out}2"))
-        assert (done.exit_code, "Warning: " in done.stderr) == (0, True), done.stderr
-        assert "lacks 2 of its 10" in done.stderr
-
-
-def test_warnings_are_told_of_the_users_own_line(x: np.ndarray, tmp_path: Path) -> None:
-    lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        open_rows(tmp_path / "x.zarr")
-    assert [one.filename for one in caught] == [__file__]
+    assert not read_all(open_rows(tmp_path / "out.zarr"))[300:400].any()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +209,7 @@ def test_chunks_of_version_2_are_read_as_zarr_reads_them(
         (path / ".zarray").write_text(json.dumps({**notes, "fill_value": None}))
         array = zarr.open_array(path, mode="r")
         assert array.fill_value is None
-    with pytest.warns(MissingChunksWarning, match=f"read as the fill value {fill or 0:g}"):
+    with pytest.warns(MissingChunksWarning, match=f"fill value {fill or 0:g}"):
         rows = open_rows(path)
     assert rows.n_chunks > 1
     np.testing.assert_array_equal(read_all(rows), array[:])

@@ -71,11 +71,6 @@ def test_s3__numpy_files_by_ranges(x, options):
         rows = open_rows(f"s3://data/{name}", storage_options=options)
         np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), x)
         assert rows.fingerprint()["stamps"] == pickle.loads(pickle.dumps(rows))._stamps()
-    with fs.open("data/x.npz", "wb") as file:
-        np.savez(file, x)
-    np.testing.assert_array_equal(
-        read_all(open_rows("s3://data/x.npz", storage_options=options)), x
-    )
 
 
 def test_s3__nothing_there(options):
@@ -93,9 +88,9 @@ def test_s3__missing_chunks_are_counted(x, options):
         "s3://data/lost.zarr", shape=x.shape, chunks=(100, 7), dtype="f4", storage_options=options
     )
     array[:] = x
-    open_rows("s3://data/lost.zarr", storage_options=options, missing="raise")
+    open_rows("s3://data/lost.zarr", storage_options=options)
     fs = s3fs.S3FileSystem(**options)
     fs.rm("data/lost.zarr/c/3/0")
-    told = r"s3://data/lost\.zarr lacks 1 of its 10 .*'c/3/0' \(rows 300 to 399\)"
+    told = r"s3://data/lost\.zarr lacks 1 of its 10 .*'c/3/0'"
     with pytest.warns(MissingChunksWarning, match=told):
         open_rows("s3://data/lost.zarr", storage_options=options)

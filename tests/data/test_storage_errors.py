@@ -2,7 +2,6 @@
 
 import errno
 import pickle
-import time
 from types import SimpleNamespace
 
 import dask
@@ -58,15 +57,6 @@ def test_retry_io__what_will_not_change_is_raised_at_once(error):
     with pytest.raises(type(error)):
         retry_io(ask)
     assert ask.calls == 1
-
-
-def test_retry_io__pauses_double(monkeypatch):
-    pauses = []
-    clock = SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)
-    monkeypatch.setattr("largek_dask.retry.time", clock)
-    with dask.config.set({"largek.stores.pause-seconds": 0.5, "largek.stores.tries": 4}):
-        assert retry_io(Failing(*(OSError() for _ in range(3)))) == "answer"
-    assert pauses == [0.5, 1.0, 2.0]
 
 
 # --- what an error says -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import write_weighted_rows
 from largek_dask.data.stores import ATTRIBUTE
-from largek_dask.errors import DataError, IncompleteStoreError, OutputError
+from largek_dask.errors import DataError, IncompleteStoreError
 
 X = np.arange(12.0).reshape(4, 3)
 WEIGHTS = np.array([1.0, 0.5, 0.0, 7.0])
@@ -40,17 +40,6 @@ def test_weighted_store__other_weights_go_first(store):
     )
 
 
-def test_weighted_store__anywhere(tmp_path):
-    write_weighted_rows("memory://few.zarr", X, WEIGHTS, ROWS, {})
-    np.testing.assert_array_equal(open_rows("memory://few.zarr").read_weight(0), WEIGHTS)
-
-
-def test_weighted_store__an_array_that_is_called_so_is_not_enough(tmp_path):
-    group = zarr.create_group(tmp_path / "x.zarr")
-    group["X"], group["weights"] = X, WEIGHTS
-    assert open_rows(tmp_path / "x.zarr").weight is None
-
-
 def test_weighted_store__what_is_not_whole_is_refused(store):
     shutil.rmtree(store / "weights")
     with pytest.raises(DataError, match="lacks its array 'weights'"):
@@ -68,19 +57,6 @@ def test_weighted_store__a_lost_chunk_is_found(store):
         path.unlink()
     with pytest.raises(DataError, match="missing"):
         open_rows(store).read(0)
-
-
-def test_weighted_store__replaces_nothing(store):
-    with pytest.raises(OutputError, match="exists already"):
-        write_weighted_rows(store, X, WEIGHTS, ROWS, {})
-    write_weighted_rows(store, X[:2], WEIGHTS[:2], ROWS[:2], {}, force=True)
-    assert open_rows(store).n_rows == 2
-
-
-def test_weighted_store__that_cannot_be_written_says_so(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be"):
-        write_weighted_rows(tmp_path / "file" / "few.zarr", X, WEIGHTS, ROWS, {})
 
 
 def test_ingest__loses_no_weights(store, tmp_path):

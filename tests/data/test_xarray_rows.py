@@ -32,12 +32,6 @@ def test_images_of_bands_are_stacked_as_is_said(coords, chunks):
     assert rows.feature_names == (tuple("rgb") if coords else None)
 
 
-def test_one_dimension():
-    array = xr.DataArray(VALUES[0, 0])
-    with pytest.raises(DataError, match=r"array\.to_numpy\(\)\.reshape\(-1, 1\)"):
-        open_rows(array)
-
-
 def test_a_dataset_of_arrays_of_one_shape():
     dataset = xr.Dataset({"a": (("y", "x"), VALUES[0]), "b": (("y", "x"), -VALUES[0])})
     with pytest.raises(DataError, match=r"\('a', 'b'\); pass component="):
@@ -46,14 +40,3 @@ def test_a_dataset_of_arrays_of_one_shape():
     rows = open_rows(table)
     assert rows.feature_names == ("a", "b")
     np.testing.assert_array_equal(read_all(rows), [[v, -v] for v in VALUES[0].ravel()])
-
-
-def test_a_dataset_of_arrays_of_several_shapes():
-    dataset = xr.Dataset({"a": (("y", "x"), VALUES[0]), "b": ("t", VALUES[0, 0])})
-    with pytest.raises(DataError, match="pass component= the name of one"):
-        open_rows(dataset)
-    np.testing.assert_array_equal(read_all(open_rows(dataset, component="a")), VALUES[0])
-    with pytest.raises(DataError, match=r"no array 'c'; pass component= one of 'a', 'b'"):
-        open_rows(dataset, component="c")
-    with pytest.raises(DataError, match=r"1 dimensions \('t',\)"):
-        open_rows(dataset, component="b")

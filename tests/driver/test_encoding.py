@@ -120,15 +120,6 @@ def test_a_broken_tree_is_damage(tree: Any) -> None:
         decode(tree, {"a0": np.zeros(3)}, Tree)
 
 
-def test_an_array_that_is_there_twice_is_written_once():
-    shared, other = np.arange(3.0), np.arange(3.0)
-    arrays: dict[str, Any] = {}
-    tree = encode((shared, other, shared), arrays)
-    assert len(arrays) == 2
-    back = decode(tree, arrays, tuple)
-    assert [part.tolist() for part in back] == 3 * [[0.0, 1.0, 2.0]]
-
-
 def test_what_was_one_object_is_one_again():
     """A state that was read back is written to as few bytes as before, any number of times."""
     array, other = np.arange(6.0), np.arange(6.0)

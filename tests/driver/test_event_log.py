@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 
 from largek_dask.driver import event_log
 from largek_dask.driver.event_log import JsonLines, open_sinks
-from largek_dask.driver.events import Events
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 
@@ -47,13 +43,6 @@ def test_a_later_run_goes_on_after_a_cut_line(folder: Folder, name: str) -> None
     assert [event["event"] for event in JsonLines.read(folder)] == ["started", "stopped"]
 
 
-def test_local_lines_are_there_at_once(tmp_path: Path) -> None:
-    sink = JsonLines(Folder(str(tmp_path)))
-    sink({"event": "started"})
-    assert json.loads((tmp_path / "events/000001.jsonl").read_text()) == {"event": "started"}
-    sink.close()
-
-
 def test_object_stores_are_written_at_intervals() -> None:
     folder = Folder("memory://intervals")
     sink = JsonLines(folder, every=1e9)
@@ -70,17 +59,6 @@ def test_a_log_that_cannot_be_written_is_found_before_computing(tmp_path: Path) 
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         open_sinks([str(tmp_path / "file" / "events")], None)
-
-
-def test_sinks_are_opened_from_urls_and_callables(tmp_path: Path) -> None:
-    heard: list[Any] = []
-    sinks = open_sinks([heard.append, str(tmp_path / "mine")], Folder(str(tmp_path / "job")))
-    events = Events(sinks)
-    events.emit("started")
-    events.close()
-    assert heard[0]["event"] == "started"
-    mine, the_jobs = (tmp_path / name / "000001.jsonl" for name in ("mine", "job/events"))
-    assert mine.read_text() == the_jobs.read_text()
 
 
 # --- parts
@@ -125,53 +103,6 @@ def test_parts_are_bounded_and_written_once(
     assert order == sorted(order), "no part is touched again after the next one"
     if every:
         assert len(order) <= len(names) + 1
-
-
-class CountingFileSystem(MemoryFileSystem):
-    """An object store that counts what is sent to it, by name and in its order."""
-
-    protocol = "counting"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    sent: ClassVar[list[tuple[str, int]]] = []
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return MemoryFileSystem._strip_protocol(path.replace("counting://", "memory://"))
-
-    def pipe_file(self, path: str, value: bytes, *about: Any, **more: Any) -> None:
-        self.sent.append((path.rpartition("/")[2], len(value)))
-        super().pipe_file(path, value, *about, **more)
-
-
-fsspec.register_implementation("counting", CountingFileSystem, clobber=True)
-
-
-def test_a_day_of_events_is_uploaded_part_by_part() -> None:
-    """Of 10,000 steps each byte is sent once more at most when its part is closed."""
-    folder, steps, day = Folder("counting://day/run"), 10_000, 86_400.0
-    now = [0.0]
-    sink = JsonLines(folder, clock=lambda: now[0])
-    CountingFileSystem.sent.clear()
-    for n in range(steps):
-        now[0] = n * day / steps
-        sink({**event(n), "text": "x" * 500})
-    sink.close()
-    assert [told["step"] for told in JsonLines.read(folder)] == list(range(steps))
-    sizes = defaultdict(list)
-    for name, size in CountingFileSystem.sent:
-        sizes[name].append(size)
-    parts = folder.sub("events").names()
-    assert list(sizes) == parts, "no other file, and no part is begun before the one before"
-    assert len(parts) > 40
-    names = [name for name, _ in CountingFileSystem.sent]
-    assert names == sorted(names), "what is closed is not sent again"
-    for name in parts:
-        whole = len(folder.read(f"events/{name}"))
-        assert max(sizes[name]) == sizes[name][-1] == whole <= event_log.STORE_PART_BYTES
-        assert sizes[name].count(whole) <= 2
-    # The open part is sent every 10 s at most, however quick steps are.
-    assert len(names) <= day / 10 + len(parts)
 
 
 def test_the_last_events_are_read_from_the_end(

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dask.config
@@ -17,11 +14,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
-from largek_dask.algorithms.parts.relocation import Relocation
-from largek_dask.algorithms.problem import Labelling
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.data.sources import open_rows
@@ -42,7 +36,6 @@ from largek_dask.errors import (
     ParameterError,
     ParameterWarning,
 )
-from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.passes.local import LocalPasses
 from tests.driver import toy
 from tests.driver.toy import CutRows, Toy, toy_rows
@@ -117,26 +110,6 @@ def test_no_time_for_the_last_pass(
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
 
 
-@pytest.mark.parametrize("last_pass", [3_000.0, 59.0])
-def test_a_long_last_pass_after_no_step_is_told_of(
-    last_pass: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before it begins; of a short one it would only be noise."""
-    clock = {"now": 0.0}
-
-    class Slow(Toy):
-        def step(self, passes: Any, rng: Any, state: Any) -> Any:
-            clock["now"] += 3_650.0 - last_pass
-            return super().step(passes, rng, state)
-
-    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: last_pass)
-    monkeypatch.setattr("largek_dask.driver.run.Clock.seconds", lambda _: clock["now"])
-    words = "no step was completed within max_time=1 h 00 min"
-    with pytest.warns(ParameterWarning, match=words) if last_pass > 60 else nullcontext():
-        result = cluster(max_time=3_600, algorithm=Slow())
-    assert (result.stop_reason, result.n_iter) == ("max_time", 0)
-
-
 @pytest.mark.parametrize(
     ("max_time", "last_pass", "is_left_out"),
     [(3600, 3779.0, False), (3600, 3781.0, True), (0.1, 0.149, False), (0.1, 0.151, True)],
@@ -165,66 +138,6 @@ def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.Monk
     assert late.stop_reason == "max_time_without_last_pass"
 
 
-def test_empty_clusters_that_moves_did_not_fill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There was time to move centres, so nobody is told to give the fit more of it."""
-
-    class Away(Toy):
-        def model(self, state: Any) -> CenterArrays:
-            arrays = super().model(state)
-            centers = arrays.centers.copy()
-            centers[0] = 1e6
-            return replace(arrays, centers=centers)
-
-    asked = []
-
-    def nothing_moves(passes: Any, packed: Any, centers: Any, empty: Any) -> Relocation:
-        asked.append(empty.tolist())
-        return Relocation(centers, 0, None)
-
-    monkeypatch.setattr("largek_dask.algorithms.kmeans.relocate_empty", nothing_moves)
-    with pytest.warns(DegenerateDataWarning, match="1 of 5 .*: moving their centres .* emptying"):
-        cluster(algorithm=Away())
-    assert asked == [[0]]
-
-
-def test_the_last_pass_is_tried_out_on_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from largek_dask.driver.final import MORE, seconds_of_last_pass
-    from largek_dask.driver.fit import open_passes
-
-    labelling = nearest_center(cluster().arrays)
-    ticks = iter(range(1_000))
-    monkeypatch.setattr(
-        "largek_dask.driver.final.time", SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    )
-    with open_passes(open_rows(X), n_threads=2) as passes:
-        few = passes.take(np.arange(50))
-        passes.take = lambda rows: few  # type: ignore[method-assign]
-        # A trial lasts a second: 50 rows of 200, on two threads.
-        assert seconds_of_last_pass(passes, labelling) == MORE * 4 / 2
-
-
-@pytest.mark.parametrize(
-    ("lengths", "last"), [(None, 19_990), ([5_000] * 4, 4_997), ([100] * 200, 2_047)]
-)
-def test_rows_of_the_trial_are_spread(lengths: list[int] | None, last: int) -> None:
-    """Tables may begin with what is not like the rest: over all rows here, or a first chunk's."""
-    from largek_dask.driver.final import TRIAL_ROWS, seconds_of_last_pass
-    from largek_dask.driver.fit import open_passes
-
-    x = np.arange(20_000.0)[:, None] * np.ones(2)
-    met: list[NDArray[Any]] = []
-
-    def labelled(chunk: Any, sums: Any) -> NDArray[np.int32]:
-        met.append(chunk.x[:, 0])
-        return np.zeros(len(chunk.x), np.int32)
-
-    with open_passes(open_rows(x) if lengths is None else CutRows(x, lengths)) as passes:
-        assert (passes.in_one_piece() is None) == (lengths is not None)
-        seconds_of_last_pass(passes, Labelling(labelled, (), {}, {}))
-    assert (np.diff(met[0]) > 0).all()
-    assert (len(met[0]), met[0][0], met[0][-1]) == (TRIAL_ROWS, 0, last)
-
-
 # --- the numbers
 
 
@@ -245,12 +158,6 @@ def test_everything_belongs_to_the_centres_that_come_back() -> None:
     assert result.provenance["parameters"]["algorithm"] == {"name": "Toy", "noise": 0.1}
 
 
-def test_labels_only_if_asked_for() -> None:
-    result = cluster(labels=False)
-    assert result.labels is None
-    assert result.value == cluster().value
-
-
 def test_rows_with_nan_get_no_label_and_no_weight() -> None:
     x = X.copy()
     x[7, 1] = np.nan
@@ -262,13 +169,6 @@ def test_rows_with_nan_get_no_label_and_no_weight() -> None:
     kept = np.delete(np.arange(200), [7, 150])
     expected = distances(x[kept], result.arrays.centers).min(1).sum()
     assert result.value == pytest.approx(expected, rel=1e-12)
-
-
-def test_unit_rows() -> None:
-    result = cluster(X + 1000, normalize="l2")
-    unit = (X + 1000) / np.linalg.norm(X + 1000, axis=1)[:, None]
-    expected = distances(unit, result.arrays.centers)
-    np.testing.assert_array_equal(result.labels, expected.argmin(1))
 
 
 # --- empty clusters
@@ -384,27 +284,6 @@ def test_a_torn_count_is_counted_again(tmp_path: Path) -> None:
     assert_equal(cluster(n_init=2, checkpoint=str(tmp_path)), whole)
 
 
-def test_a_count_that_cannot_be_noted_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = cluster(n_init=2)
-    publish, told = Folder.publish, []
-
-    def full(self: Folder, name: str, document: bytes, **options: bool) -> Any:
-        if name.endswith("counted.json"):
-            raise OSError(errno.EFBIG, "the file would be too large")
-        return publish(self, name, document, **options)
-
-    monkeypatch.setattr(Folder, "publish", full)
-    assert_equal(cluster(n_init=2, checkpoint=str(tmp_path), events=[told.append]), whole)
-    warnings = [e["message"] for e in told if e["event"] == "warning"]
-    assert len(warnings) == 2
-    for start, message in enumerate(warnings):
-        assert f"the inertia of start {start} is not noted: " in message
-        assert "too large" in message
-    assert not list(tmp_path.rglob("counted.json"))
-
-
 # --- stopping and going on
 
 
@@ -416,11 +295,6 @@ def test_resume(step: int, tmp_path: Path) -> None:
     kinds = [e["event"] for e in JsonLines.read(Folder(str(tmp_path)))]
     assert kinds.count("started") == 2
     assert kinds.count("step") == 6
-
-
-def test_other_stop_rules_are_the_same_job(tmp_path: Path) -> None:
-    cluster(checkpoint=str(tmp_path), max_iter=2, tol=0)
-    assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
 
 
 @pytest.mark.parametrize(
@@ -538,22 +412,6 @@ def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.Monke
     assert result.labels is not None
 
 
-def test_steps_tell_what_shares_of_chunks_cost() -> None:
-    """They are picked out of chunks when a batch is new, and kept while it stays."""
-    told: list[Any] = []
-    algorithm = NMBatch(b0=50, gather=0, moves=False, start="random")
-    x = toy_rows(2_000, 3).astype(np.float32)
-    cluster(x, algorithm=algorithm, max_iter=30, tol=0, events=[told.append])
-    steps = [e for e in told if e["event"] == "step"]
-    small = [e for e in steps if e["rows"] < 2_000]
-    new = [i == 0 or e["rows"] > small[i - 1]["rows"] for i, e in enumerate(small)]
-    assert not all(new)
-    for is_new, e in zip(new, small, strict=True):
-        assert e["copied"] == (e["rows"] * (3 * 4 + 8) if is_new else 0)
-        assert e["cache_bytes"] == e["rows"] * (3 * 4 + 8)
-        assert e["state_bytes"] >= e["rows"] * 4
-
-
 def test_cancel_is_quick_and_leaves_no_labels(tmp_path: Path) -> None:
     asked: list[int] = []
     told: list[Any] = []
@@ -638,18 +496,6 @@ def test_wrong_starting_centres_are_found_before_reading(init: Any, message: str
         fit_asked(UnreadRows(X, [100, 100]), algorithm=Lloyd(), n_clusters=5, seed=1, init=init)
 
 
-def test_there_may_be_as_many_clusters_as_rows_that_count() -> None:
-    x, weight = X[:6], np.array([1.0, 0, 2, 1, 0, 1])
-    options: dict[str, Any] = {"algorithm": Lloyd(), "seed": 1, "n_threads": 1}
-    assert sorted(fit_asked(open_rows(x), n_clusters=6, **options).labels) == list(range(6))
-    with pytest.raises(ParameterError, match="n_clusters=7 is more than there are rows"):
-        fit_asked(open_rows(x), n_clusters=7, **options)
-    rows = open_rows(x, sample_weight=weight)
-    assert sorted(fit_asked(rows, n_clusters=4, **options).arrays.counts) == [1, 1, 1, 2]
-    with pytest.raises(ParameterError, match=r"n_clusters=5 .* rows of positive weight .*=4\)"):
-        fit_asked(rows, n_clusters=5, **options)
-
-
 def test_too_little_memory_is_found_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = plan.memory_needed(5, 3, 8, 2)
     monkeypatch.setattr(plan, "process_memory", lambda: needed)
@@ -666,20 +512,6 @@ def wide_weights() -> NDArray[np.float64]:
     with LocalPasses(open_rows(X, sample_weight=weight)) as passes:
         assert passes.statistics.grid.wide
     return weight
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_the_memory_needed_is_no_less_than_what_sums_take(wide: bool) -> None:
-    weight = wide_weights() if wide else np.ones(len(X))
-    with LocalPasses(open_rows(X, sample_weight=weight)) as passes:
-        grid = passes.statistics.grid
-    for n_threads in (1, 3):
-        needed = plan.memory_needed(500, 3, 8, n_threads, wide)
-        sums = ClusterSums(500, 3, grid)
-        held = (n_threads + 2) * sums.nbytes + 500 * 3 * 6 * 8
-        # What a wide one is read as is made for it.
-        held += sums.totals.nbytes if wide else 0
-        assert held <= needed <= 1.1 * held
 
 
 def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
@@ -699,25 +531,6 @@ def test_memory_for_wide_sums_is_found_wanting_when_weights_are_known(
     assert fit_asked(open_rows(X), **options).n_iter == len(stepped) > 0
     monkeypatch.setattr(plan, "process_memory", lambda: needed)
     assert fit_asked(rows, **options).n_iter > 0
-
-
-def test_every_worker_needs_the_memory() -> None:
-    class Client:
-        status = "running"
-
-        def scheduler_info(self, n_workers: int) -> Any:
-            assert n_workers == -1
-            large = {"nthreads": 2, "memory_limit": 1 << 40}
-            return {
-                "workers": {
-                    "tcp://a": large,
-                    "tcp://b": {"nthreads": 4, "memory_limit": 1000},
-                    "tcp://c": {"nthreads": 4, "memory_limit": 0},
-                }
-            }
-
-    with pytest.raises(NotEnoughMemoryError, match=r"4 threads, and worker tcp://b has 1000 B"):
-        plan.check_memory(5, open_rows(X), None, Client())
 
 
 def test_a_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
@@ -794,37 +607,3 @@ def test_a_cluster_gives_the_same_bits(
 
 
 # --- time
-
-
-def test_seconds_are_told_as_they_go_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No second is counted twice, or before it has gone by."""
-    now, add_chunk, extent = [1000.0], toy.add_chunk, toy._extent
-
-    def slow(seconds: float, chunk_fn: Callable[..., None]) -> Callable[..., None]:
-        def counted(*given: Any) -> None:
-            now[0] += seconds
-            chunk_fn(*given)
-
-        return counted
-
-    for module in ("run", "starts"):
-        clock = SimpleNamespace(monotonic=lambda: now[0])
-        monkeypatch.setattr(f"largek_dask.driver.{module}.time", clock)
-    monkeypatch.setattr(toy, "_extent", slow(1.0, extent))
-    monkeypatch.setattr(toy, "add_chunk", slow(2.0, add_chunk))
-    told: list[Any] = []
-    result = cluster(n_init=3, n_threads=1, events=[told.append])
-    before = 13.0 * result.provenance["start"]
-    assert now[0] == 1000.0 + 3 * 13
-    assert [step["seconds"] for step in result.history] == [before + 1 + 2 * i for i in range(1, 7)]
-    # The fit has taken as long as all starts together, whichever of them was the best.
-    assert result.seconds == result.provenance["seconds"] == 3 * 13
-    assert [event["elapsed"] for event in told if event["event"] == "stopped"] == [13, 26, 39]
-    # The limit is on all starts together, and ends them on the dot.
-    late = cluster(n_init=3, n_threads=1, max_time=24.0)
-    assert late.stop_reason == "max_time"
-    assert now[0] == 1039.0 + 24.0
-    # No time goes by, so a limit however short ends nothing.
-    monkeypatch.setattr(toy, "_extent", extent)
-    monkeypatch.setattr(toy, "add_chunk", add_chunk)
-    assert cluster(max_time=1e-3, n_threads=1).stop_reason == "max_iter"

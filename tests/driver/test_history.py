@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.driver import history as module
 from largek_dask.driver import run as run_module
-from largek_dask.driver.checkpoint import Progress
-from largek_dask.driver.history import gaps, thinned, up_to
+from largek_dask.driver.history import gaps, thinned
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from tests.driver.test_run import assert_same, every_step, go
-from tests.driver.toy import ToyState, toy_rows
 
 MOST = 16
 
@@ -65,13 +62,6 @@ def test_thinned__keeps_what_tells_most_however_often(
         assert sum(gaps(once)) == len(whole)
 
 
-def test_up_to__leaves_out_what_came_later() -> None:
-    found = records([3.0, 2.0, 1.0])
-    assert [r["step"] for r in up_to(2, found)] == [1, 2]
-    assert up_to(0, found) == []
-    assert gaps([{"step": 4}, {"step": 5}, {}]) == [4, 1, 1]
-
-
 def test_a_fit_of_many_steps_keeps_few_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,27 +79,3 @@ def test_a_fit_of_many_steps_keeps_few_records(
         again = go(StopRules(max_iter=n_iter, tol=0), checkpoints=every_step(place))
     assert_same(again, whole)
     assert [r["step"] for r in again.history] == [r["step"] for r in whole.history]
-
-
-def test_a_job_of_ten_million_steps_goes_on(tmp_path: Path) -> None:
-    """The steps themselves are not run: their history is made up, and lowest in an odd place."""
-    n, lowest = 10_000_000, 7_654_321
-    steps = sorted({1, lowest, n, *range(256, n, 256)})
-    made_up = [record(step, -1.0 if step == lowest else 2.0 + 1 / step) for step in steps]
-    centers = toy_rows()[:3].astype(np.float64)
-    state = ToyState(n, centers, (), None)
-    progress = Progress(state, n, made_up, 3e6)
-    folder = Folder(str(tmp_path))
-    every_step(folder).save(progress)  # type: ignore[arg-type]
-    file = tmp_path / "checkpoints" / f"{n}.json"
-    assert file.stat().st_size < 4 << 20
-    found = every_step(folder).latest()
-    assert found is not None
-    assert len(found.history) <= module.MOST_STEPS
-    result = go(StopRules(max_iter=n + 3, tol=0), checkpoints=every_step(folder))
-    assert result.n_iter == n + 3
-    kept = [r["step"] for r in result.history]
-    assert len(kept) <= module.MOST_STEPS
-    assert {1, lowest, n + 3} < set(kept)
-    assert kept[1] == 1024
-    assert result.seconds >= 3e6

@@ -32,10 +32,6 @@ def test_only_whole_pieces_are_written_from_elsewhere(
     assert (array[...] == -2).all()
 
 
-def test_nothing_is_written_from_elsewhere_to_the_memory_of_one_process() -> None:
-    assert LabelStore("memory://only-here/labels.zarr", table(4, 4), {}).writer is None
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 120))
 def test_groups_hold_every_chunk_once_and_few_rows(lengths: list[int], rows: int) -> None:

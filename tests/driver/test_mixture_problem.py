@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, MixtureProblem
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.problem import Final
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.fit import FitResult, chosen, open_passes, problem_of
+from largek_dask.driver.fit import FitResult, open_passes
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.provenance import identity_of
 from largek_dask.driver.saved import best_saved
@@ -97,34 +94,6 @@ def test_the_likelier_start_is_kept(tmp_path: Any) -> None:
 
 
 # --- how it is asked for
-
-
-@pytest.mark.parametrize("covariance", COVARIANCES)
-@pytest.mark.parametrize("algorithm", ["auto", "vc-gmm", Auto("best"), PlainMixture("iso")])
-def test_an_option_makes_the_problem_and_the_algorithm(covariance: Any, algorithm: Any) -> None:
-    options = FitOptions(n_clusters=K, algorithm=algorithm, mixture=covariance, tol=0.5)
-    made = options.make_algorithm()
-    assert made == PlainMixture(covariance)
-    choice = chosen(lk.open_rows(X), options)
-    assert (choice.algorithm, choice.n_init) == (made, 1)
-    problem = problem_of(choice.algorithm, options)
-    assert problem == MixtureProblem(K, mixture=covariance, tol=0.5)
-
-
-def test_without_it_the_algorithm_says_what_it_answers() -> None:
-    assert type(problem_of(lk.Lloyd(), FitOptions(n_clusters=K))) is KMeansProblem
-
-
-@pytest.mark.parametrize("algorithm", ["lloyd", lk.Truncated(), PlainMixture, None])
-def test_other_algorithms_are_refused(algorithm: Any) -> None:
-    with pytest.raises(ParameterError, match=r"'auto', 'vc-gmm' or a PlainMixture\(\) for a mix"):
-        FitOptions(n_clusters=K, algorithm=algorithm, mixture="iso")
-
-
-@pytest.mark.parametrize("covariance", ["full", "spherical", "", 3, True])
-def test_other_covariances_are_refused(covariance: Any) -> None:
-    with pytest.raises(ParameterError, match="mixture must be one of None, 'iso', 'isoflex', 'di"):
-        FitOptions(n_clusters=K, mixture=covariance)
 
 
 def test_a_job_of_a_mixture_is_another_one_than_that_of_k_means(tmp_path: Any) -> None:
@@ -207,18 +176,6 @@ def test_wrong_starts_are_refused(asked: dict[str, Any], message: str) -> None:
         mix(**{"covariance": asked.pop("mixture", "iso"), **asked})
 
 
-def test_sparse_rows_are_refused_by_name() -> None:
-    options: dict[str, Any] = {"n_clusters": 2, "mixture": "iso"}
-    with pytest.raises(ParameterError, match="mixtures are fitted to dense rows only"):
-        fit_asked(lk.open_rows(scipy.sparse.csr_matrix(X * (X > 0))), **options)
-
-
-@pytest.mark.parametrize("name", ["weights_init", "precisions_init"])
-def test_k_means_has_no_such_options(name: str) -> None:
-    with pytest.raises(ParameterError, match=f"{name} is an option of mixtures"):
-        FitOptions(n_clusters=K, **{name: np.ones(K)})  # type: ignore[arg-type]
-
-
 def test_retired_and_collapsed_components_are_told_of() -> None:
     arrays = mix(max_iter=1).arrays
     assert isinstance(arrays, MixtureArrays)
@@ -238,12 +195,3 @@ def test_retired_and_collapsed_components_are_told_of() -> None:
     both = told(many, collapsed=1.0) or ""
     assert "(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)" in both
     assert "1 of 5 components have collapsed" in both
-
-
-def test_fields_are_given_by_the_options_of_their_names() -> None:
-    known = {f.name for f in fields(FitOptions)}
-    assert {f.name for f in fields(MixtureProblem)} <= known
-    assert not MixtureProblem(2).passes_to_start() < 1
-    table: Any = SimpleNamespace(n_features=D, is_sparse=False)
-    for init in MixtureProblem.inits:
-        MixtureProblem(K, init).check(table)

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,11 +14,9 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.algorithms.choices import EFFORTS, INITS, MIXTURE_INITS
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli.fit import fit as fit_command
 from largek_dask.cli.jobs import submit as submit_command
-from largek_dask.cli.options import choose_algorithm
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import fit as fit_module
@@ -28,9 +25,8 @@ from largek_dask.driver.options import OPTIONS, FitOptions, Option
 from largek_dask.driver.provenance import identity_of, stop_rules_of
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import ParameterError
-from largek_dask.service.spec import AlgorithmSpec, JobSpec
+from largek_dask.service.spec import JobSpec
 from tests.driver.toy import Toy, toy_rows
-from tests.helpers.checks import watched_passes
 from tests.helpers.mixtures import PlainMixture
 
 KMEANS_NAMES = {"seed": "random_state"}
@@ -87,12 +83,6 @@ def test_others_are_other_values_of_all_options() -> None:
     assert {name: found[name] for name in OTHERS} == asked
 
 
-@pytest.mark.parametrize("name", OF_MIXTURES)
-def test_k_means_has_no_options_of_mixtures(name: str) -> None:
-    assert OPTIONS[name].default is None
-    assert name not in inspect.signature(lk.KMeans.__init__).parameters
-
-
 @pytest.mark.parametrize("name", OTHERS)
 def test_estimator(name: str) -> None:
     option, known_as = OPTIONS[name], KMEANS_NAMES.get(name, name)
@@ -120,22 +110,6 @@ def test_estimator_passes_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(StopIteration):
         km.fit(toy_rows(20, 3))
     assert getattr(found[0], name) == OTHERS[name]
-
-
-@pytest.mark.parametrize("name", sorted(ARRAYS))
-def test_what_no_document_holds(name: str) -> None:
-    assert name not in JobSpec.model_fields
-    for command in (fit_command, submit_command):
-        assert name not in [found.name for found in command.params]
-
-
-def test_document_of_a_job_begins_in_the_ways_of_its_problem() -> None:
-    least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
-    assert JobSpec.parse(least | {"mixture": "iso", "init": "k-means"}).init == "k-means"
-    with pytest.raises(ParameterError, match=r"init: .*is not one of auto, k-means, two"):
-        JobSpec.parse(least | {"mixture": "iso", "init": "k-means++"})
-    with pytest.raises(ParameterError, match=r"init: .*is not one of auto, random"):
-        JobSpec.parse(least | {"init": "k-means"})
 
 
 @pytest.mark.usefixtures("of_mixture")
@@ -187,15 +161,6 @@ def test_command_line(name: str, command: click.Command) -> None:
     if option.kind in ("integer", "number"):
         assert asked.type.min == option.least  # type: ignore[attr-defined]
     assert option.help.split()[0] in command.get_help(context)
-
-
-def test_the_help_names_all_algorithms_and_inits() -> None:
-    for name in ALGORITHMS:
-        assert f'"{name}"' in OPTIONS["algorithm"].help
-    for name in ("auto", *INITS):
-        assert f'"{name}"' in OPTIONS["init"].help
-    for name in MIXTURE_INITS:
-        assert f'"{name}"' in OPTIONS["mixture"].help
 
 
 @pytest.mark.usefixtures("of_mixture")
@@ -310,57 +275,6 @@ def test_wrong_values_are_named(wrong: dict[str, Any], message: str) -> None:
         FitOptions(**{"n_clusters": 3, **wrong})
 
 
-@dataclasses.dataclass(frozen=True)
-class Trying(Toy):
-    """An algorithm with an effort, and beside it one of another name."""
-
-    effort: str = "balanced"
-
-
-@pytest.mark.parametrize("effort", EFFORTS)
-def test_an_effort_reaches_any_algorithm_by_name_that_has_one(
-    effort: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ALGORITHMS, "trying", Trying)
-    options = FitOptions(n_clusters=3, algorithm="trying", effort=effort)
-    assert options.make_algorithm() == Trying(effort=effort)
-    assert identity_of(options)["algorithm"]["effort"] == effort
-    assert FitOptions(n_clusters=3, algorithm=Trying(effort=effort)).make_algorithm() == Trying(
-        effort=effort
-    )
-    given = {"algorithm": "trying", "settings": (), "mixture": None, "effort": effort}
-    assert choose_algorithm(given) == Trying(effort=effort)
-    assert choose_algorithm(given | {"settings": (f"effort={effort}",)}) == Trying(effort=effort)
-    if effort != "balanced":
-        with pytest.raises(click.BadParameter, match=f"'{effort}', and --set effort=balanced"):
-            choose_algorithm(given | {"settings": ("effort=balanced",)})
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"algorithm": "lloyd"}, "'best' is for 'auto'.* and 'trying', and Lloyd has none"),
-        ({"algorithm": lk.Lloyd()}, "'best' is for 'auto'.* and 'trying', and Lloyd has none"),
-        ({"algorithm": Auto("fast")}, r"\(effort='fast'\) says its own: .*, Auto\(effort='best'"),
-        ({"algorithm": Trying()}, r"says its own: give it there, Trying\(effort='best'\)"),
-        ({"mixture": "iso"}, "'best' is for 'auto'.* and 'trying', and PlainMixture has none"),
-        ({"mixture": "iso", "algorithm": PlainMixture()}, "PlainMixture has none"),
-    ],
-)
-@pytest.mark.usefixtures("of_mixture")
-def test_an_effort_that_nobody_hears_is_refused(
-    asked: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ALGORITHMS, "trying", Trying)
-    with pytest.raises(ParameterError, match=message):
-        FitOptions(n_clusters=3, effort="best", **asked)
-    FitOptions(n_clusters=3, effort="balanced", **asked)
-    if isinstance(asked.get("algorithm", "auto"), str):
-        given = {"algorithm": "auto", "settings": (), "mixture": None, "effort": "best"}
-        with pytest.raises(click.BadParameter, match=message):
-            choose_algorithm(given | asked)
-
-
 def test_values_are_given_in_one_unit() -> None:
     options = FitOptions(
         n_clusters=np.int64(3),  # type: ignore[arg-type]
@@ -374,43 +288,3 @@ def test_values_are_given_in_one_unit() -> None:
     assert isinstance(options.init, np.ndarray)
     again = dataclasses.replace(options, seed=3)
     assert (again.seed, again.max_time, again.memory_limit) == (3, 3600.0, 1000)
-
-
-@pytest.mark.parametrize(
-    "algorithm", [n for n, kind in ALGORITHMS.items() if getattr(kind, "takes_starts", True)]
-)
-def test_max_iter_is_the_most_steps_and_a_step_assigns_rows_once(
-    algorithm: str, tmp_path: Path
-) -> None:
-    rng = np.random.default_rng(5)
-    x = rng.normal(size=(3_000, 4)) + 4 * rng.integers(3, size=(3_000, 1))
-    url = str(tmp_path / "x.zarr")
-    lk.ingest(x, url, chunk_rows=750, progress=False)
-    rows = open_rows(url)
-    told: list[dict[str, Any]] = []
-    options = FitOptions(n_clusters=60, algorithm=algorithm, max_iter=4, tol=0.0, n_init=2)
-    with watched_passes() as passes:
-        result = fit(rows, options, events=[told.append])
-    assert passes[0].n_rows == len(x)
-    assert (result.n_iter, result.stop_reason) == (4, "max_iter")
-    steps = [(event["start"], event["step"]) for event in told if event["event"] == "step"]
-    assert steps == [(start, step) for start in (0, 1) for step in (1, 2, 3, 4)]
-    assert all(0 < event["rows"] <= len(x) for event in told if event["event"] == "step")
-
-
-@pytest.mark.parametrize("name", ["elkan", "full"])
-def test_names_of_other_libraries_are_known_to_whoever_takes_options(name: str) -> None:
-    options = FitOptions(n_clusters=3, algorithm=name, init="scalable-k-means++")
-    assert (options.make_algorithm(), options.init) == (lk.Lloyd(), "k-means||")
-    given = {
-        "algorithm": name,
-        "settings": ("bounds=hamerly",),
-        "mixture": None,
-        "effort": "balanced",
-    }
-    assert choose_algorithm(given) == lk.Lloyd(bounds="hamerly")
-    assert AlgorithmSpec.of(name) == AlgorithmSpec.of("lloyd")
-    least = {"data": "/x.zarr", "output": "/run", "n_clusters": 3}
-    assert JobSpec.parse(least | {"init": "scalable-k-means++"}).init == "k-means||"
-    wanted = identity_of(FitOptions(n_clusters=3, algorithm="lloyd", init="k-means||"))
-    assert identity_of(options) == wanted

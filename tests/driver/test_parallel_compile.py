@@ -83,29 +83,6 @@ def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
     assert not is_worth_it(rows(), algorithm, None)
 
 
-def test_it_is_not_for_a_folder_that_cannot_be_made(empty):
-    empty.parent.parent.mkdir(parents=True, exist_ok=True)
-    empty.parent.touch()
-    assert not is_worth_it(rows(), Truncated(), None)
-
-
-def test_nothing_is_compiled_without_numba(empty, monkeypatch):
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert not is_worth_it(rows(), Truncated(), None)
-
-
-def test_it_is_started_when_several_functions_are_missing(started):
-    with compiles_in_parallel(np.dtype("float32"), 2, 3):
-        compile_functions(FIRST - 1)
-        assert not started
-        compile_functions(1)
-        assert len(started) == 1
-        compile_functions(FIRST)
-    assert len(started) == 1
-    compile_functions(FIRST)
-    assert len(started) == 1, "of fits that have ended"
-
-
 def test_it_is_started_at_once_when_the_cache_is_empty(tmp_path, started, monkeypatch):
     monkeypatch.setattr(parallel_compile, "is_cache_empty", code_cache.is_cache_empty)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
@@ -130,17 +107,6 @@ def test_it_ends_with_the_block(started):
         interrupt()
     assert started[0].returncode is not None
     assert started[0].stdin.closed
-
-
-def test_fits_at_the_same_time_may_end_in_any_order(started):
-    first, second = (compiles_in_parallel(np.dtype("float32"), 2, k) for k in (3, 4))
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    compile_functions(FIRST)
-    assert len(started) == 1, "the second still has its help"
-    second.__exit__(None, None, None)
-    assert started[0].returncode is not None
 
 
 def test_a_fit_goes_on_where_there_is_no_process(monkeypatch):

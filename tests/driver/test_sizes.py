@@ -9,7 +9,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.sizes import BINS, EVERY_SECONDS, Sizes, sizes_of
+from largek_dask.driver.sizes import BINS, sizes_of
 from largek_dask.driver.storage import Folder
 from tests.helpers.covering import in_turns
 
@@ -46,41 +46,6 @@ def test_sizes_of__equals_plain_python(seed, kind):
     edges[0], edges[-1] = found[0], max(found[-1], edges[-1])
     assert told["counts"] == plain_counts(found, edges)
     assert sum(told["counts"]) == len(found)
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [[7.0], [3.0] * 9, [1e-300, 1e300], [5e-324, 1.0], [1.0, math.inf, math.nan, -1.0]],
-    ids=str,
-)
-def test_sizes_of__extremes(counts):
-    told = sizes_of(np.array(counts))
-    known = [value for value in counts if math.isfinite(value) and value > 0]
-    assert sum(told["counts"]) == len(known)
-    assert told["n_empty"] == len(counts) - len(known)
-    assert (len(told["edges"]), len(told["counts"])) == (BINS + 1, BINS)
-    assert all(map(math.isfinite, told["edges"]))
-
-
-def test_sizes_of__nothing_is_said_of_nothing():
-    assert sizes_of(np.zeros(4)) == {}
-    assert sizes_of(np.zeros(0)) == {}
-
-
-def test_due__every_half_minute_and_counts_are_asked_for_then_only():
-    now, asked = [0.0], []
-
-    def counts():
-        asked.append(now[0])
-        return np.ones(3)
-
-    sizes = Sizes(lambda: now[0])
-    told = []
-    for second in range(200):
-        now[0] = float(second)
-        if sizes.due(counts):
-            told.append(now[0])
-    assert told == asked == [EVERY_SECONDS * (i + 1) for i in range(6)]
 
 
 @pytest.mark.parametrize("weighted", [False, True])

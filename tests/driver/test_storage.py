@@ -127,15 +127,3 @@ def test_exists__what_nobody_answers_is_neither_yes_nor_no(name: str) -> None:
     assert not folder.fs.exists(folder.path(name)), "to fsspec it is not there"
     with dask.config.set({"largek.stores.tries": 1}), pytest.raises(TimeoutError, match="job"):
         folder.exists(name)
-
-
-@pytest.mark.parametrize("place", ["local", "memory"])
-def test_exists__of_files_folders_and_nothing(place: str, tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path / "job") if place == "local" else "memory://exists/job")
-    assert not folder.exists()
-    folder.publish("inner/file", b"1")
-    assert folder.exists()
-    assert folder.exists("inner")
-    assert folder.exists("inner/file")
-    assert not folder.exists("inner/file/below")
-    assert not folder.exists("fil")

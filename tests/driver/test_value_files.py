@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -19,7 +17,7 @@ import largek_dask as lk
 from largek_dask.driver import value_files
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.value_files import holds_values, stage_of, suffix_of
+from largek_dask.driver.value_files import holds_values
 from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
 
 SUFFIXES = (".npy", ".csv", ".parquet")
@@ -82,40 +80,17 @@ def test_labels_in_a_file(
     assert Folder(folder).names() == [f"labels{suffix}"]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_densities_in_a_file(data: str, mixture: Any, suffix: str, tmp_path: Path) -> None:
-    mixture.score_samples(data, out=str(tmp_path / f"density{suffix}"))
-    found = read_back(str(tmp_path / f"density{suffix}"), "log_likelihood")
-    np.testing.assert_array_equal(found, mixture.score_samples(data))
-    assert np.isnan(found[150])
-    assert found.dtype == np.float64
-
-
-def test_groups_of_rows_in_parquet(data: str, model: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(value_files, "PIECE_ROWS", 300)
-    model.predict(data, out=str(tmp_path / "labels.parquet"))
-    assert pq.ParquetFile(tmp_path / "labels.parquet").num_row_groups == 3
-
-
-def test_probabilities_in_a_file(data: str, mixture: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(value_files, "DENSE_VALUES", 400)
-    expected = mixture.predict_proba(data, dense=False)
-    mixture.predict_proba(data, out=str(tmp_path / "p.npy"))
-    dense = expected.toarray()
-    dense[150] = np.nan
-    np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), dense)
-    assert sorted(os.listdir(tmp_path)) == ["p.npy"]
-    for name in ("p.csv", "p.npz"):
-        with pytest.raises(ParameterError, match=r"\.zarr \(or without a suffix\) or \.npy"):
+def test_probabilities_are_a_zarr_group(data: str, mixture: Any, tmp_path: Path) -> None:
+    for name in ("p.npy", "p.csv", "p.npz"):
+        with pytest.raises(ParameterError, match=r"call it .*p\.zarr"):
             mixture.predict_proba(data, out=str(tmp_path / name))
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".zarr"])
 def test_probabilities_that_fail_leave_nothing(
-    data: str, mixture: Any, suffix: str, tmp_path: Path, monkeypatch: Any
+    data: str, mixture: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """What a failed run has begun would be in the way of the next one."""
-    target = str(tmp_path / f"p{suffix}")
+    target = str(tmp_path / "p.zarr")
     written: list[str] = []
 
     def fail(*_: Any, **__: Any) -> None:
@@ -126,7 +101,7 @@ def test_probabilities_that_fail_leave_nothing(
         patch.setattr("largek_dask.data.store_writer.CSRWriter.append", fail)
         with pytest.raises(OSError, match="full"):
             mixture.predict_proba(data, out=target)
-    assert written == [f"p{suffix}" + (".partial.zarr" if suffix == ".npy" else "")]
+    assert written == ["p.zarr"]
     assert os.listdir(tmp_path) == []
     mixture.predict_proba(data, out=target)
     with pytest.raises(OutputError, match="exists already"):
@@ -151,12 +126,6 @@ def test_another_suffix_is_refused_with_what_there_is(
     with pytest.raises(ParameterError, match=allowed):
         model.predict(data, out=name)
     assert os.listdir(tmp_path) == []
-
-
-def test_suffixes_in_any_case() -> None:
-    assert suffix_of("/a.b/LABELS.NPY", SUFFIXES) == ".npy"
-    assert suffix_of("/a.npy/labels", SUFFIXES) is None
-    assert suffix_of("/a/.npy", SUFFIXES) is None
 
 
 @pytest.mark.usefixtures("chunks_as_stored")
@@ -242,58 +211,12 @@ def test_which_files_are_taken_for_ones_of_our_own(
     assert holds_values(densities, "log_likelihoods")
     assert not holds_values(labels, "log_likelihoods")
     assert not holds_values(densities, "labels")
-    assert not holds_values(densities, "probabilities")
     (tmp_path / f"mine{suffix}").write_bytes(b"\x93NUMPY or something else")
     assert not holds_values(Folder(str(tmp_path / f"mine{suffix}")), "labels")
-
-
-def test_which_probabilities_are_taken_for_ones_of_our_own(
-    data: str, mixture: Any, tmp_path: Path
-) -> None:
-    place = str(tmp_path / "p.npy")
-    mixture.predict_proba(data, out=place)
-    assert holds_values(Folder(place), "probabilities")
-    assert not holds_values(Folder(place), "log_likelihoods")
 
 
 def test_without_pyarrow(data: str, model: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'largek_dask\[parquet\]'"):
         model.predict(data, out=str(tmp_path / "labels.parquet"))
-    assert os.listdir(tmp_path) == []
-
-
-def test_room_is_looked_for_on_both(
-    data: str, model: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
-    """The store beside the file takes 4 bytes a row, a line of text up to 12."""
-    asked: list[int] = []
-    monkeypatch.setattr(Folder, "check_space", lambda _, needed, __: asked.append(needed))
-    for suffix in ("zarr", "npy", "csv"):
-        model.predict(data, out=str(tmp_path / f"labels.{suffix}"))
-    assert asked == [ROWS * 4, ROWS * 8, ROWS * 16]
-
-
-def test_where_values_are_gathered() -> None:
-    assert stage_of(Folder("/a/labels.npy")).url == "/a/labels.npy.partial.zarr"
-    assert stage_of(Folder("/a/labels.zarr")).url == "/a/labels.zarr"
-
-
-@pytest.mark.parametrize("name", ["rows.npy", "rows.CSV", "model.pkl"])
-def test_what_is_written_as_zarr_only_refuses_the_name_of_a_file(
-    model: Any, name: str, tmp_path: Path
-) -> None:
-    from largek_dask.data.store_writer import write_weighted_rows
-
-    x, out = np.ones((3, 2)), str(tmp_path / name)
-    calls: list[Callable[[], Any]] = [
-        lambda: lk.ingest(x, out, progress=False),
-        lambda: write_weighted_rows(out, x, np.ones(3), np.arange(3), {}),
-        lambda: model.save(out),
-    ]
-    for call in calls:
-        with pytest.raises(
-            ParameterError, match=rf"not a \.\w+ file.*call it .*{name[:4]}.*\.zarr"
-        ):
-            call()
     assert os.listdir(tmp_path) == []

@@ -13,7 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
@@ -21,7 +20,7 @@ from largek_dask.driver import starts
 from largek_dask.driver.run import run
 from largek_dask.driver.starts import rows_at_hand
 from largek_dask.driver.stopping import StopRules
-from largek_dask.errors import CancelledFit, DegenerateDataWarning, NoModelError
+from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.kernels.jit import njit
 from largek_dask.passes.local import LocalPasses
 from tests.driver.toy import Toy, ToyPasses, toy_rows
@@ -88,64 +87,6 @@ def test_there_is_a_model_by_every_algorithm(algorithm: str, last_pass: list[boo
     np.testing.assert_array_equal(km.predict(X), km.labels_)
     again = lk.KMeans(20, algorithm=algorithm, max_time=0, random_state=0).fit(X)
     assert again.model_.digest() == km.model_.digest()
-
-
-def test_weights_a_given_start_and_few_distinct_rows(last_pass: list[bool]) -> None:
-    weight = np.where(np.arange(900) < 300, 0.0, 2.5)
-    x = X.copy()
-    x[:300] = 1e3  # they weigh nothing, so none is a centre
-    km = lk.KMeans(20, max_time=0, random_state=0).fit(x, sample_weight=weight)
-    check(km, x, weight)
-    assert np.abs(km.cluster_centers_).max() < 100
-    given = lk.KMeans(5, init=X[:5] + 1, max_time=0).fit(X)
-    np.testing.assert_array_equal(given.cluster_centers_, X[:5] + 1)
-    few = np.repeat(X[:3], 50, axis=0)
-    with pytest.warns(DegenerateDataWarning):
-        km = lk.KMeans(6, max_time=0).fit(few)
-    assert km.inertia_ == 0
-    assert {center.tobytes() for center in km.cluster_centers_} == {row.tobytes() for row in X[:3]}
-
-
-@pytest.mark.usefixtures("no_time")
-def test_sparse_rows() -> None:
-    x = scipy.sparse.random(400, 30, density=0.2, format="csr", random_state=1, dtype=np.float32)
-    km = lk.KMeans(8, max_time=0, random_state=0).fit(x)
-    check(km, x.toarray())
-
-
-@pytest.mark.usefixtures("no_time")
-def test_integers_and_unit_length() -> None:
-    whole = (X * 10).astype(np.int16)
-    check(lk.KMeans(20, max_time=0, random_state=0).fit(whole), whole)
-    km = lk.KMeans(20, max_time=0, random_state=0, normalize="l2").fit(X)
-    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_array_equal(km.labels_, brute(unit, km.cluster_centers_).argmin(1))
-
-
-@pytest.mark.usefixtures("no_time")
-def test_partitions_begin_with_one_cluster() -> None:
-    with pytest.warns(DegenerateDataWarning, match="partitions end at 1 clusters"):
-        km = lk.KMeans(6, algorithm="dcdbundle", max_time=0, random_state=0).fit(X)
-    assert len(km.path_) == 1
-    assert km.path_.inertia[0] == pytest.approx(km.inertia_)
-    assert km.inertia_ == pytest.approx(brute(X, X.mean(0, keepdims=True)).sum(), rel=0.1)
-
-
-@pytest.mark.usefixtures("no_time")
-@pytest.mark.parametrize("covariance", ["iso", "isoflex", "diag"])
-def test_mixtures(covariance: str) -> None:
-    mx = lk.Mixture(6, covariance=covariance, max_time=0, random_state=0).fit(X)
-    assert (mx.stop_reason_, mx.n_iter_) == ("max_time_without_search", 0)
-    assert {mean.tobytes() for mean in mx.means_} <= {row.tobytes() for row in X}
-    joint = mx.to_sklearn()
-    np.testing.assert_array_equal(joint.predict(X), mx.labels_)
-    assert mx.log_likelihood_ == pytest.approx(joint.score(X) * len(X), rel=1e-5)
-    given = {"weights_init": np.full(6, 1 / 6), "precisions_init": np.full(6, 4.0)}
-    if covariance == "diag":
-        given["precisions_init"] = np.full((6, 10), 4.0)
-    mx = lk.Mixture(6, covariance=covariance, max_time=0, means_init=X[:6], **given).fit(X)
-    np.testing.assert_array_equal(mx.means_, X[:6])
-    assert np.unique(mx.covariances_).tolist() == [0.25]
 
 
 @pytest.mark.usefixtures("chunks_as_stored", "no_time")

@@ -33,6 +33,7 @@ class ToyPasses:
         self.by_worker: dict[str, PassReport] = {}
         self.left: set[str] = set()
         self.n_workers = 0
+        self.workers = ()
         self.chunks_done = 0
         self.after_chunk: Callable[[int], None] = lambda n: None
 

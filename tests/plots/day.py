@@ -35,11 +35,6 @@ def day_of_events(
             rebuilt=0, evictions=0, rows_per_second=9e6 * (1 + 0.1 * math.sin(n)), elapsed=at,
             eta_s=max(0.0, seconds - at), extra=extra,
         )  # fmt: skip
-        added = {"rows": 80_000_000 // workers, "compute": every, "read": every / 7,
-                 "state_bytes": 3 * 10**7 * (n == 1), "cache_bytes": 10**8 * (n == 1)}  # fmt: skip
-        columns = {name: [value] * workers for name, value in added.items()}
-        named = {"names": names} if n == 1 else {}
-        yield event("workers", at, seconds=every, **named, **columns)
         if n % 70 == 0:
             yield event("checkpoint", at, n_iter=n, url="s3://bucket/run", seconds=2.0)
         if n % 1_000 == 0:

@@ -22,7 +22,7 @@ from largek_dask.plots.pictures import draw
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.plots.theme import THEMES
 from tests.plots.browser import Tab, browser
-from tests.plots.test_panels import started, step, view_of, workers
+from tests.plots.test_panels import started, step, view_of
 
 
 def job_view(n=6):
@@ -33,7 +33,7 @@ def job_view(n=6):
     steps = [step(i, extra={**extra, "partitions": float(i)}) for i in range(1, n)]
     warning = {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "slow"}
     checkpoint = {"event": "checkpoint", "time": "2026-11-25T06:00:03+00:00", "n_iter": 3}
-    found = view_of(started(), steps[0], workers(3, 0, 1), *steps[1:], workers(3, 50, 9),
+    found = view_of(started(), *steps,
                      sizes, warning, checkpoint)  # fmt: skip
     found.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
     return found
@@ -50,7 +50,7 @@ def document_of(found):
 
 
 def test_every_panel_with_lines_is_drawn():
-    assert len(DRAWN) == 16
+    assert len(DRAWN) == 14
     assert item(make_panel("empty", "Nothing")) is None
 
 
@@ -314,7 +314,7 @@ def test_of_nothing_it_says_so(tmp_path):
 def test_names_cannot_break_the_page():
     bad = "</script><script>alert(1)</script>"
     about = JobView().update_all(
-        [started(), step(1), workers(2, 1, 1), step(2), workers(2, 50, 9),
+        [started(), step(1), step(2),
          {"event": "warning", "message": bad}]
     )  # fmt: skip
     about.set_status({"id": bad, "name": bad, "state": "running", "title": bad})

@@ -56,13 +56,6 @@ def step(n, cost=None, hours=0, **more):
             "extra": {"distances": 1 / n}, **more}  # fmt: skip
 
 
-def workers(n, rows, seconds=0):
-    at = f"2026-11-25T06:{seconds // 60 % 60:02d}:{seconds % 60:02d}+00:00"
-    names = [f"tcp://10.0.0.{i}:1" for i in range(n)]
-    return {"event": "workers", "time": at, "seconds": seconds, "names": names,
-            "rows": [rows * (i + 1) for i in range(n)]}  # fmt: skip
-
-
 def view_of(*events):
     return JobView({"id": "7f3a"}).update_all(events)
 
@@ -93,16 +86,6 @@ def test_cost_is_drawn_against_time_used_wall_time_and_passes():
     assert line["above"] == [750, 250, None]
     assert cost["figures"] == [["last", "250"], ["lowest", "250"]]
     assert cost["rows"] == [["on all rows", "250", "250", "3"]]
-
-
-def test_the_last_step_is_drawn_though_nobody_was_told_of_it():
-    """Of quick steps not all are told, but how a run stopped is."""
-    stopped = {"event": "stopped", "n_iter": 9, "cost": 100.0, "elapsed": 9.0, "reason": "tol"}
-    (line,) = panels_of(view_of(started(), step(1), stopped))["cost"]["series"]
-    assert (line["x"], line["y"]) == ([1000, 9000], [1000, 100])
-    assert line["passes"] == [1, 9]
-    told = [started(), step(1), {**stopped, "n_iter": 1}]
-    assert panels_of(view_of(*told))["cost"]["series"][0]["x"] == [1000]
 
 
 def test_costs_of_samples_and_of_each_start_are_lines_of_their_own():
@@ -203,23 +186,6 @@ def test_memory_of_workers_is_shown_against_their_limits():
     assert dict(memory["figures"])["fullest worker"] == "b:1: 50%"
 
 
-@pytest.mark.parametrize(("n", "lines"), [(3, 3), (32, 32), (40, 5)])
-def test_workers_have_lines_each_or_quantiles(n, lines):
-    view = view_of(started(), step(1), workers(n, 0), step(2), workers(n, 500, 10))
-    panel = panels_of(view)["workers"]
-    assert len(panel["series"]) == lines
-    assert dict(panel["figures"])["slowest"] == "10.0.0.0:1: 50"
-    by_name = {line["name"]: line["y"][-1] for line in panel["series"]}
-    if n <= 32:
-        assert by_name["10.0.0.2:1"] == 150
-        assert len(panel["rows"]) == n
-    else:
-        assert by_name == {"slowest": 50, "slowest tenth": 250, "median": 1050,
-                           "fastest tenth": 1800, "fastest": 2000}  # fmt: skip
-        assert [cells[0] for cells in panel["rows"]] == [
-            f"10.0.0.{i}:1" for i in range(5)]  # fmt: skip
-
-
 def test_sizes_are_bars():
     edges, counts = list(np.geomspace(1, 1000, 33)), [1] * 32
     told = {"event": "sizes", "edges": edges, "counts": counts, "n_empty": 2, "least": 1,
@@ -236,14 +202,13 @@ def test_sizes_are_bars():
 # --- resumes --------------------------------------------------------------------------------------
 
 
-def test_repeated_steps_replace_the_old_ones_and_the_gap_stays():
+def test_repeated_steps_replace_the_old_ones():
     first = [started(), *(step(n) for n in range(1, 8))]
     again = [started(n_iter=4), *(step(n, hours=2) for n in range(5, 11))]
     line = panels_of(view_of(*first, *again))["cost"]["series"][0]
-    assert line["x"] == [1000, 2000, 3000, 4000, None, *range(5000, 11000, 1000)]
-    assert line["passes"] == [1, 2, 3, 4, None, 5, 6, 7, 8, 9, 10]
-    assert line["y"][4] is None
-    assert line["time"][5] - line["time"][3] > 7_000_000
+    assert line["x"] == [*range(1000, 11000, 1000)]
+    assert line["passes"] == [*range(1, 11)]
+    assert line["time"][4] - line["time"][3] > 7_000_000
     marks = marks_of(view_of(*first, *again))
     assert [mark["text"] for mark in marks] == ["goes on after step 4"]
 
@@ -257,7 +222,7 @@ def test_a_step_that_is_told_twice_is_drawn_once():
 @given(st.integers(2, 300), st.integers(0, 300), st.integers(30, 100))
 @settings(max_examples=15, deadline=None)
 def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
-    """But for the gap: whatever had been seen of what came again."""
+    """Whatever had been seen of what came again."""
     back = min(back, n - 1)
     whole = view_of(started(), *(step(i) for i in range(1, n + 1)))
     early = [step(i) for i in range(1, n)]
@@ -281,8 +246,8 @@ EXTRA = {
     "nmbatch": {"batch", "work"},
     "minibatch": {"batch"},
     "vrkm": {"batch", "rounds", "work"},
-    "dcdbundle": {"partitions", "path"},
-    "dcclust": {"partitions", "path"},
+    "dcdbundle": {"partitions"},
+    "dcclust": {"partitions"},
     "truncated": {"work"},
     "lloyd": {"work"},
     "vc-gmm": {"work", "mixture", "components"},
@@ -327,7 +292,7 @@ NASTY = st.recursive(
 )
 EVENT = st.builds(
     lambda event, changes: {**event, **changes},
-    st.sampled_from([started(), step(3), step(7), workers(3, 5, 9), {"event": "sizes"},
+    st.sampled_from([started(), step(3), step(7), {"event": "sizes"},
                      {"event": "worker"}, {"event": "labels"}, {"event": "checkpoint"},
                      {"event": "warning"}, {"event": "chosen"}, {"event": "compiling"},
                      {"event": "interrupted"}, {"event": "a newer kind"}, {}]),
@@ -358,13 +323,13 @@ def test_no_event_and_no_status_raises(events, status):
 
 def test_what_a_newer_version_tells_beside_is_passed_over():
     """Kinds and fields that are not known here: all else is drawn as if they were not there."""
-    known = [started(), *(step(n) for n in range(1, 8)), workers(2, 3), workers(2, 9, 9),
+    known = [started(), *(step(n) for n in range(1, 8)),
              {"event": "sizes", "edges": [1, 2, 3], "counts": [4, 5]}]  # fmt: skip
     newer = {"event": "a newer kind", "format": 99, "time": "2026-11-25T06:00:05+00:00", "step": 3,
              "cost": {"value": 1.0}, "workers": [1]}  # fmt: skip
     told = [e for event in known for e in ({**event, "format": 99, "more": {"a": [1]}}, newer)]
     assert panels_of(view_of(*told)) == panels_of(view_of(*known))
-    assert {"cost", "workers", "sizes"} <= set(panels_of(view_of(*known)))
+    assert {"cost", "sizes"} <= set(panels_of(view_of(*known)))
 
 
 def test_texts_are_cut_and_cannot_steer():
@@ -382,7 +347,7 @@ def test_texts_are_cut_and_cannot_steer():
 
 
 def test_memory_is_bounded_and_an_update_is_small():
-    """Of a job with every panel and 32 workers, of which some come again under other names."""
+    """Of a job with every panel."""
     view = view_of(started())
     for n in range(1, 6_001):
         extra = {"distances": 1 / n, "batch_rows": float(n), "energy": 1.0, "alive": 5.0,
@@ -390,14 +355,11 @@ def test_memory_is_bounded_and_an_update_is_small():
                  "settled": float(n)}  # fmt: skip
         view.update(step(n, extra=extra, retries=n % 2))
         if n % 20 == 0:
-            told = workers(32, n, n)
-            told["names"] = [f"{name}{n // 1000}" for name in told["names"]]
-            view.update(told)
             view.update({"event": "warning", "message": f"{n}" * 99})
     assert 2e5 < view.nbytes <= 2e6
     view.update({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
-    assert len(panels(view)) == 16
+    assert len(panels(view)) == 14
     sent = json.dumps(page_of(view), separators=(",", ":")).encode()
     assert len(gzip.compress(sent)) <= 50_000
     for panel in panels_of(view).values():
@@ -410,7 +372,7 @@ def test_every_panel_is_drawn_of_a_job_that_reports_everything():
     view = JobView({"id": "a"}).update_all(day_of_events(3_600))
     view.set_status({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
     found = panels_of(view)
-    assert len(found) == 16
+    assert len(found) == 14
     assert all(panel["series"] for panel in found.values())
 
 

@@ -18,12 +18,10 @@ from largek_dask.plots import cards
 from largek_dask.plots.cards import card, card_of_jobs, in_notebook
 from largek_dask.plots.job_text import (
     JOB_COLUMNS,
-    WORKER_COLUMNS,
     facts,
     job_row,
     left_of,
     sparkline,
-    worker_rows,
 )
 from largek_dask.service import job as job_module
 from largek_dask.service.client import Service
@@ -31,8 +29,6 @@ from largek_dask.service.job import Job
 from largek_dask.service.terminal import Lines, line_of
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
-WORKER = {"rows": 7_680_000, "compute": 5.3, "read": 0.02, "wait": 0.03,
-          "state_bytes": 1 << 20, "cache_bytes": 3 << 20}  # fmt: skip
 QUEUED = {
     "id": "lk-1",
     "name": "first",
@@ -46,7 +42,7 @@ QUEUED = {
     "algorithm": "lloyd",
     "n_clusters": 3000,
     "max_iter": 150,
-    "workers": {},
+    "workers": [],
     "rows": 0,
     "n_events": 0,
 }
@@ -67,7 +63,7 @@ RUNNING = QUEUED | {
     "retries": 7,
     "rebuilt": 2,
     "evictions": 1,
-    "workers": {"tcp://a:1": WORKER, "tcp://b:2": WORKER},
+    "workers": ["tcp://a:1", "tcp://b:2"],
 }
 RESULT = {"n_iter": 60, "stop_reason": "tol", "inertia": 3592964.5, "seconds": 75.0,
           "digest": "ab" * 32, "labels": True, "error": None, "message": None,
@@ -136,9 +132,6 @@ def test_share_done_and_what_is_left():
     assert left_of(view) == "25% of the labels written"
     assert left_of(JobView(FINISHED)) == ""
     assert JobView(FINISHED).share_done() == 1.0
-    guessed = JobView(RUNNING | {"limited_by": "convergence", "share": None, "eta_s": None})
-    assert guessed.share_done() is None
-    assert left_of(guessed) == "step 54, converging"
     assert JobView(QUEUED).share_done() is None
     assert left_of(JobView(QUEUED)) == ""
 
@@ -193,29 +186,6 @@ def test_a_scheduler_that_is_back_knows_no_step_yet():
     assert "result" not in view.status
 
 
-def test_speed_of_workers_is_that_between_two_reports():
-    def report(seconds, **rows):
-        return {"event": "workers", "seconds": seconds, "names": list(rows),
-                "rows": list(rows.values())}  # fmt: skip
-
-    view = JobView(RUNNING)
-    view.update(report(None, a=100))
-    assert view.workers.speeds == {}  # since when is not known
-    view.update({"event": "started", "time": "2026-11-21T22:57:05+00:00", "n_rows": 10,
-               "n_features": 2, "n_chunks": 1, "n_iter": 0})  # fmt: skip
-    assert dict(facts(view))["data"].endswith("(10 × 2 in 1 chunk)")
-    view.update(report(5, a=1000, b=50))
-    assert view.workers.speeds == {"a": 200.0, "b": 10.0}
-    view.update(report(5, a=0, b=1000))
-    assert view.workers.speeds == {"a": 0.0, "b": 200.0}
-    view.set_status(RUNNING | {"workers": {"b": WORKER}})
-    [row] = worker_rows(view)
-    assert dict(zip(WORKER_COLUMNS, row, strict=True)) == {
-        "worker": "b", "rows/s": "200", "rows": "7.68M", "compute": "5.3 s", "read": "0.02 s",
-        "wait": "0.03 s", "row state": "1.0 MiB", "chunks": "3.0 MiB",
-    }  # fmt: skip
-
-
 def test_the_last_warnings_are_kept():
     view = JobView(RUNNING)
     for n in range(5):
@@ -253,7 +223,6 @@ LINES = (
     (step(9, 12.5, n_changed=1234, rows_per_second=2.5e6, eta_s=75.0, retries=0),
      "9, cost 12.5", "1,234 rows changed", "2.5M rows/s", "1 min 15 s left"),
     (step(9, retries=3, rebuilt=2, evictions=1), "3 chunks", "2 rebuilt", "1 evictions"),
-    ({"event": "workers", "seconds": 20.04, "rows": [1500, 500]}, "2 workers: 2k rows in 20 s"),
     ({"event": "worker", "address": "tcp://a:1", "change": "left", "chunks": 1200},
      "tcp://a:1", "1,200 chunks"),
     ({"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/cp"},
@@ -280,7 +249,7 @@ ANYTHING = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400), st.text(),
     st.dictionaries(st.text(), st.integers(), max_size=2), st.just(NASTY),
 )  # fmt: skip
-KINDS = ("queued", "running", "started", "step", "workers", "worker", "sizes", "progress",
+KINDS = ("queued", "running", "started", "step", "worker", "sizes", "progress",
          "checkpoint", "warning", "stopped", "labels", "report", "interrupted", "cancelling",
          "finished", "failed", "other")  # fmt: skip
 FIELDS = ("time", "step", "cost", "rows", "n_rows", "n_features", "n_iter", "message", "workers",
@@ -296,9 +265,7 @@ def test_no_event_breaks_or_forges_anything(kind, fields):
     assert line_of(event).isprintable()
     view = JobView(RUNNING)
     view.update(event)
-    view.update({**event, "event": "workers"})
-    for rows in (facts(view), worker_rows(view)):
-        assert all(text.isprintable() for row in rows for text in row)
+    assert all(text.isprintable() for row in facts(view) for text in row)
     assert "<script" not in card(view)
 
 
@@ -327,7 +294,6 @@ def test_lines_show_few_steps_and_everything_else():
     for n in range(1, 7):
         clock["now"] = next(now)
         show(step(n, float(n)))
-        show({"event": "workers", "names": [], "rows": []})
         show(None)
     show({"event": "stopped", "reason": "tol", "n_iter": 6, "elapsed": 3.0})
     kinds = [line.split()[0] if line[0] == " " else line.split()[2:4] for line in
@@ -386,10 +352,10 @@ def test_card_shows_everything_and_loads_nothing():
     view.set_status(RUNNING)
     view.update({"event": "warning", "message": "take care"})
     page = Page(card(view, "not updated any more"))
-    for text in ("Job lk-1", "running", "54 of at most 150", "75%, at most 4 s left", "tcp://a:1",
+    for text in ("Job lk-1", "running", "54 of at most 150", "75%, at most 4 s left",
                  "take care", "not updated any more"):  # fmt: skip
         assert text in page.text
-    assert page.tags == TAGS
+    assert page.tags <= TAGS
     names = {name for name, _ in page.attributes}
     assert names == {"style", "role", "aria-label"}
     assert not any("url" in (value or "") for _, value in page.attributes)

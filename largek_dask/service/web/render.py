@@ -212,12 +212,12 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
         add("Done", f"{int(100 * share)} %", small, share=round(share, 4))
     if is_live and (limit := status.get("limited_by")):
         left = number_in(status, "eta_s")
-        small = "converging" if left is None else f"at most, by {shown(limit)}"
-        add("Left", NONE if left is None else human_seconds(max(0.0, left)), small)
+        text = NONE if left is None else human_seconds(max(0.0, left))
+        add("Left", text, f"at most, by {shown(limit)}")
     if is_live and (speed := number_in(status, "rows_per_second")) is not None:
         add("Rows/s", human_count(speed))
     workers = status.get("workers")
-    if is_live and isinstance(workers, Mapping) and workers:
+    if is_live and isinstance(workers, list) and workers:
         add("Workers", f"{len(workers):,}")
     return tiles
 

@@ -54,7 +54,7 @@ class JobsSource:
         status = self._jobs.status(job_id)
         view, lack = self._view(job_id, status)
         if self._memory is not None and status.get("state") == "running":
-            known, mine = self._memory(), status.get("workers") or {}
+            known, mine = self._memory(), status.get("workers") or ()
             status = {**status, "memory": {name: known[name] for name in mine if name in known}}
         view.set_status(status)
         return view, lack

@@ -132,7 +132,7 @@ def worker(address, used, limit):
 
 def test_a_job_that_runs__has_the_memory_of_its_workers():
     workers = {name: worker(name, 5, limit) for name, limit in (("a", 9), ("b", 0), ("c", 9))}
-    jobs = One(is_new=True, workers={"a": {}, "b": {}, "gone": {}})
+    jobs = One(is_new=True, workers=["a", "b", "gone"])
     source = JobsSource(jobs, lambda: memory_of(SimpleNamespace(workers=workers)))
     # Worker c is of another job, and one that has no limit has none.
     assert source.view("x")[0].status["memory"] == {

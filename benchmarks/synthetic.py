@@ -7,14 +7,6 @@ Kinds
 -----
 mixture
     Overlapping Gaussians of unequal weight and scale; their means lie on a low-dimensional plane.
-low-rank
-    Every cluster fills a few directions of its own and is thin in all others.
-duplicates
-    ``n_components`` distinct rows, each many times.
-sorted
-    A mixture whose rows are sorted by component: the worst order for reading a part.
-offset
-    A mixture of extent 1 that lies 1e6 away from the origin, where rounding matters.
 A, B, C
     The sets of the benchmarks: 200,000 x 64 of 2,000 components on 16 dimensions, 1,000,000 x 18
     of 3,000 components, 60,000 x 784 upsampled, shifted and noised handwritten digits.
@@ -42,7 +34,6 @@ _DEFAULTS: dict[str, dict[str, int]] = {
     "C": {"n_rows": 60_000, "n_features": 784, "n_components": 10, "seed": 3},
 }
 _SPREAD = {"A": 1.0, "B": 2.5}
-_OFFSET = 1e6
 
 
 def generate(
@@ -145,49 +136,12 @@ class _Mixture:
         self._means *= _SPREAD.get(kind, 2.0)
         self._scales = draw.lognormal(0.0, 0.25, (n_components, n_features))
         self._shares = np.cumsum(draw.dirichlet(np.full(n_components, 1.5)))
-        self._n_rows = size["n_rows"]
-        self._sorted = kind == "sorted"
-        if kind == "offset":
-            extent = float(np.abs(self._means).max())
-            self._means = _OFFSET + self._means / extent
-            self._scales *= 0.1 / extent
 
     def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        if self._sorted:
-            place = (np.arange(start, stop) + 0.5) / self._n_rows
-        else:
-            place = draw.random(stop - start)
+        place = draw.random(stop - start)
         which = np.searchsorted(self._shares, place).clip(max=len(self._shares) - 1)
         noise = draw.standard_normal((stop - start, self._means.shape[1]))
         return np.asarray(self._means[which] + self._scales[which] * noise)
-
-
-class _LowRank:
-    """Flat clusters: a few directions each, and little noise across."""
-
-    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
-        n_components, n_features = size["n_components"], size["n_features"]
-        rank = max(1, min(4, n_features // 2))
-        self._means = 2.0 * draw.standard_normal((n_components, n_features))
-        self._directions = draw.standard_normal((n_components, rank, n_features))
-
-    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        n_components, rank, n_features = self._directions.shape
-        which = draw.integers(0, n_components, stop - start)
-        along = draw.standard_normal((stop - start, rank))
-        x = self._means[which] + 0.05 * draw.standard_normal((stop - start, n_features))
-        for direction in range(rank):
-            x += along[:, direction, None] * self._directions[which, direction]
-        return x
-
-
-class _Duplicates:
-    def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
-        self._points = draw.standard_normal((size["n_components"], size["n_features"]))
-
-    def rows(self, draw: np.random.Generator, start: int, stop: int) -> NDArray[np.float64]:
-        which = draw.integers(0, len(self._points), stop - start)
-        return np.take(self._points, which, axis=0)
 
 
 class _Digits:
@@ -217,10 +171,6 @@ class _Digits:
 
 KINDS: dict[str, Any] = {
     "mixture": _Mixture,
-    "low-rank": _LowRank,
-    "duplicates": _Duplicates,
-    "sorted": _Mixture,
-    "offset": _Mixture,
     "A": _Mixture,
     "B": _Mixture,
     "C": _Digits,
