@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from largek_dask.driver import history as module
 from largek_dask.driver import run as run_module
 from largek_dask.driver.checkpoint import Progress
-from largek_dask.driver.history import gaps, thinned, up_to
+from largek_dask.driver.history import thinned, up_to
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from tests.driver.test_run import assert_same, every_step, go
@@ -62,14 +62,12 @@ def test_thinned__keeps_what_tells_most_however_often(
             if r["step"] in cuts:
                 often = thinned(often)
         assert thinned(often) == once
-        assert sum(gaps(once)) == len(whole)
 
 
 def test_up_to__leaves_out_what_came_later() -> None:
     found = records([3.0, 2.0, 1.0])
     assert [r["step"] for r in up_to(2, found)] == [1, 2]
     assert up_to(0, found) == []
-    assert gaps([{"step": 4}, {"step": 5}, {}]) == [4, 1, 1]
 
 
 def test_a_fit_of_many_steps_keeps_few_records(
