@@ -54,6 +54,6 @@ main.add_sections(
             jobs.result,
             jobs.delete,
         ),
-        "Cluster": (jobs.workers, cluster.cluster),
+        "Cluster": (cluster.cluster,),
     }
 )

@@ -20,7 +20,7 @@ from largek_dask.driver.series import A_START, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.worker_figures import WorkerFigures, seconds_of
 
-__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
+__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
@@ -28,16 +28,11 @@ OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed"
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
-WORK = ("compute", "read", "wait", "reduce", "driver")
-"""Kinds that are sums over threads, without those in which kernels were compiled."""
 EXTRA = frozenset(
     {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
      "partitions", "settled", "gain"}
 )  # fmt: skip
 """Figures of algorithms that have a series: see ``StepRecord.extra``."""
-QUANTILES = {"slowest": 0.0, "slowest tenth": 0.1, "median": 0.5, "fastest tenth": 0.9,
-             "fastest": 1.0}  # fmt: skip
-WORKER = "worker "
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
@@ -56,11 +51,6 @@ MOST_VALUES = 100
 MOST_WARNINGS = 3
 MOST_PARTITIONS = 512
 """Partitions whose objective is kept; beyond, every second one is."""
-MOST_WORKERS = 32
-"""Workers with a line each; more are drawn as quantiles."""
-MOST_THREADS = 1e6
-WORKER_BUCKETS = 64
-"""Buckets of the series of one worker."""
 RECENT = 9
 """Steps whose median time is that of a step."""
 
@@ -170,8 +160,6 @@ class JobView:
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
         self.by_partition: dict[int, float] = {}
-        self.threads = 1.0
-        """Seconds of work per second of the busiest step."""
         self.workers = WorkerFigures()
         self._marks: dict[str, deque[Mark]] = {}
         self._mark_bytes = 0
@@ -259,11 +247,6 @@ class JobView:
         """Fields of the last event "sizes"; empty before there is one."""
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
-
-    @property
-    def speeds(self) -> dict[str, float]:
-        """Rows per second of each worker between its last two reports, by short name."""
-        return {short_name(name): speed for name, speed in self.workers.speeds.items()}
 
     def share_done(self) -> float | None:
         """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
@@ -429,24 +412,6 @@ class JobView:
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
 
-    def _on_workers(self, event: Event) -> None:
-        """Add a point for each worker; quantiles where there are very many."""
-        if not (speeds := self.speeds):
-            return
-        if len(speeds) > MOST_WORKERS:
-            ordered = sorted(speeds.values())
-            for name, share in QUANTILES.items():
-                self._add(name, ordered[round(share * (len(ordered) - 1))])
-            return
-        for name, speed in speeds.items():
-            self._add(WORKER + name, speed, WORKER_BUCKETS)
-        lines = [name for name in self.series if name.startswith(WORKER)]
-        if len(lines) > MOST_WORKERS:
-            # Workers that restarted have other names: drop those without news for longest.
-            gone = [name for name in lines if name.removeprefix(WORKER) not in speeds]
-            for name in gone[: len(lines) - MOST_WORKERS]:
-                del self.series[name]
-
     # --- series -----------------------------------------------------------------------------------
 
     def _add_step(self, event: Event) -> None:
@@ -497,7 +462,7 @@ class JobView:
         changed = number_in(event, "n_changed")
         if changed is not None and rows > 0:
             self._add("n_changed", changed / rows)
-        for name in ("shift", "eta_s", "rows_per_second", "state_bytes", "cache_bytes"):
+        for name in ("shift", "rows_per_second"):
             self._add(name, number_in(event, name))
         words = {"retries": "handed out again", "rebuilt": "rebuilt"}
         again = {name: n for name in words if (n := number_in(event, name) or 0.0) > 0}
@@ -512,14 +477,6 @@ class JobView:
         if total is None or total <= 0:
             return
         self._recent.append(total)
-        for kind in KINDS:
-            spent = number_in(seconds, kind)
-            if spent is not None and spent >= 0:
-                self._add(kind, spent / total)
-        busy = sum(max(0.0, number_in(seconds, kind) or 0.0) for kind in WORK) / total
-        self.threads = min(max(self.threads, busy), MOST_THREADS)
-        moved = number_in(event, "bytes")
-        self._add("bytes_per_second", None if moved is None else moved / total)
 
     def _add_extra(self, extra: object) -> None:
         for name in extra if isinstance(extra, Mapping) else ():
@@ -531,12 +488,9 @@ class JobView:
         yield from self.costs.values()
         yield from self.series.values()
 
-    def _add(self, name: str, value: float | None, buckets: int | None = None) -> None:
-        if value is None:
-            return
-        if name not in self.series:
-            self.series[name] = Series() if buckets is None else Series(buckets=buckets)
-        self.series[name].add(self._key, self._elapsed, value)
+    def _add(self, name: str, value: float | None) -> None:
+        if value is not None:
+            self.series.setdefault(name, Series()).add(self._key, self._elapsed, value)
 
     def _cut(self, key: float) -> None:
         """Forget what lies beyond a step: it is repeated."""
@@ -569,12 +523,6 @@ def number_in(about: object, name: str) -> float | None:
     if type(value) is float or type(value) is int:
         return float(value) if -MOST <= value <= MOST else None
     return float(value) if is_number(value) else None
-
-
-def short_name(worker: object) -> str:
-    """Return the address of a worker without its protocol, safe to print."""
-    name = printable(str(worker)[:MOST_TEXT])
-    return name.partition("://")[2] or name
 
 
 def _stored(value: object) -> Any:

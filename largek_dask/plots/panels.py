@@ -15,17 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
-from largek_dask.driver.formatting import count_of, human_bytes, human_count, human_seconds
-from largek_dask.driver.job_view import (
-    MOST_WORKERS,
-    QUANTILES,
-    WORK,
-    WORKER,
-    JobView,
-    Line,
-    number_in,
-    short_name,
-)
+from largek_dask.driver.formatting import count_of, human_count
+from largek_dask.driver.job_view import JobView, Line, number_in
 from largek_dask.driver.series import Point, Points, Series, X, Y
 from largek_dask.plots.job_text import (
     NONE,
@@ -44,14 +35,12 @@ TIME, PASSES = 4, 5
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
-MOST_POINTS, WORKER_POINTS = 128, 32
-"""Buckets of a line, and of the line of one worker."""
+MOST_POINTS = 128
+"""Buckets of a line."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
 """Rows of a table."""
-SLOWEST = 5
-"""Workers that are named if there are too many to name all."""
 MARKED, MARK_SIZE = 8, 7
 """Points of a line that have a mark, and its size in pixels."""
 
@@ -66,9 +55,8 @@ class Trace:
 
     ``columns`` holds ``x`` and ``y``, and ``mark``, the size of the mark at each point in pixels.
     A column with the name of another axis of the panel holds the positions on that axis. ``above``
-    is the distance of the objective to its best value, ``right`` the right edge of a bar, ``low``
-    and ``high`` a band, ``label`` the text at a point. All numbers are finite; None interrupts the
-    line.
+    is the distance of the objective to its best value, ``right`` the right edge of a bar. All
+    numbers are finite; None interrupts the line.
     """
 
     name: str
@@ -90,9 +78,9 @@ class Panel:
     y: str = ""
     """Label of the vertical axis."""
     style: str = "line"
-    """"line", "steps" (values hold until the next), "bars" or "points"."""
+    """"line", "steps" (values hold until the next) or "bars"."""
     numbers: str = ""
-    """Format of the vertical axis: "whole", "share", "bytes", "seconds", or plain numbers."""
+    """Format of the vertical axis: "whole", "share", or plain numbers."""
     log: bool = False
     log_x: bool = False
     from_zero: bool = False
@@ -162,12 +150,10 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
     return Trace(shown(name), {"x": x, "y": y, "mark": mark, **columns})
 
 
-def _means(
-    name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False, scale: float = 1
-) -> Trace:
+def _means(name: str, series: Series, *, positive: bool = False) -> Trace:
     """Return a line of the means of buckets."""
-    points = series.means(most)
-    y = scale * points[:, Y]
+    points = series.means(MOST_POINTS)
+    y = points[:, Y]
     if positive:
         # A logarithmic axis has no place for 0.
         y = np.where(y > 0, y, np.nan)
@@ -318,119 +304,21 @@ def _gains(view: JobView) -> list[tuple[str, str]]:
     return found
 
 
-def _when(view: JobView) -> Panel | None:
-    if view.has_ended:
-        return None
-    status, figures = view.status, []
-    left, limit = number_in(status, "eta_s"), status.get("limited_by")
-    if left is not None:
-        figures.append(("at most left", human_seconds(max(0.0, left))))
-    if limit is not None:
-        figures.append(("limited by", str(limit)))
-    if (share := view.share_done()) is not None:
-        figures.append(("done", f"{share:.0%}"))
-    if view.labelled is not None:
-        figures.append(("labels written", f"{view.labelled:.0%}"))
-    lines = _lines(view, {"at most left": "eta_s"}, human_seconds)
-    lines["figures"] = figures or lines["figures"]
-    if not lines["figures"]:
-        return None
-    return make_panel(
-        "when", "When does it end?", y="seconds", numbers="seconds", from_zero=True, **lines
-    )
-
-
 def _workers(view: JobView) -> Panel | None:
-    speeds = view.speeds
+    speeds = view.workers.speeds
     if len(speeds) < 2:
         return None
     slowest = sorted(speeds, key=lambda name: speeds[name])
-    is_many = len(slowest) > MOST_WORKERS
-    lines = {name.removeprefix(WORKER): series for name, series in view.series.items()
-             if (name in QUANTILES if is_many else name.startswith(WORKER))}  # fmt: skip
-    low, high = (f"{name}: {human_count(speeds[name])}" for name in (slowest[0], slowest[-1]))
-    about = {short_name(row[0]): row[1:] for row in worker_rows(view)}
+    rows = {row[0]: row for row in worker_rows(view)}
+    ends = (("slowest", slowest[0]), ("fastest", slowest[-1]))
     return make_panel(
         "workers",
-        "Rows a second by worker",
-        figures=[("workers", whole(len(slowest))), ("slowest", low), ("fastest", high)],
-        series=[_means(name, lines[name], WORKER_POINTS)
-                for name in (QUANTILES if is_many else lines) if name in lines],
-        y="rows a second",
-        numbers="whole",
-        from_zero=True,
+        "Workers",
+        figures=[("workers", whole(len(slowest))),
+                 *((end, f"{name}: {human_count(speeds[name])} rows/s") for end, name in ends)],
         columns=WORKER_COLUMNS,
-        rows=[
-            (name, *about.get(name, (figure(speeds[name]), *[NONE] * (len(WORKER_COLUMNS) - 2))))
-            for name in (slowest[:SLOWEST] if is_many else slowest)
-        ],
+        rows=[rows[name] for name in slowest[:MOST_ROWS] if name in rows],
     )  # fmt: skip
-
-
-def _split(view: JobView) -> Panel | None:
-    total, threads = view.seconds.get("total", 0.0), view.threads
-    names = {kind: "rows in the driver" if kind == "driver" else kind
-             for kind in WORK if view.series.get(kind)}  # fmt: skip
-    if not names or total <= 0:
-        return None
-    shares = {name: view.seconds.get(kind, 0.0) / (threads * total) for kind, name in names.items()}
-    shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
-    lines = [_means(name, view.series[kind], scale=1 / threads) for kind, name in names.items()]
-    figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
-    if compiled := view.seconds.get("compile"):
-        figures.append(("compiling kernels", human_seconds(compiled)))
-    return make_panel(
-        "split",
-        "Where the time goes",
-        figures=figures,
-        series=[*lines, _rest(lines)],
-        y="share of all threads' time",
-        numbers="share",
-        from_zero=True,
-        columns=("", "share of all time", "seconds of all threads"),
-        rows=[
-            (kind, f"{share:.2%}", human_seconds(share * threads * total))
-            for kind, share in shares.items()
-        ],
-    )
-
-
-def _rest(lines: Sequence[Trace]) -> Trace:
-    """Return the time that no kind accounts for, at the steps that have all kinds."""
-    x = lines[0].columns["x"]
-    same = [line.columns["y"] for line in lines if line.columns["x"] == x]
-    y = [
-        None if None in at else rounded(max(0.0, 1.0 - sum(at)), 3)
-        for at in zip(*same, strict=True)
-    ]
-    return make_trace("rest", x, y)
-
-
-def _memory(view: JobView) -> Panel | None:
-    lines = _lines(view, {"row state": "state_bytes", "chunks": "cache_bytes"}, human_bytes)
-    workers = _worker_memory(view)
-    if evictions := number_in(view.status, "evictions") or view.sums.get("evictions"):
-        lines["figures"].append(("did not fit", count_of(int(evictions), "time")))
-    if workers:
-        lines["figures"].append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
-        lines |= {"columns": ("worker", "memory", "limit", "share"), "rows": workers}
-    if not lines["rows"]:
-        return None
-    return make_panel("memory", "Memory held", y="bytes", numbers="bytes", from_zero=True, **lines)
-
-
-def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
-    """Return memory of workers and its limit, as Dask reports them; the fullest worker first."""
-    found, told = [], view.status.get("memory")
-    for name, about in told.items() if isinstance(told, Mapping) else ():
-        used, limit = number_in(about, "used"), number_in(about, "limit") or 0.0
-        if used is not None:
-            found.append((used / limit if limit else 0.0, used, short_name(name), limit))
-    return [
-        (name, human_bytes(used), human_bytes(limit) if limit else NONE,
-         f"{share:.0%}" if limit else NONE)
-        for share, used, name, limit in sorted(found, reverse=True)[:MOST_ROWS]
-    ]  # fmt: skip
 
 
 def _path(view: JobView) -> Panel | None:
@@ -488,12 +376,9 @@ def _numbers(values: object) -> list[float]:
 MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _cost,
     _gain,
-    _when,
     _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
            human_count, numbers="whole", from_zero=True),
     _workers,
-    _split,
-    _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
            lambda value: f"{100 * value:.3g}%", log=True, numbers="share"),
     _plain("batch", "Rows of the batch", {"rows of the batch": "batch_rows"}, "rows", whole,
@@ -509,6 +394,4 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
            "clusters, partitions", whole, numbers="whole", style="steps"),
     _path,
     _sizes,
-    _plain("bytes", "Bytes read and moved", {"read or moved a second": "bytes_per_second"},
-           "bytes a second", human_bytes, numbers="bytes", from_zero=True),
 )  # fmt: skip

@@ -35,7 +35,6 @@ from largek_dask.plots.job_text import (
     whole,
     worker_rows,
 )
-from largek_dask.plots.tables import TextTable
 
 __all__ = ["Lines", "job_panel", "line_of", "origin_of", "terminal"]
 
@@ -67,10 +66,10 @@ def job_panel(view: JobView, silent: float = 0.0) -> Any:
         about.add_row("done", done)
     parts: list[Any] = [about]
     if rows := worker_rows(view):
-        ranks = {name: rank for rank, name in enumerate(WORKER_COLUMNS)}
-        more = "a wider terminal shows them"
-        right = WORKER_COLUMNS[1:]
-        parts += [Text(), TextTable(ranks, rows, right=right, more=more, ruled=False)]
+        workers = Table(*WORKER_COLUMNS, box=None)
+        for row in rows:
+            workers.add_row(*map(Text, row))
+        parts += [Text(), workers]
     if view.warnings:
         parts += [Text(), *(Text(f"warning: {text}", style="yellow") for text in view.warnings)]
     if silent > SILENT_SECONDS:

@@ -191,9 +191,7 @@ def test_commands_have_what_is_typed():
 
     typed = part("Upgrade") + part("Back-up") + part("What to watch") + part("What it looks like")
     commands = set(re.findall(r"largek (\w+)(?: \w+)?((?: (?:ID|ADDR|--[\w-]+))*)", typed))
-    assert {"submit", "delete", "doctor", "jobs", "logs", "workers"} <= {
-        name for name, _ in commands
-    }
+    assert {"submit", "delete", "doctor", "jobs", "logs"} <= {name for name, _ in commands}
     for name, options in commands:
         if name == "cluster":
             continue
