@@ -14,7 +14,6 @@ import click
 
 from largek_dask.cli.common import (
     CANCELLED,
-    FAILED,
     Decorated,
     Decorator,
     command,
@@ -488,8 +487,8 @@ def delete(
 ) -> None:
     """Delete jobs that have ended.
 
-    Deletes their records, checkpoints and events, and prints each of them. The exit code is 1 if
-    one could not be deleted, such as one that runs; one that is gone already is no error.
+    Deletes their records, checkpoints and events. It ends at the first that cannot be deleted, such
+    as one that runs; one that is gone already is no error.
     """
     from largek_dask.driver.formatting import human_bytes
     from largek_dask.service.job import Job
@@ -504,25 +503,13 @@ def delete(
             found: Iterable[Job] = (Job(service, checked_id(name)) for name in job_ids)
         else:
             found = service.jobs(older_than=older_than, state=state or None, limit=None)
-        rows = [_delete(job, outputs) for job in found]
-    for row in rows:
-        if row["error"]:
-            click.echo(f"Error: {row['error']}", err=True)
-    gone = [(row["id"], human_bytes(row["bytes"])) for row in rows if not row["error"]]
-    emit({"jobs": rows}, lambda: table(("deleted", "size"), gone))
-    if len(gone) < len(rows):
-        raise click.exceptions.Exit(FAILED)
-
-
-def _delete(job: Job, outputs: bool) -> dict[str, Any]:
-    """Delete a job; return the outcome, also if that is refused."""
-    from largek_dask.errors import LargekError, SchedulerAwayError
-
-    size, error = None, None
-    try:
-        size = job.delete(outputs=outputs)
-    except SchedulerAwayError:
-        raise
-    except (LargekError, OSError) as refused:
-        error = one_line(refused)
-    return {"id": job.id, "deleted": size is not None, "bytes": size or 0, "error": error}
+        rows: list[dict[str, Any]] = []
+        for job in found:
+            size = job.delete(outputs=outputs)
+            rows.append({"id": job.id, "deleted": size is not None, "bytes": size or 0})
+    emit(
+        {"jobs": rows},
+        lambda: table(
+            ("deleted", "size"), [(row["id"], human_bytes(row["bytes"])) for row in rows]
+        ),
+    )

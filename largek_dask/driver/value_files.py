@@ -6,10 +6,8 @@ killed run resumes. The file is made from it piece by piece, and appears whole o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.store_writer import remove_store
-from largek_dask.data.stores import ATTRIBUTE, read_stored, require
+from largek_dask.data.stores import read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
@@ -30,7 +28,6 @@ __all__ = [
     "PROBABILITIES",
     "LabelFile",
     "ProbabilityFile",
-    "holds_values",
     "open_label_output",
     "stage_of",
     "suffix_of",
@@ -233,35 +230,3 @@ def _dense(group: Any, start: int, stop: int, k: int) -> NDArray[np.float64]:
     table[np.repeat(np.arange(stop - start), lengths), indices] = data
     table[lengths == 0] = np.nan
     return table
-
-
-def holds_values(place: Folder, kind: str) -> bool:
-    """Return whether a store or file was written here with such values, and may be replaced."""
-    if suffix_of(place.url, tuple(WRITERS)) is None:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]
-            return bool(about["kind"] == kind)
-        return False
-    parent, name = place.parent()
-    column = kind.removesuffix("s")
-    with parent.fs.open(parent.path(name), "rb") as file:
-        try:
-            match suffix_of(place.url, tuple(WRITERS)):
-                case ".npy":
-                    return _npy_holds(file, kind)
-                case ".csv":
-                    return bool(file.read(64).startswith(f"{column}\n".encode()))
-                case ".parquet":
-                    pq = require("pyarrow.parquet", "parquet", ".parquet files")
-                    return bool(pq.read_schema(file).names == [column])
-        except (ValueError, EOFError):
-            pass
-    return False
-
-
-def _npy_holds(file: Any, kind: str) -> bool:
-    if np.lib.format.read_magic(file) != (1, 0):
-        return False
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    wanted = "<i4" if kind == LABELS.name else "<f8"
-    return bool(dtype == wanted and len(shape) == (2 if kind == PROBABILITIES else 1))

@@ -368,7 +368,6 @@ def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path)
     np.testing.assert_array_equal(zarr.open_array(str(target), mode="r")[...], labels_in(out))
     done = run("predict", told["model"], data[0], "--out", target, code=1)
     assert "exists already" in done.stderr
-    assert "600" in run("predict", told["model"], data[0], "--out", target, "--force").stdout
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
@@ -398,16 +397,6 @@ def test_predict__names_what_can_be_written(data, fitted, tmp_path):
     done = run("predict", fitted[1]["model"], data[0], "--out", tmp_path / "labels.xlsx", code=1)
     assert "name it .zarr (or without a suffix), .npy, .csv or .parquet." in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_predict__force_removes_labels_only(data, fitted, tmp_path):
-    _, told = fitted
-    (tmp_path / "mine").mkdir()
-    done = run("predict", told["model"], data[0], "--out", tmp_path / "mine", "--force", code=1)
-    assert "does not hold labels" in done.stderr
-    done = run("predict", told["model"], data[0], "--out", told["model"], "--force", code=1)
-    assert "does not hold labels" in done.stderr
-    assert load_model(told["model"]).n_clusters == 5
 
 
 @pytest.mark.parametrize("command", ["predict", "score", "report"])
