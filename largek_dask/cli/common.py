@@ -253,7 +253,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = (),
     right: Sequence[str] = (),
 ) -> Any:  # fmt: skip
-    """Return a rich table, with notes below; texts that are too wide are cut."""
+    """Return a rich table, with notes below; the first column and figures are never folded."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group as Together
     from rich.table import Table
@@ -263,7 +263,9 @@ def table(
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="cyan"
     )
     for name in columns:
-        found.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+        is_whole = name == columns[0] or name in right
+        justify: Any = "right" if name in right else "left"
+        found.add_column(name, justify=justify, no_wrap=is_whole, overflow="fold")
     for row in rows:
         found.add_row(*map(Text, row))
     return Together(found, *map(Text, notes))

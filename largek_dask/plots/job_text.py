@@ -56,7 +56,7 @@ COLORS = {
     "failed": "red",
     "cancelled": "yellow",
 }
-JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left", "output")
+JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
 WORKER_COLUMNS = ("worker", "rows/s", "rows", "compute", "read", "wait", "row state", "chunks")
 
 
@@ -292,6 +292,5 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
         figure(result.get("n_iter", status.get("step")), whole),
         figure(status.get("cost") if value is None else value, lambda v: f"{v:.6g}"),
         figure(status.get("eta_s") if running else None, human_seconds),
-        status.get("output") or "",
     )
     return tuple(printable(item) for item in row)

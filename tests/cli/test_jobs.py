@@ -240,7 +240,7 @@ def test_a_job_that_cannot_be_gone_on_with(run, submit, monkeypatch):
 def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
     job_id = submit(*ENDLESS)
 
-    def interrupted(self, event):
+    def interrupted(self, *_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -383,7 +383,6 @@ def submit_to(run, tmp_path):
         (["submit"], 2, "give DATA, or --resume ID"),
         (["submit", "x"], 2, "give -k K, or --resume ID"),
         (["submit", "x", "-k", 3], 2, "give --out, or --resume ID"),
-        (["submit", "--resume", "lk-1", "--algorithm", "lloyd"], 1, "its own algorithm"),
         (["submit", "--resume", "lk-1", "--tag", "big"], 1, "there is no job lk-1"),
         (
             ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 0],

@@ -237,7 +237,7 @@ def test_job_rows():
     row = dict(zip(JOB_COLUMNS, job_row(RUNNING), strict=True))
     assert row == {
         "job": "lk-1", "name": "first", "state": "running", "k": "3,000", "step": "54",
-        "objective": "3.59313e+06", "left": "4 s", "output": "/data/out",
+        "objective": "3.59313e+06", "left": "4 s",
     }  # fmt: skip
     row = dict(zip(JOB_COLUMNS, job_row(FINISHED | {"name": None}), strict=True))
     assert (row["name"], row["step"], row["left"]) == ("", "60", "–")
