@@ -383,14 +383,6 @@ def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, s
     }[suffix]
     np.testing.assert_array_equal(labels(target), labels_in(out))
     assert "exists already" in run(*base, code=1).stderr
-    # What a killed run has left does not stand in the way of --force.
-    (tmp_path / f"{target.name}.partial.zarr").mkdir()
-    (tmp_path / f"{target.name}.partial.zarr.progress.json").write_text("{}")
-    run(*base, "--force")
-    assert [path.name for path in tmp_path.iterdir()] == [target.name]
-    target.write_text("my own")
-    assert "does not hold labels: remove it yourself" in run(*base, "--force", code=1).stderr
-    assert target.read_text() == "my own"
 
 
 def test_predict__names_what_can_be_written(data, fitted, tmp_path):

@@ -204,7 +204,6 @@ def test_predict__densities(data, fitted, tmp_path):
     found = zarr.open_array(str(tmp_path / "densities.zarr"), mode="r")[...]
     np.testing.assert_array_equal(found, lk.load_model(fitted["model"]).score_samples(data))
     assert "exists already" in run(*base, code=1).stderr
-    assert "log_likelihoods" in run(*base, "--force").stdout
 
 
 def test_predict__probabilities(data, fitted, tmp_path):
@@ -220,15 +219,13 @@ def test_predict__probabilities(data, fitted, tmp_path):
     # And the package reads it as rows.
     assert lk.open_rows(url).shape == (600, K)
     assert "exists already" in run(*base, code=1).stderr
-    assert "probabilities" in run(*base, "--force").stdout
 
 
 def test_predict__densities_and_probabilities_in_files(data, fitted, tmp_path):
     model = lk.load_model(fitted["model"])
     base = ["predict", fitted["model"], data, "--out"]
-    for _ in range(2):
-        run(*base, tmp_path / "d.npy", "--density", "--force")
-        run(*base, tmp_path / "p.npy", "--proba", "--force")
+    run(*base, tmp_path / "d.npy", "--density")
+    run(*base, tmp_path / "p.npy", "--proba")
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), model.score_samples(data))
     sparse = model.predict_proba(data, dense=False)
     np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), sparse.toarray())
@@ -240,9 +237,6 @@ def test_predict__one_thing_a_run(data, fitted, tmp_path):
     base = ["predict", fitted["model"], data, "--out", tmp_path / "out.zarr"]
     done = run(*base, "--proba", "--density", code=2)
     assert "give --density or --proba: a run writes one of them" in done.stderr
-    run(*base)
-    done = run(*base, "--density", "--force", code=1)
-    assert "does not hold log likelihoods: remove it yourself" in done.stderr
 
 
 def test_predict__centres_have_no_densities(data, tmp_path):
