@@ -3,15 +3,14 @@
     python -m benchmarks.sizing [--plans] [--write]
 
 Planned by the code of ``largek fit --plan`` for stores without any rows in them. How far plans can
-be trusted is measured beside: two fits are timed, and each algorithm goes over a hundredth of 80
-million rows on two workers, whose largest memory is compared with what was planned for them. With
---plans what was measured stays, and all plans are made anew.
+be trusted is measured: each algorithm goes over a hundredth of 80 million rows on two workers, and
+their largest memory is compared with what was planned for them. With --plans what was measured
+stays, and all plans are made anew.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +43,6 @@ CHECKED = 100
 """The share of 80 million rows that is really gone over."""
 STEPS = 6
 """Steps of a fit whose memory is looked at."""
-TIMED = {"A": (200_000, 64, 1_000), "B": (1_000_000, 18, 1_000)}
-"""Sets, rows, features and clusters of the fits that are timed."""
 
 
 def algorithm_of(name: str) -> Any:
@@ -105,22 +102,6 @@ def plans() -> list[dict[str, Any]]:
 
 
 # --- how far plans can be trusted -----------------------------------------------------------------
-
-
-def timed(name: str) -> dict[str, float]:
-    """Seconds that were planned for a fit, and that it took."""
-    from benchmarks import synthetic
-    from largek_dask import KMeans, open_rows
-    from largek_dask.cli.plan import machines_of, make_plan
-    from largek_dask.driver.options import FitOptions
-
-    *_, k = TIMED[name]
-    x = synthetic.generate(name)
-    options = FitOptions(n_clusters=k, algorithm=algorithm_of("truncated"))
-    plan = make_plan(open_rows(x), options, machines_of(None, None))
-    began = time.perf_counter()
-    KMeans(k, algorithm="truncated", random_state=0).fit(x)
-    return {"planned": plan["seconds_most"], "took": time.perf_counter() - began}
 
 
 def held(url: str, k: int, name: str) -> dict[str, float]:
@@ -229,10 +210,6 @@ def storage_table(result: dict[str, Any]) -> str:
 def trust_table(result: dict[str, Any]) -> str:
     """Planned figures beside measured ones."""
     rows = []
-    for name, found in result["timed"].items():
-        n, d, k = TIMED[name]
-        what = f"seconds of truncated on set {name}: {n:,} × {d}, {k:,} clusters"
-        rows.append([what, f"{found['planned'] / found['took']:.2f}"])
     for name, found in result["memory"].items():
         expected = found["process"] + found["planned"]
         rows.append([f"memory of a worker, {name}", f"{expected / found['held']:.2f}"])
@@ -260,7 +237,6 @@ def measured() -> dict[str, Any]:
     return {
         "cpu": cpu_description(),
         "memory": memory(),
-        "timed": {name: timed(name) for name in TIMED},
         "plans": plans(),
     }
 

@@ -308,10 +308,6 @@ class Footprint:
     """Cost of a search in the driver's process, in calls of ``kernels.descent.label_rows``."""
     distances: float | None = None
     """Cost of a row in a step, in distances; None: those to all centres."""
-    distances_before: float | None = None
-    """Cost of a row in a pass before the first step, in distances; None: those to all centres."""
-    distances_after: float | None = None
-    """Cost of a row in a pass after the last step, in distances; None: those to all centres."""
     full_search: str | None = None
     """How often steps compare rows with all clusters, for people; None if in every step."""
 

@@ -18,7 +18,6 @@ from largek_dask.algorithms.problem import Final, Labelling, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
-from largek_dask.kernels.distances import nearest_two, pack_centers
 from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
@@ -213,25 +212,6 @@ class MixtureProblem(Problem):
             means=drawn_centers(rows, k, self.init, shift.dtype, draws),
             variances=variances,
             log_weights=np.log(np.asarray(weights, np.float64)),
-            alive=np.ones(k, np.bool_),
-            counts=np.zeros(k),
-            shift=shift,
-        )
-
-    def example(self, rows: NDArray[Any], shift: NDArray[Any]) -> MixtureArrays:
-        """Means at the first rows, as wide as the others are from the nearest of them.
-
-        By half of that square: a row is about as far from the middle of its component as another.
-        """
-        k, d = self.n_clusters, rows.shape[1]
-        means = np.ascontiguousarray(rows[:k])
-        _, squares, _, _ = nearest_two(rows[k:], pack_centers(means, shift))
-        variance = max(float(squares.mean()) / (2 * d), float(np.finfo(shift.dtype).tiny))
-        shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[self.mixture]
-        return MixtureArrays(
-            means=means,
-            variances=np.full(shape, variance),
-            log_weights=np.full(k, -np.log(k)),
             alive=np.ones(k, np.bool_),
             counts=np.zeros(k),
             shift=shift,

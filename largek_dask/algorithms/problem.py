@@ -185,21 +185,6 @@ class Problem(ABC):
         """
         return None
 
-    def example(self, rows: NDArray[Any], shift: NDArray[Any]) -> Any:
-        """The arrays of a model much like one that a fit of such rows ends with, for plans.
-
-        None: the last pass takes what distances to all centres take, whatever these are.
-
-        Parameters
-        ----------
-        rows : (m, d)
-            Of the compute dtype; the first ``n_clusters`` may be where its centres are, and there
-            are more than these.
-        shift : (d,)
-            The origin about which the kernels compute.
-        """
-        return None
-
     def finish_plainly(self, passes: Passes, arrays: Any) -> Final | None:
         """What ``finish`` finds, with labels in memory, by numpy alone; None: too much for that.
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import ssl
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from largek_dask.errors import ClusterError, OutputError
 
 __all__ = ["make", "provide"]
 
-FILES = ("ca.pem", "node.pem", "node.key")
 DAYS = 3650
 """Validity of authorities, and of the certificates for SLURM, which requeues jobs for years."""
-LEAST = timedelta(days=30)
-"""A submit replaces certificates that expire sooner."""
 INSECURE = (
     "or give --insecure: no TLS, so everybody with an account on the network of the nodes can run "
     "code as you"
@@ -123,17 +118,16 @@ def _settings(folder: str) -> str:
 
 
 def provide(home: str) -> str | None:
-    """Make certificates in ``home/tls`` unless valid ones exist; return a message if so.
+    """Make certificates in ``home/tls`` unless there are some; return a message if so.
 
-    Only the owner can open ``home`` afterwards: who can write there can run code as its owner. No
-    process of it may be running.
+    Only the owner can open ``home`` afterwards: who can write there can run code as its owner.
     """
     folder = Path(home, "tls")
+    is_new = not folder.exists()
     try:
         os.chmod(home, 0o700)
-        why = _why_not_valid(folder)
-        if why is not None:
-            _replace(home, folder)
+        if is_new:
+            _provide(home, folder)
         os.chmod(folder, 0o700)
         for path in folder.iterdir():
             if path.is_file():
@@ -149,50 +143,16 @@ def provide(home: str) -> str | None:
             f"{opened[0]} can be read by others, as its file system keeps no permissions: give a "
             f"--home in another one, {INSECURE}"
         )
-    return None if why is None else f"New certificates in {folder} ({why})"
+    return f"New certificates in {folder}" if is_new else None
 
 
-def _why_not_valid(folder: Path) -> str | None:
-    """Return why certificates cannot be used for the next weeks; None if they can."""
-    if absent := [name for name in FILES if not (folder / name).is_file()]:
-        return "there were none" if absent == [*FILES] else f"there was no {absent[0]}"
-    try:
-        end = _end_of(*(str(folder / name) for name in FILES))
-    except (ssl.SSLError, ValueError) as error:
-        return f"the ones before were of no use: {getattr(error, 'verify_message', error)}"
-    return f"the ones before end on {end:%Y-%m-%d}" if end < datetime.now(UTC) + LEAST else None
-
-
-def _end_of(authority: str, certificate: str, key: str) -> datetime:
-    """Return when the authority or the certificate expires, whichever is first.
-
-    A handshake in memory shows that a client accepts the certificate; otherwise it raises SSLError.
-    """
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # An encrypted key is refused instead of prompting for its password.
-    server.load_cert_chain(certificate, key, lambda: "")
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.load_verify_locations(authority)
-    here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = client.wrap_bio(here, there), server.wrap_bio(there, here, server_side=True)
-    for side in sides * 2:
-        with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
-    known = [*client.get_ca_certs(), sides[0].getpeercert() or {}]
-    ends = min(ssl.cert_time_to_seconds(str(each["notAfter"])) for each in known)
-    return datetime.fromtimestamp(ends, UTC)
-
-
-def _replace(home: str, folder: Path) -> None:
-    """Make certificates of a new authority, and rename the folder of the ones before."""
+def _provide(home: str, folder: Path) -> None:
+    """Make certificates of a new authority; the folder has all of them or does not exist."""
     with tempfile.TemporaryDirectory(prefix=".largek-tls-", dir=home) as name:
+        made = Path(name)
         try:
-            make(Path(name), [["largek"]], str(folder), DAYS, renew=False)
+            make(made, [["largek"]], str(folder), DAYS, renew=False)
         except ClusterError as error:
             raise ClusterError(f"{error}, {INSECURE}") from error
-        made = Path(name)
         (made / "ca.key").rename(made / "largek" / "ca.key")
-        if folder.exists():
-            folder.rename(folder.with_name(f"{folder.name}.{datetime.now(UTC):%Y%m%dT%H%M%S}"))
         (made / "largek").rename(folder)

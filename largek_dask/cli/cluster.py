@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from largek_dask.cli.common import Command, Group, echo, emit, options, typed, wants_json
-
-if TYPE_CHECKING:
-    from largek_dask.cli.slurm import QueuedJob
+from largek_dask.cli.common import Command, Group, echo, emit, options, typed
 
 __all__ = ["cluster"]
 
@@ -84,7 +81,7 @@ OWN = r"--(job-name|array|no-requeue|dependency|signal)\b|-[Jad]"
 SBATCH = matching(
     rf"(?!{OWN})-[^\n]+",
     "give one option of sbatch, such as --constraint=icelake; those that name, repeat or signal "
-    "a job are set already, and --out DIR writes files that you can change",
+    "a job are set already",
 )
 HOST = matching(
     r"[A-Za-z0-9]([A-Za-z0-9.:_-]|,[A-Za-z0-9])*",
@@ -111,9 +108,6 @@ layout = options(
             "Limit of each job of SLURM, such as 12h; all are queued again after it."),
     _option("partition", NAME, "P", None, "Partition; by default that of the site."),
     _option("scheduler-partition", NAME, "P", None, "Another partition for the scheduler."),
-    _option("account", NAME, "A", None, "Account that is charged."),
-    _option("qos", NAME, "Q", None, "Quality of service."),
-    _option("workers-per-node", COUNT, "N", "1", "Workers in one job."),
     _option("scheduler-mem", size, "SIZE", "8G",
             "Memory of the scheduler: 4 GB, and two models of each job that runs."),
     _option("scheduler-cpus", COUNT, "N", "2",
@@ -121,10 +115,6 @@ layout = options(
     _option("dashboard-address", ADDRESS, "[HOST]:PORT", "127.0.0.1:0",
             "Address of the dashboard, which has no login; :8787 opens it to everybody."),
     _option("interface", NAME, "NAME", None, "Network interface of the nodes, such as ib0."),
-    _option("scratch", FOLDER, "DIR", None,
-            "Folder on a node's own disk.  [default: SLURM_TMPDIR, TMPDIR or /tmp there]"),
-    _option("setup", None, "LINE", None,
-            'A line of shell before Python, such as "module load python"; see HOME/site.env.'),
     click.option("--insecure", is_flag=True,
                  help="Without TLS: everybody on the network of the nodes can run code as you."),
     click.option("--sbatch", type=SBATCH, multiple=True, metavar="OPTION",
@@ -146,8 +136,7 @@ layout = options(
     help="Folder of yours that all nodes see, for jobs, logs and kernels: an absolute path.",
 )
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
-@click.option("--out", metavar="DIR", help="Write the files there, to be changed and submitted.")
-@click.option("--print", "only_print", is_flag=True, help="Print the files.")
+@click.option("--print", "only_print", is_flag=True, help="Print the files, to be changed by you.")
 @click.option(
     "--scale",
     type=last_or_number,
@@ -165,7 +154,6 @@ layout = options(
 def slurm(
     home: str | None,
     submit: bool,
-    out: str | None,
     only_print: bool,
     scale: int | None,
     stop: bool,
@@ -178,33 +166,23 @@ def slurm(
 
     Given only --home, it lists the jobs of that folder in SLURM, and shows where its scheduler is.
     """
-    from largek_dask.cli.slurm import Slurm, check_home, render, write
+    from largek_dask.cli.slurm import Slurm, render
 
-    actions = {"submit", "out", "only_print", "scale", "stop"} & set(typed())
+    actions = {"submit", "only_print", "scale", "stop"} & set(typed())
     if len(actions) > 1:
-        raise click.UsageError("give one of --submit, --out DIR, --print, --scale [N] and --stop")
+        raise click.UsageError("give one of --submit, --print, --scale [N] and --stop")
     if home is None and not only_print:
         raise click.UsageError("give --home DIR, a folder that all nodes see")
-    if not actions & {"submit", "out", "only_print"} and (wrong := set(typed()) & set(given)):
+    if not actions & {"submit", "only_print"} and (wrong := set(typed()) & set(given)):
         name = min(wrong).replace("_", "-")
-        raise click.UsageError(f"--{name} is for --submit, --out DIR or --print")
-    if given["workers"] % given["workers_per_node"]:
-        raise click.UsageError("--workers has to be a multiple of --workers-per-node")
+        raise click.UsageError(f"--{name} is for --submit or --print")
     files = {"home": home or PLACEHOLDER, **given}
     if only_print:
         texts = render(files)
         echo({"files": texts}, [f"### {name}\n{text}" for name, text in texts.items()])
         return
     assert home is not None
-    if out is not None:
-        check_home(home)
-        folder = NAME(str(Path(out).absolute()))
-        _secure(files)
-        written = write(files, folder)
-        sbatch = f"sbatch {folder}/scheduler.sbatch && sbatch {folder}/workers.sbatch"
-        submission = f"Submit: mkdir -p {home}/logs && {sbatch}"
-        echo({"files": written}, [*(f"Wrote {path}" for path in written), submission])
-    elif submit:
+    if submit:
         _submit(files)
     elif scale is not None:
         queue = Slurm(home)
@@ -223,20 +201,17 @@ def slurm(
 
 
 def _submit(files: dict[str, Any]) -> None:
-    from largek_dask.cli.slurm import Slurm, check_home, preemption_warning
+    from largek_dask.cli.slurm import Slurm, check_home
 
     home = files["home"]
     check_home(home)
     slurm = Slurm(home)
     slurm.check_empty()
     _secure(files)
-    if not files["scheduler_partition"] and (warning := preemption_warning(files["partition"])):
-        click.echo(f"Warning: {warning}.", err=True)
     scheduler, workers = slurm.submit(files)
     connect = f"{home}/jobs/scheduler.json"
-    n_jobs = files["workers"] // files["workers_per_node"]
     lines = [
-        f"Scheduler: job {scheduler}. Workers: job {workers}, an array of {n_jobs}.",
+        f"Scheduler: job {scheduler}. Workers: job {workers}, an array of {files['workers']}.",
         f'In Python: lk.connect("{connect}")',
         f"In a shell: export DASK_SCHEDULER_ADDRESS={connect}",
     ]
@@ -259,46 +234,24 @@ def _secure(files: dict[str, Any]) -> None:
 
 def _show(home: str) -> None:
     """List the jobs of a folder, and show where its scheduler is."""
-    from largek_dask.cli.slurm import Slurm, table
-
-    jobs = Slurm(home).jobs()
-    where = _where(home)
-    tunnel = _tunnel(where["dashboard"], jobs)
-    address = where["scheduler"]
-    notes = [f"Scheduler: {address} since {where['since']}" if address else str(where["why"])]
-    payload = {"jobs": [vars(job) for job in jobs], **where, "tunnel": tunnel}
-    emit(payload, lambda: table(jobs, notes))
-    if where["dashboard"] is not None and not wants_json():
-        # To be copied, so no terminal may wrap it.
-        first = f"{tunnel}   # then open " if tunnel else ""
-        click.echo(f"Dashboard: {first}{where['dashboard']}")
-
-
-def _where(home: str) -> dict[str, Any]:
-    """Return what the scheduler file says, or why it says nothing."""
+    from largek_dask.cli.slurm import Slurm, queue_table
     from largek_dask.errors import LargekError
     from largek_dask.service.scheduler_file import Finder
 
-    finder = Finder(f"{home}/jobs/scheduler.json")
-    found = dict.fromkeys(("scheduler", "since", "dashboard", "why"))
+    jobs, finder = Slurm(home).jobs(), Finder(f"{home}/jobs/scheduler.json")
+    where: dict[str, Any] = dict.fromkeys(("scheduler", "since", "dashboard", "why"))
     try:
-        address = finder.find()
+        where["scheduler"] = finder.find()
     except LargekError as error:
-        return found | {"why": str(error)}
-    assert finder.found is not None
-    since = f"{finder.found.started.astimezone():%Y-%m-%d %H:%M}"
-    return found | {"scheduler": address, "since": since, "dashboard": finder.found.dashboard}
-
-
-def _tunnel(dashboard: str | None, jobs: list[QueuedJob]) -> str | None:
-    """Return the ssh command that forwards a dashboard on loopback; None if none is needed."""
-    from urllib.parse import urlsplit
-
-    page = urlsplit(dashboard or "")
-    node = next((job.nodes for job in jobs if job.is_scheduler and job.state == "RUNNING"), None)
-    if page.hostname not in ("127.0.0.1", "localhost", "::1") or page.port is None or not node:
-        return None
-    return f"ssh -N -L {page.port}:{page.hostname}:{page.port} {node}"
+        notes = [str(error)]
+        where["why"] = notes[0]
+    else:
+        assert finder.found is not None
+        where["since"] = f"{finder.found.started.astimezone():%Y-%m-%d %H:%M}"
+        where["dashboard"] = finder.found.dashboard
+        notes = [f"Scheduler: {where['scheduler']} since {where['since']}",
+                 f"Dashboard: {where['dashboard'] or 'none'}"]  # fmt: skip
+    emit({"jobs": [vars(job) for job in jobs], **where}, lambda: queue_table(jobs, notes))
 
 
 @cluster.command(

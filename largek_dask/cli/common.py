@@ -45,6 +45,7 @@ __all__ = [
     "options",
     "output",
     "parse_settings",
+    "table",
     "typed",
     "wants_json",
 ]
@@ -215,7 +216,7 @@ def _text(name: str, value: Any) -> str:
         most = len(value) if name == "warnings" else MOST_LISTED
         texts = [*map(str, value[:most]), *["…"] * (len(value) > most)]
         return ("\n" if name == "warnings" else ", ").join(texts) or "none"
-    if "bytes" in name:
+    if "bytes" in name or name.startswith("memory"):
         return human_bytes(value)
     if "seconds" in name:
         return human_seconds(value)
@@ -245,6 +246,28 @@ def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
     for name, value in pairs:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
     return table
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = (),
+    right: Sequence[str] = (),
+) -> Any:  # fmt: skip
+    """Return a rich table, with notes below; the first column and figures are never folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group as Together
+    from rich.table import Table
+    from rich.text import Text
+
+    found = Table(
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="cyan"
+    )
+    for name in columns:
+        is_whole = name == columns[0] or name in right
+        justify: Any = "right" if name in right else "left"
+        found.add_column(name, justify=justify, no_wrap=is_whole, overflow="fold")
+    for row in rows:
+        found.add_row(*map(Text, row))
+    return Together(found, *map(Text, notes))
 
 
 # --- options ----------------------------------------------------------------------------------

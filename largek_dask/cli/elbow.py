@@ -16,6 +16,7 @@ from largek_dask.cli.common import (
     option_storage,
     option_threads,
     option_weight,
+    table,
     typed,
     wants_json,
 )
@@ -102,7 +103,7 @@ def elbow(
     if model is not None:
         if wrong := [name.replace("_", "-") for name in typed() if name not in SHARED]:
             raise click.UsageError(f"{data} holds a model, and --{wrong[0]} is for data")
-        payload, shown = _of_model(model)
+        payload, notes = _of_model(model)
     else:
         with connected(scheduler, storage_options) as client:
             curve = suggest_k(
@@ -115,7 +116,7 @@ def elbow(
                 verbose=not wants_json(),
                 **asked,
             )
-        payload, shown = _of_curve(curve)
+        payload, notes = _of_curve(curve)
     if path is not None:
         try:
             (curve.plot() if model is None else path_picture(model)).savefig(path)
@@ -123,7 +124,7 @@ def elbow(
             raise OutputError(
                 f"{path} cannot be written: {error}; choose another --out."
             ) from error
-    emit({"data": data, "out": path and str(path), **payload}, lambda: shown)
+    emit({"data": data, "out": path and str(path), **payload}, lambda: _table(payload, notes))
 
 
 def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel | None:
@@ -147,70 +148,25 @@ def _path_model(url: str, storage_options: dict[str, Any] | None) -> PathModel |
 
 def path_picture(model: PathModel) -> Figure:
     """Draw the inertia of every partition of a model above its lower bound."""
-    from largek_dask.plots.model_panels import path_panel
+    from largek_dask.plots.model_panels import curve_panel
     from largek_dask.plots.pictures import draw
 
-    shape = model.provenance.get("data", {}).get("content", {}).get("shape")
-    of = "" if shape is None else f" of {shape[0]:,} rows × {shape[1]:,}"
-    title = f"Partitions into 1 to {len(model.path_):,} clusters{of}"
-    return draw([path_panel(model)], title, n_columns=1)
+    path = model.path_
+    title = f"Partitions into 1 to {len(path):,} clusters"
+    return draw([curve_panel(path.suggest_k(), path.lower_bound)], title, n_columns=1)
 
 
-def _of_model(model: PathModel) -> tuple[dict[str, Any], Any]:
-    """Return what is known of every partition of a model, as JSON and as a table."""
-    from largek_dask.plots.tables import TextTable
-
+def _of_model(model: PathModel) -> tuple[dict[str, Any], list[str]]:
+    """Return what is known of every partition of a model, and notes."""
     found, partitions = model.path_.suggest_k(), model.path_.records()
-    names = ("clusters", "inertia", "lower bound", "gap", "ties", "moves", "swap", "stability")
-    ranks = (0, 0, 1, 2, 4, 5, 6, 3)
-    rows = [
-        (
-            f"{one['n_clusters']:,}",
-            f"{one['inertia']:.7g}",
-            f"{one['lower_bound']:.5g}",
-            f"{one['gap']:.2%}",
-            _shown(one["ties"], ","),
-            _shown(one["moves"], ","),
-            _shown(one["swap"], ".3g"),
-            _shown(one["stability"], ".3f"),
-        )
-        for one in partitions
-    ]
-    notes = [found.words, f"{_votes(found)}."]
-    if certain := [str(one["n_clusters"]) for one in partitions if one["gap"] < CERTAIN]:
-        proved = f"No partition is better by {CERTAIN:.1%} or more for"
-        notes.insert(0, f"{proved}: {', '.join(certain)} clusters.")
-    # Close together: with large numbers all of them just fit 80 columns.
-    columns = dict(zip(names, ranks, strict=True))
-    table = TextTable(columns, rows, notes, right=names, gap=1)
-    return {**_decision(found), "partitions": partitions}, table
+    certain = [str(one["n_clusters"]) for one in partitions if one["gap"] < CERTAIN]
+    proved = f"No partition is better by {CERTAIN:.1%} or more for: {', '.join(certain)} clusters."
+    return {**_decision(found), "partitions": partitions}, [proved] if certain else []
 
 
-def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], Any]:
-    """Return a curve as JSON and as a table."""
-    from largek_dask.plots.tables import TextTable
-
-    columns = {
-        "clusters": 0,
-        "inertia": 0,
-        "± standard error": 2,
-        "halves agree": 1,
-        "of a Gaussian's": 3,
-    }
-    rows = [
-        (
-            f"{one['n_clusters']:,}",
-            f"{one['inertia']:.7g}",
-            "exact" if one["standard_error"] == 0 else f"{one['standard_error']:.2g}",
-            _shown(one["stability"], ".3f"),
-            _shown(one["gaussian"], ".3f"),
-        )
-        for one in found.records()
-    ]
-    agree = "" if found.k is None else f" ({len(found.agreeing)} of {len(found.votes)} agree)"
-    notes = [found.words, f"{_votes(found)}{agree}."]
-    if found.n_searched < found.n_rows:
-        notes.append(f"Found on {found.n_searched:,} of {found.n_rows:,} rows.")
+def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], list[str]]:
+    """Return what is known of a curve, and notes."""
+    is_sample = found.n_searched < found.n_rows
     payload = {
         **_decision(found),
         "agreeing": list(found.agreeing),
@@ -219,7 +175,8 @@ def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], Any]:
         "n_searched": found.n_searched,
         "partitions": found.records(),
     }
-    return payload, TextTable(columns, rows, notes, right=list(columns), gap=1)
+    sample = f"Found on {found.n_searched:,} of {found.n_rows:,} rows."
+    return payload, [sample] if is_sample else []
 
 
 def _decision(found: SuggestedK) -> dict[str, Any]:
@@ -227,11 +184,18 @@ def _decision(found: SuggestedK) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names} | {"votes": dict(found.votes)}
 
 
-def _votes(found: SuggestedK) -> str:
-    votes = (f"{rule} {_shown(k, ',')}" for rule, k in found.votes.items())
-    return f"By the curve alone: {', '.join(votes)}"
+def _table(payload: dict[str, Any], notes: list[str]) -> Any:
+    """Return the figures of every partition as a table; those not known are dashes."""
+    partitions = payload["partitions"]
+    # With large numbers these just fit 80 columns.
+    names = [name for name in partitions[0] if name != "movement"]
+    columns = [name.removeprefix("n_").replace("_", " ") for name in names]
+    votes = ", ".join(f"{rule} {_shown(k)}" for rule, k in payload["votes"].items())
+    notes = [payload["words"], *notes, f"By the curve alone: {votes}."]
+    rows = [[_shown(one[name]) for name in names] for one in partitions]
+    return table(columns, rows, notes, columns)
 
 
-def _shown(value: float | None, form: str) -> str:
+def _shown(value: float | None) -> str:
     """Return a figure, or a dash where it is not known."""
-    return "-" if value is None else format(value, form)
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +22,6 @@ from largek_dask.cli.options import chosen, fit_options, option_clusters
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.fit import FitResult
-    from largek_dask.driver.stopping import StepRecord
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
 
@@ -69,11 +67,10 @@ def fit(
     options = FitOptions(**chosen(given))
     rows = source.open(data, sample_weight)
     if plan:
-        from largek_dask.cli.plan import machines_of, make_plan, plan_table
+        from largek_dask.cli.plan import machines_of, make_plan
 
         with connected(scheduler, source.storage_options) as client:
-            planned = make_plan(rows, options, machines_of(threads, client))
-        emit(planned, lambda: plan_table(planned))
+            emit(make_plan(rows, options, machines_of(threads, client)))
         return
     assert out is not None
     folder = Folder(*output(out, data, source.storage_options))
@@ -120,26 +117,6 @@ def _payload(
         result.objective.name: result.value,
         **model.fit_figures(),
         "seconds": result.seconds,
-        "row_state_bytes": _row_state(result.history),
-        "readings": _readings(result.history, rows.n_rows),
         "digest": model.digest(),
         **({"report": dict(result.report)} if result.report else {}),
     }
-
-
-def _row_state(history: Sequence[StepRecord]) -> int:
-    """Return the most bytes that a step kept for its rows: labels and bounds."""
-    kept = (record["rows"] * (record["extra"].get("row_state_bytes") or 0) for record in history)
-    return int(max(kept, default=0))
-
-
-def _readings(history: Sequence[StepRecord], n_rows: int) -> float:
-    """Return how often the steps have read all rows; those over a sample in memory read none."""
-    from largek_dask.driver.history import gaps
-
-    from_table = (
-        record["rows"] * gap
-        for record, gap in zip(history, gaps(history), strict=True)
-        if record["extra"].get("everywhere", 1)
-    )
-    return sum(from_table) / n_rows

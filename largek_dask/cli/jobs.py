@@ -14,7 +14,6 @@ import click
 
 from largek_dask.cli.common import (
     CANCELLED,
-    FAILED,
     Decorated,
     Decorator,
     command,
@@ -22,6 +21,7 @@ from largek_dask.cli.common import (
     one_line,
     option_storage,
     options,
+    table,
     typed,
     wants_json,
 )
@@ -243,24 +243,9 @@ def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes() -> dict[str, Any]:
-    """Return the parameters given with ``--resume``."""
-    from largek_dask.service.jobs import CHANGEABLE
-
+    """Return the parameters given with ``--resume``; the service says which may change."""
     aside = OF_SCHEDULER | {"resume", "accept_version", "wait"}
-    given = {name: value for name, value in typed().items() if name not in aside}
-    allowed = [name for name in CHANGEABLE if name != "workers"] + list(WORKERS)
-    if wrong := sorted(set(given) - set(allowed)):
-        names = {"data": "DATA", "output": "--out"}
-        what = names.get("data" if "data" in wrong else wrong[0], _option(wrong[0]))
-        raise click.UsageError(
-            f"{what} belongs to a new job; with --resume only "
-            f"{', '.join(map(_option, allowed))} can be given"
-        )
-    return _with_workers(given)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return _with_workers({name: value for name, value in typed().items() if name not in aside})
 
 
 def _resume(
@@ -292,64 +277,33 @@ def _resume(
 # --- jobs -------------------------------------------------------------------------------------
 
 
-@command("largek jobs --mine --state finished --since 7d --scheduler tcp://host:8786")
-@click.option("--all", "every", is_flag=True, help="All of them.")
-@click.option("--mine", is_flag=True, help="Those that this user has submitted.")
+@command("largek jobs --owner ann --state finished --since 7d --scheduler tcp://host:8786")
 @click.option("--state", multiple=True, metavar="STATE", help="May be repeated.")
 @click.option("--owner", metavar="USER", help="Who submitted them.")
 @click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'.")
 @click.option("--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The newest N of these.")
 @on_scheduler()
-def jobs(every: bool, mine: bool, scheduler: Scheduler, **asked: Any) -> None:
+def jobs(scheduler: Scheduler, **asked: Any) -> None:
     """List jobs of a scheduler.
 
     Without options these are the last 100. Below them is their number by state.
     """
     query = {name: value for name, value in asked.items() if value not in (None, ())}
-    given = set(typed()) - OF_SCHEDULER
-    for one, other in (("mine", "owner"), ("all", "limit")):
-        if {one.replace("all", "every"), other} <= given:
-            raise click.UsageError(f"give --{one} or --{other}, not both")
-    if mine:
-        from largek_dask.service.client import this_user
-
-        query["owner"] = this_user()
-    if every:
-        query["limit"] = None
     with scheduler.connect() as service:
         found, store = service.jobs(**query), service.store
     rows, counts = found.rows, found.counts
-    is_narrowed = bool(set(query) - {"limit"})
     payload = {"store": store, "jobs": rows, "counts": counts}
-    emit(payload, lambda: jobs_table(rows, counts, store, is_narrowed))
+    emit(payload, lambda: jobs_table(rows, counts, store))
 
 
-def jobs_table(
-    rows: list[dict[str, Any]], counts: Mapping[str, int], store: str, is_narrowed: bool = False
-) -> Any:
+def jobs_table(rows: list[dict[str, Any]], counts: Mapping[str, int], store: str) -> Any:
     """Return jobs as a table of rich."""
-    from rich.text import Text
+    from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
-    from largek_dask.plots.job_text import COLORS, JOB_COLUMNS, job_row
-    from largek_dask.plots.tables import TextTable
-
-    if not rows:
-        is_empty = not (counts or is_narrowed)
-        none = f"no jobs in {store}" if is_empty else f"none of the jobs in {store} is as asked for"
-        return Text(none)
-    ranks = {"job": 0, "state": 0, "output": 1, "name": 2, "step": 3, "left": 4, "objective": 5,
-             "k": 6, "rows/s": 7, "algorithm": 8, "submitted": 9}  # fmt: skip
-    cells = [job_row(status) for status in rows]
-    numbers = ", ".join(f"{count:,} {state}" for state, count in counts.items())
-    return TextTable(
-        {name: ranks[name] for name in JOB_COLUMNS},
-        cells,
-        [f"{numbers} · {len(rows):,} shown"],
-        right=("k", "step", "objective", "rows/s", "left"),
-        least={"name": 8, "output": 20},
-        styles=[{"state": COLORS.get(row[JOB_COLUMNS.index("state")], "")} for row in cells],
-    )
+    numbers = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no jobs"
+    note = f"{numbers} in {store}, {len(rows):,} shown"
+    return table(JOB_COLUMNS, map(job_row, rows), [note], ("k", "step", "objective", "left"))
 
 
 @command(
@@ -411,18 +365,12 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 
     It may be gone on with by submit --resume.
     """
-    from largek_dask.driver.stopping import ENDS
-
     with scheduler.connect() as service:
         job = service.job(job_id)
         before = job.state
         job.cancel()
         now = job.state
-    if before in ENDS:
-        said = f"{'had' if before == 'finished' else 'was'} {before} already"
-    else:
-        said = "is cancelled" if now == "cancelled" else f"was {before}; it is asked to end"
-    emit({"id": job_id, "before": before, "state": now}, lambda: f"Job {job_id} {said}.")
+    emit({"id": job_id, "before": before, "state": now})
 
 
 @command(
@@ -452,44 +400,17 @@ def logs(job_id: str, scheduler: Scheduler) -> None:
 @command("largek result lk-3f9c0d21ab --out model.zarr --scheduler tcp://host:8786")
 @argument_id
 @click.option("--out", metavar="MODEL.zarr", help="Also save the model there.")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long, such as 90s.")
-@click.option(
-    "--so-far",
-    is_flag=True,
-    help="The best model that there is now, of a job that runs or was cancelled.",
-)
 @on_scheduler(follows=True)
-def result(
-    job_id: str,
-    out: str | None,
-    timeout: str | None,
-    so_far: bool,
-    scheduler: Scheduler,
-) -> None:
+def result(job_id: str, out: str | None, scheduler: Scheduler) -> None:
     """Wait for a job, print its result, and get its model."""
     with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
-        job, model = service.job(job_id), None
-        if so_far:
-            model = job.model()
-            payload = {
-                "id": job_id,
-                "state": job.state,
-                "n_clusters": model.n_clusters,
-                "n_iter": model.provenance.get("n_iter"),
-                "digest": model.digest(),
-            }
-        else:
-            job.wait(timeout)
-            payload = job.status()
-            if out is not None and payload["state"] == "finished":
-                model = job.model()
-        if out is not None and model is not None:
-            model.save(out, storage_options=scheduler.storage_options)
-            payload["saved"] = out
-    if so_far:
-        emit(payload)
-    else:
-        _end(payload, is_model_enough=True)
+        job = service.job(job_id)
+        job.wait()
+        status = job.status()
+        if out is not None and status["state"] == "finished":
+            job.model().save(out, storage_options=scheduler.storage_options)
+            status["saved"] = out
+    _end(status, is_model_enough=True)
 
 
 def _end(status: Mapping[str, Any], is_model_enough: bool = False) -> None:
@@ -550,21 +471,19 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     type=click.Choice(["finished", "failed", "cancelled"]),
     help="Of these, those that ended like this. May be repeated.",
 )
-@click.option("--owner", metavar="USER", help="Of these, those that this user submitted.")
 @click.option("--outputs", is_flag=True, help="Also their models and labels, which stay otherwise.")
 @on_scheduler()
 def delete(
     job_ids: tuple[str, ...],
     older_than: str | None,
     state: tuple[str, ...],
-    owner: str | None,
     outputs: bool,
     scheduler: Scheduler,
 ) -> None:
     """Delete jobs that have ended.
 
-    Deletes their records, checkpoints and events, and prints each of them. The exit code is 1 if
-    one could not be deleted, such as one that runs; one that is gone already is no error.
+    Deletes their records, checkpoints and events. It ends at the first that cannot be deleted, such
+    as one that runs; one that is gone already is no error.
     """
     from largek_dask.driver.formatting import human_bytes
     from largek_dask.service.job import Job
@@ -572,38 +491,20 @@ def delete(
 
     if bool(job_ids) == (older_than is not None):
         raise click.UsageError("give ID..., or --older-than TIME")
-    if job_ids and (state or owner is not None):
-        raise click.UsageError("--state and --owner belong to --older-than")
-    rows: list[dict[str, Any]] = []
+    if job_ids and state:
+        raise click.UsageError("--state belongs to --older-than")
     with scheduler.connect() as service:
         if older_than is None:
             found: Iterable[Job] = (Job(service, checked_id(name)) for name in job_ids)
         else:
-            more: Any = {"state": state or None, "owner": owner, "limit": None}
-            found = service.jobs(older_than=older_than, **more)
+            found = service.jobs(older_than=older_than, state=state or None, limit=None)
+        rows: list[dict[str, Any]] = []
         for job in found:
-            row = _delete(job, outputs)
-            rows.append(row)
-            if row["error"]:
-                click.echo(f"Error: {row['error']}", err=True)
-            elif not wants_json():
-                said = human_bytes(row["bytes"]) if row["deleted"] else "it was gone already"
-                click.echo(f"Job {job.id} is deleted: {said}.")
-    if wants_json() or not rows:
-        emit({"jobs": rows}, lambda: "No job is as old as that.")
-    if any(row["error"] for row in rows):
-        raise click.exceptions.Exit(FAILED)
-
-
-def _delete(job: Job, outputs: bool) -> dict[str, Any]:
-    """Delete a job; return the outcome, also if that is refused."""
-    from largek_dask.errors import LargekError, SchedulerAwayError
-
-    size, error = None, None
-    try:
-        size = job.delete(outputs=outputs)
-    except SchedulerAwayError:
-        raise
-    except (LargekError, OSError) as refused:
-        error = one_line(refused)
-    return {"id": job.id, "deleted": size is not None, "bytes": size or 0, "error": error}
+            size = job.delete(outputs=outputs)
+            rows.append({"id": job.id, "deleted": size is not None, "bytes": size or 0})
+    emit(
+        {"jobs": rows},
+        lambda: table(
+            ("deleted", "size"), [(row["id"], human_bytes(row["bytes"])) for row in rows]
+        ),
+    )

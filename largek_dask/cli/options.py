@@ -82,14 +82,8 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
     settings, name = parse_settings(given["settings"]), given["algorithm"]
     if name == "auto" and given["mixture"] is not None:
         name = MIXTURES
-    default = OPTIONS["effort"].default
-    effort = given.get("effort", default)
-    if effort not in (default, said := settings.get("effort", effort)):
-        raise click.BadParameter(
-            f"{effort!r}, and --set effort={said}: give one of them", param_hint="--effort"
-        )
     try:
-        algorithm = algorithm_of(name, effort)
+        algorithm = algorithm_of(name, given.get("effort", OPTIONS["effort"].default))
     except ParameterError as error:
         raise click.BadParameter(str(error)) from error
     known = [field.name for field in fields(algorithm) if field.name != "problem"]

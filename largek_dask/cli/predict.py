@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,6 @@ def _load(model_url: str, data: str, source: Source) -> Model:
     help="Of a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
     "AnnData's layout.",
 )
-@click.option("--force", is_flag=True, help="Replace what such a run has written there.")
 @model_and_data
 def predict(
     model_url: str,
@@ -74,7 +72,6 @@ def predict(
     out: str,
     density: bool,
     proba: bool,
-    force: bool,
     scheduler: str | None,
     source: Source,
 ) -> None:
@@ -98,32 +95,10 @@ def predict(
         )
     rows = source.open(data)
     out, storage_options = output(out, data, source.storage_options)
-    if force:
-        _remove(kind, out, storage_options)
     with connected(scheduler, source.storage_options) as client:
         getattr(model, method)(rows, out=out, client=client, storage_options=storage_options)
     seconds = perf_counter() - begun
     emit({"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds})
-
-
-def _remove(kind: str, url: str, storage_options: Mapping[str, Any] | None) -> None:
-    """Remove values of this kind that an earlier run has written, and nothing else."""
-    from largek_dask.driver.storage import Folder
-    from largek_dask.driver.value_files import holds_values, stage_of
-    from largek_dask.errors import OutputError
-
-    place = Folder(url, storage_options)
-    parent, name = place.parent()
-    stage = stage_of(place)
-    if place.exists():
-        if not holds_values(place, kind):
-            raise OutputError(f"{url} does not hold {kind.replace('_', ' ')}: remove it yourself")
-        parent.remove(name)
-    # What a killed run has left of a file; nothing else has such names.
-    left = stage.parent()[1]
-    if stage.url != place.url:
-        parent.remove(left)
-    parent.remove(f"{left}.progress.json")
 
 
 @command("largek score run/model.zarr held_out.zarr")

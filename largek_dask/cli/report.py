@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,11 @@ import click
 
 from largek_dask.cli.common import (
     command,
-    connected,
     emit,
     model_in,
     new_file,
     option_force,
-    option_scheduler,
     option_storage,
-    option_weight,
-    typed,
 )
 
 if TYPE_CHECKING:
@@ -32,19 +27,9 @@ __all__ = ["draw", "report"]
 MOST_WARNINGS = 20
 """Warnings of a fit that a page repeats."""
 PICTURES = (".png", ".svg", ".pdf")
-OF_CHARTS = {"run", "out", "charts", "force", "storage_options"}
-"""Parameters for charts; the others are for the page."""
 
 
-def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) -> list[int] | None:
-    """Return ``3,17`` as numbers."""
-    try:
-        return None if value is None else [int(part) for part in value.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of clusters such as 3,17,42") from None
-
-
-@command("largek report run --image 8x8x3")
+@command("largek report run")
 @click.argument("run", metavar="RUN")
 @click.option(
     "--out",
@@ -52,93 +37,46 @@ def _clusters(_ctx: click.Context, _option: click.Parameter, value: str | None) 
     help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
 )
 @click.option(
-    "--charts",
-    is_flag=True,
-    help="Only the charts, which can be zoomed.  [RUN.html]",
-)
-@click.option(
-    "--data",
-    "rows",
-    metavar="DATA",
-    help="The rows to show.  [those of the fit]",
-)
-@option_weight
-@click.option(
-    "--sample",
-    type=click.IntRange(min=2),
-    metavar="ROWS",
-    help="Rows that are looked at.  [20,000, or 20 a cluster up to 500,000]",
-)
-@click.option("--seed", default=0, show_default=True, help="Draws the sample.")
-@click.option(
-    "--clusters",
-    callback=_clusters,
-    metavar="J,J,…",
-    help="Clusters whose nearest and farthest rows are shown.  [six of all sizes]",
-)
-@click.option(
-    "--image",
-    metavar="HxW[x3]",
-    help="Show rows as pictures of this height and width, x3 with colours.",
-)
-@click.option(
-    "--names",
-    metavar="NAMES",
-    help="Names of rows: a text file with one per line.",
-)
-@click.option(
     "--every",
     metavar="TIME",
     help="Write the page again after each TIME, such as 30s, until the fit has ended.",
 )
 @option_force
-@option_scheduler
 @option_storage
 def report(
     run: str,
     out: str | None,
-    charts: bool,
-    names: str | None,
     every: str | None,
     force: bool,
-    scheduler: str | None,
     storage_options: dict[str, Any] | None,
-    **asked: Any,
 ) -> None:
-    """Write a page about a fit: cost, sizes, centres, rows, scores.
+    """Write a page about a fit: cost, sizes, centres.
 
     RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
-    and loads nothing. Without rows it shows what the model knows; of a fit that still runs, the
-    last checkpoint. A browser that shows it reloads it with --every.
+    and loads nothing; of a fit that still runs, it shows the last checkpoint. A browser that shows
+    it reloads it with --every.
 
-    With --charts, or --out FILE.png, it draws the objective, gain, rows a second, memory, work and
-    cluster sizes, also of a fit that has no checkpoint yet.
+    With --out FILE.png, it draws the objective, gain, rows a second, work and cluster sizes, also
+    of a fit that has no checkpoint yet.
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
 
     seconds = None if every is None else parse_duration(every, "every")
     place = Folder(run, storage_options)
-    charts = charts or (out is not None and Path(out).suffix in PICTURES)
-    if charts and (wrong := [name for name in typed() if name not in OF_CHARTS]):
-        raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for the page, not for charts")
     name = place.url.rpartition("/")[2].removesuffix(".zarr")
-    path = new_file(out or name + (".html" if charts else "-report.html"), force)
-    if charts:
+    path = new_file(out or f"{name}-report.html", force)
+    if path.suffix in PICTURES:
         draw(place).save(path, overwrite=force)
         emit({"out": str(path)})
         return
-    asked["names"] = None if names is None else _read_names(names, storage_options)
-    with connected(scheduler, storage_options) as client:
-        while _write_page(place, path, seconds, force, client=client, **asked):
-            force = True
-            assert seconds is not None
-            time.sleep(seconds)
+    while _write_page(place, path, seconds, force):
+        force = True
+        assert seconds is not None
+        time.sleep(seconds)
 
 
-def _write_page(
-    place: Folder, path: Path, seconds: float | None, force: bool, **asked: Any
-) -> bool:
+def _write_page(place: Folder, path: Path, seconds: float | None, force: bool) -> bool:
     """Write the page, if there is a model; return whether it is to be written again."""
     from dataclasses import replace
 
@@ -155,10 +93,10 @@ def _write_page(
             "model.zarr; of a fit that has just begun, add --every 30s to wait for its first "
             "checkpoint"
         )
-    page = make_report(model, storage_options=place.storage_options, warnings=notes, **asked)
-    page = replace(page, reload_seconds=None if is_last else seconds)
+    page = replace(make_report(model, notes), reload_seconds=None if is_last else seconds)
     page.save(path, overwrite=force)
-    emit({"out": str(path), "bytes": path.stat().st_size, **page.figures})
+    known = {"n_clusters": model.n_clusters, "warnings": page.content["notes"]}
+    emit({"out": str(path), "bytes": path.stat().st_size, **known})
     return goes_on
 
 
@@ -213,16 +151,3 @@ def draw(place: Folder) -> Plot:
         )
     title = place.url.rpartition("/")[2]
     return plot_of(title, {}, events, title)
-
-
-def _read_names(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Read one name per row from a text file."""
-    import fsspec
-
-    from largek_dask.errors import DataError
-
-    try:
-        with fsspec.open(url, "rt", encoding="utf-8", **(storage_options or {})) as file:
-            return str(file.read()).splitlines()
-    except (OSError, ValueError) as error:
-        raise DataError(f"the names cannot be read from {url}: {error}; check it.") from error

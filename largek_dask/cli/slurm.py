@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from largek_dask.cli.common import table
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
 __all__ = [
@@ -23,9 +24,8 @@ __all__ = [
     "QueuedJob",
     "Slurm",
     "check_home",
-    "preemption_warning",
+    "queue_table",
     "render",
-    "table",
     "write",
 ]
 
@@ -33,33 +33,24 @@ FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 """Templates, and the names of the files written from them."""
 INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
 """Variables that configure SLURM's programs; its other variables describe a job."""
-REFUSED = "--partition, --account, --qos, --sbatch, --cpus, --mem and --time; nothing was submitted"
+REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
 """Options that sbatch may refuse."""
 COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
 """Columns of squeue: id with array index, name, state, time left, nodes, reason."""
 
 
-def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, str]:
-    """Return the text of each file, for options with sizes in MiB and times in seconds.
-
-    ``place`` is the folder of the files, by default ``home``.
-    """
+def render(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of each file, for options with sizes in MiB and times in seconds."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    home = options["home"]
-    place = place or home
     host = options["dashboard_address"].rpartition(":")[0]
     minutes, seconds = divmod(options["time"], 60)
 
     def sbatch(partition: str | None) -> list[str]:
-        pairs = {"partition": partition, "account": options["account"], "qos": options["qos"]}
-        given = (f"--{name}={value}" for name, value in pairs.items() if value)
-        return [*given, *options["sbatch"]]
+        return [*([f"--partition={partition}"] if partition else []), *options["sbatch"]]
 
     values = {
         **options,
-        "place": place,
-        "tasks": options["workers"] // options["workers_per_node"],
         "slurm_time": f"{minutes}:{seconds:02}",
         "worker_dashboard": ":0" if host in ("", "0.0.0.0") else "127.0.0.1:0",
         "worker_options": sbatch(options["partition"]),
@@ -72,20 +63,10 @@ def render(options: Mapping[str, Any], place: str | None = None) -> dict[str, st
     return {name: environment.get_template(name).render(values) for name in FILES}
 
 
-def write(options: Mapping[str, Any], folder: str) -> list[str]:
-    """Write the files and return their paths."""
-    written = []
-    try:
-        os.makedirs(folder, exist_ok=True)
-        for name, text in render(options, folder).items():
-            path = Path(folder) / name
-            path.write_text(text, encoding="utf-8")
-            written.append(str(path))
-    except OSError as error:
-        raise OutputError(
-            f"{folder} cannot be written ({error.strerror or error}): choose another folder"
-        ) from error
-    return written
+def write(options: Mapping[str, Any]) -> None:
+    """Write the files into ``home``."""
+    for name, text in render(options).items():
+        Path(options["home"], name).write_text(text, encoding="utf-8")
 
 
 def check_home(home: str) -> None:
@@ -160,8 +141,7 @@ class Slurm:
 
     def submit(self, options: Mapping[str, Any]) -> tuple[int, int]:
         """Write the files, submit both jobs or neither, and return their ids."""
-        check_array(options["workers"] // options["workers_per_node"])
-        write(options, self.home)
+        write(options)
         for name in ("jobs", "logs", "kernels"):
             os.makedirs(f"{self.home}/{name}", exist_ok=True)
         scripts = [f"{self.home}/scheduler.sbatch", str(self.workers)]
@@ -185,29 +165,18 @@ class Slurm:
                 "--submit`"
             )
         text = self.workers.read_text(encoding="utf-8")
-
-        def number(option: str, default: int) -> int:
-            found = re.search(rf"^#SBATCH --{option}(\d+)", text, re.M)
-            return int(found[1]) if found else default
-
-        each = number("ntasks=", 1)
-        tasks, rest = divmod(workers, each) if workers else (number("array=0-", 0) + 1, 0)
-        if rest:
-            raise ParameterError(
-                f"{workers} workers cannot be divided: {self.workers} has {each} in a job, give a "
-                "multiple of it"
-            )
+        if not workers:
+            found = re.search(r"^#SBATCH --array=0-(\d+)", text, re.M)
+            workers = int(found[1]) + 1 if found else 1
         # A job that ends may be requeued.
         there = self._wait_while(lambda job: job.state == "COMPLETING", 60)
         there = [job for job in there if not job.is_scheduler]
-        more = tasks - len(there)
-        if more > 0:
-            check_array(more)
-        text = re.sub(r"(?m)^#SBATCH --array=.*$", f"#SBATCH --array=0-{tasks - 1}", text)
+        more = workers - len(there)
+        text = re.sub(r"(?m)^#SBATCH --array=.*$", f"#SBATCH --array=0-{workers - 1}", text)
         self.workers.write_text(text, encoding="utf-8")
         if more > 0:
             return len(there), [str(_sbatch([f"--array=0-{more - 1}", str(self.workers)]))]
-        leaving = [job.id for job in there[tasks:]]
+        leaving = [job.id for job in there[workers:]]
         if leaving:
             _run(["scancel", *leaving])
         return len(there), leaving[::-1]
@@ -231,41 +200,6 @@ class Slurm:
         while any(map(is_there, jobs := self.jobs())) and time.monotonic() < until:
             time.sleep(0.5)
         return jobs
-
-
-def preemption_warning(partition: str | None) -> str | None:
-    """Return a warning if the scheduler may be preempted in a partition, else None.
-
-    ``partition`` may name several, separated by commas; None: the site's default.
-    """
-    lines = _run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
-    found = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
-    names = partition.split(",") if partition else None
-    modes = {
-        one["PartitionName"]: mode
-        for one in found
-        if (one.get("Default") == "YES" if names is None else one.get("PartitionName") in names)
-        and (mode := one.get("PreemptMode", "OFF")) != "OFF"
-    }
-    if not modes:
-        return None
-    safe = [one["PartitionName"] for one in found if one.get("PreemptMode") == "OFF"]
-    where = f" such as {', '.join(safe)}" if safe else ""
-    return (
-        f"jobs in partition {', '.join(modes)} are preempted ({', '.join(set(modes.values()))}), "
-        "and without --scheduler-partition so is the scheduler: jobs pause until it starts again. "
-        f"Give a partition without preemption{where}"
-    )
-
-
-def check_array(tasks: int) -> None:
-    """Raise ParameterError if SLURM refuses an array of this size."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.M)
-    if found and tasks > int(found[1]):
-        raise ParameterError(
-            f"{tasks} jobs of workers are more than this site allows in an array (MaxArraySize "
-            f"{found[1]}): give fewer --workers, or more --workers-per-node"
-        )
 
 
 def _sbatch(arguments: Sequence[str], advice: str = "") -> int:
@@ -297,14 +231,11 @@ def _run(command: Sequence[str], advice: str = "") -> str:
     return done.stdout
 
 
-def table(jobs: Sequence[QueuedJob], notes: Sequence[str] = ()) -> Any:
+def queue_table(jobs: Sequence[QueuedJob], notes: Sequence[str] = ()) -> Any:
     """Return jobs as a rich table, with notes below."""
-    from largek_dask.plots.tables import TextTable
-
     rows = []
     for job in jobs:
         what = "scheduler" if job.is_scheduler else "worker"
         reason = "" if job.reason == "None" else job.reason
         rows.append((job.id, what, job.state.lower(), job.left, job.nodes, reason))
-    columns = {"job": 0, "what": 0, "state": 0, "left": 1, "node": 0, "reason": 2}
-    return TextTable(columns, rows, notes, least={"node": 8, "reason": 12})
+    return table(("job", "what", "state", "left", "node", "reason"), rows, notes)

@@ -29,17 +29,10 @@ __all__ = ["warmup"]
     metavar="K",
     help="The most clusters that fits will have: more kernels from 1,536 on.",
 )
-@click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Processes that compile at the same time on a machine.  [all cores, at most 4]",
-)
 @option_storage
 def warmup(
     scheduler: str | None,
     n_clusters: int | None,
-    processes: int | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Compile in advance what usual fits need, here or on all workers.
@@ -51,7 +44,7 @@ def warmup(
 
     say = None if wants_json() else partial(click.echo, err=True)
     with connected(scheduler, storage_options) as client:
-        machines = warm(client, n_clusters=n_clusters, n_processes=processes, told=say)
+        machines = warm(client, n_clusters=n_clusters, told=say)
     payload = {
         "machines": [asdict(machine) for machine in machines],
         "kernels": sum(machine.kernels for machine in machines),

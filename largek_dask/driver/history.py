@@ -7,13 +7,12 @@ was thinned before, so a resumed fit ends with the same records.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 
-__all__ = ["MOST_STEPS", "gaps", "sample_of", "thinned", "up_to"]
+__all__ = ["MOST_STEPS", "sample_of", "thinned", "up_to"]
 
 Record = TypeVar("Record", bound=Mapping[str, Any])
 
@@ -49,14 +48,6 @@ def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[R
 def up_to(step: int, history: Sequence[Record]) -> list[Record]:
     """Return the records up to a step."""
     return [record for record in history if record["step"] <= step]
-
-
-def gaps(history: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the number of steps of each record: itself, and those left out before it."""
-    steps = [0]
-    for record in history:
-        steps.append(int(record.get("step", steps[-1] + 1)))
-    return [after - before for before, after in itertools.pairwise(steps)]
 
 
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:

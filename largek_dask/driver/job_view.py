@@ -19,7 +19,7 @@ from largek_dask.driver.formatting import count_of, human_seconds, printable, sh
 from largek_dask.driver.series import A_START, Series, X, Y, key_of
 from largek_dask.driver.stopping import ENDS
 
-__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in", "short_name"]
+__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
@@ -27,8 +27,6 @@ OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed"
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
-WORK = ("compute", "read", "wait", "reduce", "driver")
-"""Kinds that are sums over threads, without those in which kernels were compiled."""
 EXTRA = frozenset(
     {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
      "partitions", "settled", "gain"}
@@ -54,7 +52,6 @@ NAME_BYTES = 70
 """Bytes of a name without its characters."""
 MOST_WORKERS = 100_000
 """Workers whose addresses are kept."""
-MOST_THREADS = 1e6
 RECENT = 9
 """Steps whose median time is that of a step."""
 
@@ -154,8 +151,6 @@ class JobView:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
         self.costs: dict[Line, Series] = {}
         self.series: dict[str, Series] = {}
-        self.threads = 1.0
-        """Seconds of work per second of the busiest step."""
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
@@ -446,7 +441,7 @@ class JobView:
         changed = number_in(event, "n_changed")
         if changed is not None and rows > 0:
             self._add("n_changed", changed / rows)
-        for name in ("shift", "eta_s", "rows_per_second", "state_bytes", "cache_bytes"):
+        for name in ("shift", "rows_per_second"):
             self._add(name, number_in(event, name))
         words = {"retries": "handed out again", "rebuilt": "rebuilt"}
         again = {name: n for name in words if (n := number_in(event, name) or 0.0) > 0}
@@ -461,14 +456,6 @@ class JobView:
         if total is None or total <= 0:
             return
         self._recent.append(total)
-        for kind in KINDS:
-            spent = number_in(seconds, kind)
-            if spent is not None and spent >= 0:
-                self._add(kind, spent / total)
-        busy = sum(max(0.0, number_in(seconds, kind) or 0.0) for kind in WORK) / total
-        self.threads = min(max(self.threads, busy), MOST_THREADS)
-        moved = number_in(event, "bytes")
-        self._add("bytes_per_second", None if moved is None else moved / total)
 
     def _add_extra(self, extra: object) -> None:
         for name in extra if isinstance(extra, Mapping) else ():
@@ -481,11 +468,8 @@ class JobView:
         yield from self.series.values()
 
     def _add(self, name: str, value: float | None) -> None:
-        if value is None:
-            return
-        if name not in self.series:
-            self.series[name] = Series()
-        self.series[name].add(self._key, self._elapsed, value)
+        if value is not None:
+            self.series.setdefault(name, Series()).add(self._key, self._elapsed, value)
 
     def _cut(self, key: float) -> None:
         """Forget what lies beyond a step: it is repeated."""
@@ -514,12 +498,6 @@ def number_in(about: object, name: str) -> float | None:
     if type(value) is float or type(value) is int:
         return float(value) if -LARGEST <= value <= LARGEST else None
     return float(value) if is_number(value) else None
-
-
-def short_name(worker: object) -> str:
-    """Return the address of a worker without its protocol, safe to print."""
-    name = printable(str(worker)[:MOST_TEXT])
-    return name.partition("://")[2] or name
 
 
 def _stored(value: object) -> Any:

@@ -6,10 +6,8 @@ killed run resumes. The file is made from it piece by piece, and appears whole o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO
@@ -20,14 +18,13 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.storage_errors import retry_io
-from largek_dask.data.stores import ATTRIBUTE, read_stored, require
+from largek_dask.data.stores import read_stored, require
 from largek_dask.driver.labels import LabelStore, refuse_taken
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 
 __all__ = [
     "LabelFile",
-    "holds_values",
     "open_label_output",
     "stage_of",
     "suffix_of",
@@ -176,34 +173,3 @@ def _stored(name: str, array: Any) -> Table:
             yield retry_io(partial(read_stored, array, start, stop, complete=True))
 
     return Table(name, array.dtype, array.shape, pieces)
-
-
-def holds_values(place: Folder, kind: str) -> bool:
-    """Return whether a store or file was written here with such values, and may be replaced."""
-    if suffix_of(place.url) is None:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            about = json.loads(place.read("zarr.json"))["attributes"][ATTRIBUTE]
-            return bool(about["kind"] == kind)
-        return False
-    parent, name = place.parent()
-    column = kind.removesuffix("s")
-    with parent.fs.open(parent.path(name), "rb") as file:
-        try:
-            match suffix_of(place.url):
-                case ".npy":
-                    return _npy_holds(file, kind)
-                case ".csv":
-                    return bool(file.read(64).startswith(f"{column}\n".encode()))
-                case ".parquet":
-                    pq = require("pyarrow.parquet", "parquet", ".parquet files")
-                    return bool(pq.read_schema(file).names == [column])
-        except (ValueError, EOFError):
-            pass
-    return False
-
-
-def _npy_holds(file: Any, kind: str) -> bool:
-    if np.lib.format.read_magic(file) != (1, 0):
-        return False
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    return bool(dtype == ("<i4" if kind == LABELS.name else "<f8") and len(shape) == 1)

@@ -57,7 +57,7 @@ from largek_dask.estimators.nested import (
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import CentersModel, Model, PathModel
-from largek_dask.model.suggest_k import STABLE, Curve, SuggestedK, spectrum_of
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of
 from largek_dask.model.suggest_k import suggest_k as judge
 
 if TYPE_CHECKING:
@@ -147,16 +147,15 @@ class ElbowCurve(SuggestedK):
         ]
 
     def plot(self) -> Figure:
-        """Return inertia and stability by number of clusters as a matplotlib figure."""
-        from largek_dask.plots.model_panels import elbow_panels
+        """Return the inertia by number of clusters as a matplotlib figure."""
+        from largek_dask.plots.model_panels import curve_panel
         from largek_dask.plots.pictures import draw
 
         rows = f"{self.n_rows:,} rows"
         if self.n_searched < self.n_rows:
             rows = f"{self.n_searched:,} of {rows}"
         title = f"Partitions of {rows} into 1 to {int(self.n_clusters[-1]):,} clusters"
-        drawn = elbow_panels(self, self.errors, STABLE)
-        return draw(drawn, title, n_columns=1, words=self.words)
+        return draw([curve_panel(self)], title, n_columns=1, words=self.words)
 
 
 @without_causes

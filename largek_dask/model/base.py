@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -281,85 +281,20 @@ class Model(ABC):
             on_bad_rows=self.on_bad_rows,
         )
 
-    @without_causes
-    def report(
-        self,
-        rows: Any = None,
-        *,
-        sample: int | None = None,
-        clusters: Sequence[int] | None = None,
-        image: str | tuple[int, ...] | None = None,
-        names: Any = None,
-        seed: int = 0,
-        sample_weight: Any = None,
-        storage_options: Mapping[str, Any] | None = None,
-        client: Client | None = None,
-        n_threads: int | None = None,
-    ) -> Report:
-        """One page of HTML: how the fit went, cluster sizes, centres, rows near and far, scores.
+    def report(self) -> Report:
+        """Return one page of HTML: how the fit went, cluster sizes, and centres by feature.
 
-        A notebook shows it; ``report(...).save("report.html")`` writes a file that loads nothing.
-
-        Parameters
-        ----------
-        rows : whatever ``open_rows`` takes, optional
-            (n, d) rows to show; None: those of the fit, if they can still be read where they were.
-            Without any the page tells what the model knows.
-        sample : int, optional
-            Rows that are looked at, for examples and scores; all where there are no more. None:
-            20,000, or 20 a cluster where that is more, up to 500,000.
-        clusters : sequence of int, optional
-            Clusters whose nearest and farthest rows are shown; None: six, from the largest to the
-            smallest.
-        image : str or tuple of int, optional
-            Rows are pictures of this shape, as ``"28x28"`` or ``"8x8x3"``: show them so.
-        names : sequence of str (n,), optional
-            What rows are called: shown beside them.
-        seed : int
-            Draws the sample.
-        sample_weight : array-like (n,) or URL, optional
-            Weights of the rows.
-        storage_options : mapping, optional
-            For the address of the rows.
-        client : distributed.Client, optional
-            Its cluster computes; None: threads of this process.
-        n_threads : int, optional
-            Threads of this process.
-
-        Returns
-        -------
-        Report
-
-        Raises
-        ------
-        ParameterError
-            A cluster that there is not, a shape that a row has not, other than a name a row, or
-            names without rows.
-        DataError
-            ``rows`` cannot be read. (Where they are those of the fit, the page says so instead.)
+        A notebook shows it; ``report().save("report.html")`` writes a file that loads nothing.
         """
         # Imported only here: prediction does not need it.
         from largek_dask.plots.report import make_report
 
-        return make_report(
-            self,
-            rows,
-            sample=sample,
-            clusters=clusters,
-            image=image,
-            names=names,
-            seed=seed,
-            sample_weight=sample_weight,
-            storage_options=storage_options,
-            client=client,
-            n_threads=n_threads,
-        )
+        return make_report(self)
 
     def plot(self) -> Plot:
         """How the fit went and the sizes of clusters, as charts: see :class:`Plot`.
 
-        A notebook shows them; ``plot().save("fit.html")`` writes a page that can be zoomed,
-        ``.png`` and ``.svg`` a picture.
+        A notebook shows them; ``plot().save("fit.png")`` writes a picture.
         """
         from largek_dask.plots.plot_collection import plot_of_model
 

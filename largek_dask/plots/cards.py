@@ -35,7 +35,7 @@ HUES = {"yellow": "#b58900", "magenta": "#c0398a", "blue": "#2f81d6", "green": "
 CURVE_POINTS = 48
 EVERY_SECONDS = 0.5
 """Least time between two updates of a card."""
-LEFT_ALIGNED = ("worker", "job", "name", "state", "algorithm", "submitted", "output")
+LEFT_ALIGNED = ("worker", "job", "name", "state")
 LOOK = {"hues": HUES, "colors": COLORS, "left": LEFT_ALIGNED}
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.models import (
-    AdaptiveTicker,
     BasicTicker,
     BasicTickFormatter,
     ColumnDataSource,
@@ -50,13 +49,8 @@ LABEL_GAP = 8
 DAY = 86.4e6
 """Milliseconds of a day."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
-FORMATS = {"whole": "0,0", "share": "0.[0000]%", "bytes": "0.0b", "seconds": "00:00:00"}
+FORMATS = {"whole": "0,0", "share": "0.[0000]%"}
 """Formats by kind of number."""
-BASES = {
-    "seconds": (60, (1, 2, 5, 10, 15, 20, 30)),
-    "bytes": (1024, tuple(2**i for i in range(10))),
-}
-"""Base and multiples of ticks by kind of number."""
 TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
@@ -138,14 +132,13 @@ def _figure(key: str) -> Any:
     n_rows = _legend_rows(names)
     found = new_figure(
         name=kind,
-        height=HEIGHT * (2 if style == "points" else 1) + LEGEND_ROW * max(0, n_rows - 1),
+        height=HEIGHT + LEGEND_ROW * max(0, n_rows - 1),
         sizing_mode="stretch_width",
         x_axis_type="log" if about["log_x"] else "datetime" if axis in TIMES else "linear",
         y_axis_type="log" if log else "linear",
         x_axis_label=X_LABELS.get(axis, axis),
         y_axis_label=f"{about['y']} above the best" if is_above else about["y"],
         y_range=DataRange1d(start=0) if about["from_zero"] and not log else DataRange1d(),
-        match_aspect=style == "points",
         tools="pan,box_zoom,wheel_zoom,reset",
         # Scrolling moves the page; tools are selected first.
         active_drag=None,
@@ -191,30 +184,19 @@ def _draw(
     color, (x, y) = theme.lines[i % len(theme.lines)], place
     # Tooltips escape the name of a renderer.
     how: dict[str, Any] = {"source": source, "name": name.partition("/")[2]}
-    fill = {"fill_color": color, "fill_alpha": 0.45, "line_color": color}
     if style == "bars":
-        return [found.quad("x", "right", "y", 0, **fill, **how)]
-    if style == "points":
-        drawn = [found.scatter(x, y, size="mark", **fill, **how)]
-        if "label" in columns:
-            found.text(x, y, text="label", source=source, text_color=theme.ink,
-                       text_font_size="12px", text_align="center",
-                       text_baseline="middle")  # fmt: skip
-        return drawn
-    drawn = []
-    if "low" in columns:
-        drawn.append(found.varea(x, "low", "high", fill_color=color, fill_alpha=0.2, **how))
+        return [found.quad("x", "right", "y", 0, fill_color=color, fill_alpha=0.45,
+                           line_color=color, **how)]  # fmt: skip
     line = {"line_color": color, "line_width": 2.2 if i == 0 else 1.5,
             "line_dash": DASHES[(i // len(theme.lines) + i) % len(DASHES)]}  # fmt: skip
     if style == "steps":
-        drawn.append(found.step(x, y, mode="after", **line, **how))
+        drawn = found.step(x, y, mode="after", **line, **how)
     else:
-        drawn.append(found.line(x, y, **line, **how))
-    paper = theme.paper if i % 2 else color
-    marker = MARKERS[i % len(MARKERS)]
-    drawn.append(found.scatter(x, y, size="mark", marker=marker, fill_color=paper,
-                               line_color=color, **how))  # fmt: skip
-    return drawn
+        drawn = found.line(x, y, **line, **how)
+    marks = found.scatter(x, y, size="mark", marker=MARKERS[i % len(MARKERS)],
+                          fill_color=theme.paper if i % 2 else color, line_color=color,
+                          **how)  # fmt: skip
+    return [drawn, marks]
 
 
 def _hover(renderers: Sequence[Any], x: str, y: str, axis: str, is_long: bool) -> HoverTool:
@@ -272,10 +254,7 @@ def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
         if numbers
         else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
     )
-    if numbers in BASES and not log:
-        base, mantissas = BASES[numbers]
-        found.yaxis.ticker = AdaptiveTicker(base=base, mantissas=list(mantissas))
-    elif numbers == "whole" and not log:
+    if numbers == "whole" and not log:
         # Ticks between whole numbers would have equal labels.
         found.yaxis.ticker = BasicTicker(min_interval=1)
 

@@ -14,7 +14,7 @@ from typing import Any
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.formatting import human_bytes, human_count, human_seconds, printable
-from largek_dask.driver.job_view import OF_A_STEP, JobView, number_in
+from largek_dask.driver.job_view import KINDS, OF_A_STEP, JobView, number_in
 from largek_dask.driver.stopping import ENDS
 
 __all__ = [
@@ -54,8 +54,7 @@ COLORS = {
     "failed": "red",
     "cancelled": "yellow",
 }
-JOB_COLUMNS = ("job", "name", "state", "k", "algorithm", "step", "objective", "rows/s", "left",
-               "submitted", "output")  # fmt: skip
+JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
 
 
 MOST_TEXT = 400
@@ -63,7 +62,7 @@ MOST_TEXT = 400
 LATEST = 253_402_300_799.0
 """End of the year 9999, in seconds since 1970."""
 LIVE = frozenset(
-    {*OF_A_STEP, "workers", "memory", "progress", "seconds", "sizes", "energy", "rows", "bytes",
+    {*OF_A_STEP, "workers", "progress", "seconds", "sizes", "energy", "rows", "bytes",
      "retries", "rebuilt", "evictions", "n_rows", "start", "starts", "n_events", "last_event",
      "queue", "title", "objective", "result"}
 )  # fmt: skip
@@ -179,6 +178,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
               if is_number(energy := s.get("energy")) else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
+            *([("time", spent)] if (spent := _time_shares(view)) else []),
             ("held", f"{figure(s.get('state_bytes'), human_bytes)} of row state, "
              f"{figure(s.get('cache_bytes'), human_bytes)} of chunks"),
             *([("again", f"{figure(s.get('retries'))} chunks handed out again, "
@@ -231,6 +231,12 @@ def queue_words(status: Mapping[str, Any]) -> str:
     return f"number {whole(n)} of {whole(of)} in the queue{why}"
 
 
+def _time_shares(view: JobView) -> str:
+    """Return how the time of all threads was spent; empty if unknown."""
+    known = {kind: spent for kind in KINDS if (spent := view.seconds.get(kind, 0.0)) > 0}
+    return ", ".join(f"{kind} {spent / sum(known.values()):.0%}" for kind, spent in known.items())
+
+
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -262,12 +268,8 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
         status.get("name") or "",
         status.get("state"),
         figure(status.get("n_clusters"), whole),
-        status.get("algorithm"),
         figure(result.get("n_iter", status.get("step")), whole),
         figure(status.get("cost") if value is None else value, lambda v: f"{v:.6g}"),
-        figure(status.get("rows_per_second") if running else None),
         figure(status.get("eta_s") if running else None, human_seconds),
-        str(status.get("created") or "")[:16].replace("T", " "),
-        status.get("output"),
     )
     return tuple(printable(item) for item in row)

@@ -15,14 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
-from largek_dask.driver.formatting import count_of, human_bytes, human_count, human_seconds
-from largek_dask.driver.job_view import (
-    WORK,
-    JobView,
-    Line,
-    number_in,
-    short_name,
-)
+from largek_dask.driver.formatting import human_count
+from largek_dask.driver.job_view import JobView, Line, number_in
 from largek_dask.driver.series import Point, Points, Series, X, Y
 from largek_dask.plots.job_text import (
     NONE,
@@ -59,9 +53,8 @@ class Trace:
 
     ``columns`` holds ``x`` and ``y``, and ``mark``, the size of the mark at each point in pixels.
     A column with the name of another axis of the panel holds the positions on that axis. ``above``
-    is the distance of the objective to its best value, ``right`` the right edge of a bar, ``low``
-    and ``high`` a band, ``label`` the text at a point. All numbers are finite; None interrupts the
-    line.
+    is the distance of the objective to its best value, ``right`` the right edge of a bar. All
+    numbers are finite; None interrupts the line.
     """
 
     name: str
@@ -83,9 +76,9 @@ class Panel:
     y: str = ""
     """Label of the vertical axis."""
     style: str = "line"
-    """"line", "steps" (values hold until the next), "bars" or "points"."""
+    """"line", "steps" (values hold until the next) or "bars"."""
     numbers: str = ""
-    """Format of the vertical axis: "whole", "share", "bytes", "seconds", or plain numbers."""
+    """Format of the vertical axis: "whole", "share", or plain numbers."""
     log: bool = False
     log_x: bool = False
     from_zero: bool = False
@@ -155,12 +148,10 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
     return Trace(shown(name), {"x": x, "y": y, "mark": mark, **columns})
 
 
-def _line(
-    name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False, scale: float = 1
-) -> Trace:
+def _line(name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False) -> Trace:
     """Return a line of points at equal distances."""
     points = series.regular(most)
-    y = scale * points[:, Y]
+    y = points[:, Y]
     if positive:
         # A logarithmic axis has no place for 0.
         y = np.where(y > 0, y, np.nan)
@@ -311,94 +302,6 @@ def _gains(view: JobView) -> list[tuple[str, str]]:
     return found
 
 
-def _when(view: JobView) -> Panel | None:
-    if view.has_ended:
-        return None
-    status, figures = view.status, []
-    left, limit = number_in(status, "eta_s"), status.get("limited_by")
-    if left is not None:
-        figures.append(("at most left", human_seconds(max(0.0, left))))
-    if limit is not None:
-        figures.append(("limited by", str(limit)))
-    if (share := view.share_done()) is not None:
-        figures.append(("done", f"{share:.0%}"))
-    if view.labelled is not None:
-        figures.append(("labels written", f"{view.labelled:.0%}"))
-    lines = _lines(view, {"at most left": "eta_s"}, human_seconds)
-    lines["figures"] = figures or lines["figures"]
-    if not lines["figures"]:
-        return None
-    return make_panel(
-        "when", "When does it end?", y="seconds", numbers="seconds", from_zero=True, **lines
-    )
-
-
-def _split(view: JobView) -> Panel | None:
-    total, threads = view.seconds.get("total", 0.0), view.threads
-    names = {kind: "rows in the driver" if kind == "driver" else kind
-             for kind in WORK if view.series.get(kind)}  # fmt: skip
-    if not names or total <= 0:
-        return None
-    shares = {name: view.seconds.get(kind, 0.0) / (threads * total) for kind, name in names.items()}
-    shares["rest"] = max(0.0, 1.0 - sum(shares.values()))
-    lines = [_line(name, view.series[kind], scale=1 / threads) for kind, name in names.items()]
-    figures = [(kind, f"{share:.1%}") for kind, share in shares.items()]
-    if compiled := view.seconds.get("compile"):
-        figures.append(("compiling kernels", human_seconds(compiled)))
-    return make_panel(
-        "split",
-        "Where the time goes",
-        figures=figures,
-        series=[*lines, _rest(lines)],
-        y="share of all threads' time",
-        numbers="share",
-        from_zero=True,
-        columns=("", "share of all time", "seconds of all threads"),
-        rows=[
-            (kind, f"{share:.2%}", human_seconds(share * threads * total))
-            for kind, share in shares.items()
-        ],
-    )
-
-
-def _rest(lines: Sequence[Trace]) -> Trace:
-    """Return the time that no kind accounts for, at the steps that have all kinds."""
-    x = lines[0].columns["x"]
-    same = [line.columns["y"] for line in lines if line.columns["x"] == x]
-    y = [
-        None if None in at else rounded(max(0.0, 1.0 - sum(at)), 3)
-        for at in zip(*same, strict=True)
-    ]
-    return make_trace("rest", x, y)
-
-
-def _memory(view: JobView) -> Panel | None:
-    lines = _lines(view, {"row state": "state_bytes", "chunks": "cache_bytes"}, human_bytes)
-    workers = _worker_memory(view)
-    if evictions := number_in(view.status, "evictions") or view.sums.get("evictions"):
-        lines["figures"].append(("did not fit", count_of(int(evictions), "time")))
-    if workers:
-        lines["figures"].append(("fullest worker", f"{workers[0][0]}: {workers[0][3]}"))
-        lines |= {"columns": ("worker", "memory", "limit", "share"), "rows": workers}
-    if not lines["rows"]:
-        return None
-    return make_panel("memory", "Memory held", y="bytes", numbers="bytes", from_zero=True, **lines)
-
-
-def _worker_memory(view: JobView) -> list[tuple[str, str, str, str]]:
-    """Return memory of workers and its limit, as Dask reports them; the fullest worker first."""
-    found, told = [], view.status.get("memory")
-    for name, about in told.items() if isinstance(told, Mapping) else ():
-        used, limit = number_in(about, "used"), number_in(about, "limit") or 0.0
-        if used is not None:
-            found.append((used / limit if limit else 0.0, used, short_name(name), limit))
-    return [
-        (name, human_bytes(used), human_bytes(limit) if limit else NONE,
-         f"{share:.0%}" if limit else NONE)
-        for share, used, name, limit in sorted(found, reverse=True)[:MOST_ROWS]
-    ]  # fmt: skip
-
-
 def _sizes(view: JobView) -> Panel | None:
     told = view.sizes
     edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
@@ -435,11 +338,8 @@ def _numbers(values: object) -> list[float]:
 MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _cost,
     _gain,
-    _when,
     _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
            human_count, numbers="whole", from_zero=True),
-    _split,
-    _memory,
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
            lambda value: f"{100 * value:.3g}%", log=True, numbers="share"),
     _plain("batch", "Rows of the batch", {"rows of the batch": "batch_rows"}, "rows", whole,
@@ -454,6 +354,4 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _plain("partitions", "Partitions", {"at work on": "partitions", "settled": "settled"},
            "clusters, partitions", whole, numbers="whole", style="steps"),
     _sizes,
-    _plain("bytes", "Bytes read and moved", {"read or moved a second": "bytes_per_second"},
-           "bytes a second", human_bytes, numbers="bytes", from_zero=True),
 )  # fmt: skip

@@ -9,11 +9,11 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from largek_dask.errors import DataError, MissingDependencyError
@@ -34,8 +34,6 @@ MARKERS = ("o", "s", "^", "D", "v", "h", "P")
 POINTS_PER_PIXEL = 0.7
 WIDTH = 4.8
 """Width of a chart on a page, in inches; text is readable on a telephone."""
-MOST_WIDTH = 4.0
-"""Largest line width in a legend, in points."""
 WORDS_WIDTH = 120
 """Characters of a line below a figure."""
 
@@ -97,7 +95,7 @@ def draw(
     return figure
 
 
-def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> str:
+def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> Markup:
     """Return a panel as SVG for a page, whose style sheet gives its colours."""
     import matplotlib
 
@@ -106,7 +104,7 @@ def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None 
                 "path.simplify": False, "font.size": 9}  # fmt: skip
     file = io.StringIO()
     with matplotlib.rc_context(settings):
-        figure = new_figure(WIDTH, 0.8 * WIDTH if panel.style == "points" else 0.45 * WIDTH)
+        figure = new_figure(WIDTH, 0.45 * WIDTH)
         _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     body = file.getvalue().partition("<svg")[2].partition(">")[2].rpartition("</svg>")[0]
@@ -118,7 +116,7 @@ def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None 
     for name, color in colors.items():
         body = body.replace(color, f"var(--{name})")
     width, height = 72 * figure.get_size_inches()
-    return (
+    return Markup(
         f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img">'
         f"<title>{escape(panel.title)}</title><desc>{escape(panel.words)}</desc>{body}</svg>"
     )
@@ -137,10 +135,8 @@ def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str
     size, unit = _unit(places) if axis == "elapsed" else (1.0, "")
     for i, (trace, x) in enumerate(zip(panel.series, places, strict=True)):
         columns = {name: _floats(values) for name, values in trace.columns.items()
-                   if name in ("y", "mark", "right", "low", "high")}  # fmt: skip
+                   if name in ("y", "mark", "right")}  # fmt: skip
         _draw_trace(axes, panel.style, trace.name, i, x / size, columns)
-        for x_, y, label in zip(x / size, columns["y"], trace.columns.get("label", ())):  # noqa: B905
-            axes.annotate(label, (x_, y), ha="center", va="center", color=LIGHT.ink, fontsize=8)
     if axis in ("elapsed", "time", "passes"):
         # Marks do not widen the axis.
         low, high = axes.get_xlim()
@@ -163,17 +159,6 @@ def _draw_trace(
         edges = np.append(x, columns["right"][-1:])
         axes.stairs(np.nan_to_num(y), edges, fill=True, color=color, alpha=0.45)
         return
-    if style == "points":
-        # Lines without length are dots, and all dots of one size are one line.
-        for size in sorted(set(mark), reverse=True):
-            places = np.repeat(np.flatnonzero(mark == size), 3)
-            dots = np.stack([x[places], y[places]])
-            dots[:, 2::3] = math.nan
-            axes.plot(*dots, color=color, alpha=0.45, linewidth=size, solid_capstyle="round",
-                      label=name if size == min(mark) else None)  # fmt: skip
-        return
-    if "low" in columns:
-        axes.fill_between(x, columns["low"], columns["high"], color=color, alpha=0.2)
     axes.plot(
         x,
         y,
@@ -191,7 +176,6 @@ def _draw_trace(
 
 def _style(axes: Axes, panel: Panel) -> None:
     """Set scales, ticks, grid and legend."""
-    from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
     has_values = any(y is not None for trace in panel.series for y in trace.columns["y"])
@@ -202,8 +186,7 @@ def _style(axes: Axes, panel: Panel) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_minor_formatter("")
-    formatters = {"whole": EngFormatter(sep=""), "bytes": EngFormatter("B"),
-                  "share": PercentFormatter(1.0)}  # fmt: skip
+    formatters = {"whole": EngFormatter(sep=""), "share": PercentFormatter(1.0)}
     if panel.log and has_values:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
@@ -213,8 +196,6 @@ def _style(axes: Axes, panel: Panel) -> None:
     if panel.numbers in formatters and not panel.log:
         axes.yaxis.set_major_formatter(formatters[panel.numbers])
         axes.locator_params(axis="y", integer=panel.numbers == "whole")
-    if panel.style == "points":
-        axes.set_aspect("equal", adjustable="datalim")
     for spine in axes.spines.values():
         spine.set_color(LIGHT.quiet)
     axes.spines[["top", "right"]].set_visible(False)
@@ -222,10 +203,7 @@ def _style(axes: Axes, panel: Panel) -> None:
     axes.grid(visible=True, color=LIGHT.rule, linewidth=0.8)
     axes.set_axisbelow(True)
     if 1 < len(panel.series) <= MOST_NAMED:
-        legend = axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink, fontsize=8)
-        for handle in legend.legend_handles:
-            if isinstance(handle, Line2D):
-                handle.set_linewidth(min(handle.get_linewidth(), MOST_WIDTH))
+        axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink, fontsize=8)
 
 
 def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:

@@ -1,22 +1,21 @@
-"""The charts of a job or a model, shown in a notebook or saved as a page or a picture."""
+"""The charts of a job or a model, shown in a notebook or saved as a picture."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.job_view import JobView
-from largek_dask.errors import DataError, ParameterError
+from largek_dask.errors import ParameterError
 from largek_dask.model import Model, PathModel
 from largek_dask.plots.job_text import NONE, iso
-from largek_dask.plots.model_panels import events_of, path_panel, shape_of
+from largek_dask.plots.model_panels import curve_panel, events_of, shape_of
 from largek_dask.plots.panels import Panel, marks_of, panels
-from largek_dask.plots.pictures import NOTHING, draw
-from largek_dask.plots.render import Charts, render, write
+from largek_dask.plots.pictures import draw
+from largek_dask.plots.render import render, section, write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,13 +92,12 @@ class Plot:
         raise ParameterError(f"there is no panel {kind!r}; choose one of {', '.join(self.kinds)}.")
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the charts to a file: a page to zoom, or a picture.
+        """Write the charts to a picture; :meth:`bokeh` has charts that can be zoomed.
 
         Parameters
         ----------
         path : str or path
-            Ends in ``.html`` (one file that loads nothing), ``.png``, ``.svg`` or ``.pdf``;
-            pictures need matplotlib.
+            Ends in ``.png``, ``.svg`` or ``.pdf``.
         overwrite : bool
             Replace an existing file.
 
@@ -110,10 +108,6 @@ class Plot:
         DataError
             There is nothing to draw.
         """
-        if Path(path).suffix == ".html":
-            page = self.html
-            write(path, lambda place: place.write_text(page, encoding="utf-8"), overwrite)
-            return
         drawn = self.figure()
         import matplotlib
 
@@ -121,25 +115,17 @@ class Plot:
         with matplotlib.rc_context({"svg.fonttype": "none"}):
             write(path, drawn.savefig, overwrite)
 
-    @property
-    def html(self) -> str:
-        """A page in one file, which includes BokehJS."""
-        if not self.kinds:
-            raise DataError(NOTHING)
-        return self._render(Charts(self.marks, by_bokeh=True), is_page=True)
-
     def _repr_html_(self) -> str:
-        return self._render(Charts(self.marks), is_page=False, most=NOTEBOOK_ROWS)
-
-    def _render(self, charts: Charts, *, is_page: bool, most: int | None = None) -> str:
+        sections = [section(panel, panel.words, most=NOTEBOOK_ROWS) for panel in self.panels]
         events = [
             ((iso(mark["time"] / 1e3) or NONE)[:19].replace("T", " "),
              human_seconds(mark["elapsed"] / 1e3), mark["kind"], mark["text"])
             for mark in reversed(self.marks)
         ]  # fmt: skip
-        return render(
-            "plot.html", plot=self, charts=charts, events=events, is_page=is_page, most=most
-        )
+        if events:
+            table = ("at (UTC)", "after", "kind", "what"), events[:NOTEBOOK_ROWS], ("what",)
+            sections.append({"title": "What happened", "table": table})
+        return render("report.html", title=self.title, sections=sections, marks=self.marks)
 
     def __repr__(self) -> str:
         return f"<Plot of {self.title}: {', '.join(self.kinds) or 'nothing yet'}; save(path)>"
@@ -165,5 +151,6 @@ def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
     )
     found = plot_of("", status, told, f"{model.n_clusters:,} clusters{of}")
     if isinstance(model, PathModel):
-        found.panels = [path_panel(model), *found.panels]
+        path = curve_panel(model.path_.suggest_k(), model.path_.lower_bound)
+        found.panels = [path, *found.panels]
     return found

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import struct
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
-from numpy.typing import NDArray
 
 from largek_dask.driver.formatting import printable
 from largek_dask.errors import OutputError
 from largek_dask.plots.panels import Panel
 from largek_dask.plots.pictures import has_matplotlib, svg
 
-__all__ = ["Charts", "picture", "render", "write"]
+__all__ = ["Section", "render", "section", "write"]
+
+Section = dict[str, Any]
+"""Values of a section of ``templates/report.html``."""
 
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    found = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals |= {"chart": svg, "has_matplotlib": has_matplotlib}
+    return found
 
 
 def _printable(value: object) -> object:
@@ -45,6 +42,13 @@ def _printable(value: object) -> object:
 def render(template: str, **values: Any) -> str:
     """Render a template of ``plots/templates``."""
     return _environment().get_template(template).render(**values)
+
+
+def section(panel: Panel, lead: str, most: int | None = None) -> Section:
+    """Return a section with a chart and, folded, the first rows of its table."""
+    table = (panel.columns, panel.rows[:most], panel.columns[:1])
+    return {"title": panel.title, "lead": lead, "panel": panel, "summary": "The figures",
+            "table": table if panel.rows else None}  # fmt: skip
 
 
 def write(
@@ -67,58 +71,3 @@ def write(
         raise OutputError(
             f"{place} cannot be written: {error}; check its ending, space and permissions there."
         ) from error
-
-
-class Charts:
-    """Charts of one page: SVG if matplotlib is installed, otherwise by BokehJS.
-
-    BokehJS draws charts that can be zoomed; the page then includes it (1 MB).
-    """
-
-    def __init__(
-        self, marks: Sequence[Mapping[str, Any]] = (), by_bokeh: bool | None = None
-    ) -> None:
-        self.marks = marks
-        self.by_bokeh = not has_matplotlib() if by_bokeh is None else by_bokeh
-        self._items: list[list[Any]] = []
-
-    def draw(self, panel: Panel, x: str | None = None, log: bool | None = None) -> Markup:
-        """Return the HTML of a chart."""
-        if not self.by_bokeh:
-            return Markup(svg(panel, self.marks, x))
-        from largek_dask.plots.figures import figure, to_json
-
-        items = [to_json(figure(panel, theme, x=x, log=log, marks=self.marks), panel.kind)
-                 for theme in ("light", "dark")]  # fmt: skip
-        node = f"chart-{len(self._items)}"
-        self._items.append([node, *items])
-        html = '<div id="{}" role="group" aria-label="{}"></div>'
-        return Markup(html).format(node, printable(panel.words))
-
-    @property
-    def data(self) -> Markup:
-        """JSON of all charts that BokehJS draws; empty if there are none."""
-        text = json.dumps(self._items, separators=(",", ":")) if self._items else ""
-        return Markup(text.replace("<", "\\u003c"))
-
-    @property
-    def library(self) -> Markup:
-        """The core of BokehJS."""
-        place = resources.files("bokeh") / "server" / "static" / "js" / "bokeh.min.js"
-        return Markup(place.read_text(encoding="utf-8"))
-
-
-def picture(pixels: NDArray[np.uint8]) -> str:
-    """Return an image (h, w), (h, w, 1) or (h, w, 3) as a data URI of a PNG file."""
-    height, width = pixels.shape[:2]
-    is_grey = pixels.ndim == 2 or pixels.shape[2] == 1
-    lines = np.ascontiguousarray(pixels).reshape(height, -1)
-    # Each line begins with its filter: none.
-    filtered = np.concatenate([np.zeros((height, 1), np.uint8), lines], axis=1)
-    head = struct.pack(">IIBBBBB", width, height, 8, 0 if is_grey else 2, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(filtered.tobytes(), 9)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts
-    )
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -46,7 +46,7 @@ from largek_dask.service.serialization import message_of_error, message_of_model
 from largek_dask.service.spec import check_secrets
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
-from largek_dask.service.web.source import JobsSource, memory_of
+from largek_dask.service.web.source import JobsSource
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, JobsSource(self._jobs, partial(memory_of, scheduler)))
+        self._page = page_on(scheduler, JobsSource(self._jobs))
         watch_jobs(self._jobs.metrics)
         logger.info("largek keeps its jobs in %s", url)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from contextlib import ExitStack
 from dataclasses import replace
@@ -197,22 +196,15 @@ def test_a_job_that_fails(run, submit, tmp_path):
 def test_a_job_that_is_cancelled_and_gone_on_with(service, run, submit, tmp_path):
     job_id = submit(*ENDLESS)
     assert any(event["event"] == "step" for event in service.job(job_id).events())
-    assert "goes on" in run("result", job_id, "--timeout", "0.1s", code=1).stderr
     told = json.loads(run("cancel", job_id, "--json").stdout)
     assert (told["id"], told["before"]) == (job_id, "running")
     assert run("watch", job_id, code=3).stderr.endswith("Cancelled.\n")
     assert run("result", job_id, code=3).stdout == ""
     assert json.loads(run("result", job_id, "--json", code=3).stdout)["state"] == "cancelled"
-    assert "was cancelled already" in run("cancel", job_id).stdout
+    assert json.loads(run("cancel", job_id, "--json").stdout)["before"] == "cancelled"
     assert "  cancelling " in run("logs", job_id).stdout
 
-    out = tmp_path / "so_far.zarr"
-    told = json.loads(run("result", job_id, "--so-far", "--out", out, "--json").stdout)
-    assert (told["state"], told["saved"]) == ("cancelled", str(out))
-    assert lk.load_model(str(out)).digest() == told["digest"]
-    assert told["digest"] in "".join(run("result", job_id, "--so-far").stdout.split())
-
-    steps = told["n_iter"]
+    steps = service.job(job_id).model().provenance["n_iter"]
     base = ("submit", "--resume", job_id, "--max-iter", steps + 2)
     told = json.loads(run(*base, "--wait", "--json").stdout)
     assert (told["id"], told["state"], told["run"]) == (job_id, "finished", 2)
@@ -248,7 +240,7 @@ def test_a_job_that_cannot_be_gone_on_with(run, submit, monkeypatch):
 def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
     job_id = submit(*ENDLESS)
 
-    def interrupted(self, event):
+    def interrupted(self, *_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -259,7 +251,7 @@ def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
             assert told.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
             assert "Cancelled" not in told
     assert states(run)[job_id] == "running"
-    assert "asked to end" in run("cancel", job_id).stdout
+    run("cancel", job_id)
     run("watch", job_id, code=3)
 
 
@@ -304,7 +296,7 @@ def three(service, run, data, tmp_path, tag):
         known = job_on_the_scheduler(service, ids[2])
         known.record = replace(known.record, owner=f"owner-{tag}")
         yield ids
-        for job_id in set(ids) & set(states(run, "--all")):
+        for job_id in ids:
             service.job(job_id).cancel()
 
 
@@ -312,7 +304,7 @@ def test_jobs_are_found(run, three, tag):
     one, two, other = three
     assert set(three) <= set(states(run))
     assert list(states(run, "--name", f"{tag}*")) == [one, two]
-    mine = states(run, "--mine", "--state", "queued")
+    mine = states(run, "--owner", this_user(), "--state", "queued")
     assert one in mine
     assert other not in mine
     assert list(states(run, "--owner", f"owner-{tag}")) == [other]
@@ -320,14 +312,9 @@ def test_jobs_are_found(run, three, tag):
     last = listed(run, "--name", f"{tag}*", "--limit", 1)
     assert [job["id"] for job in last["jobs"]] == [two]
     assert last["counts"] == {"queued": 2}
-    assert set(states(run, "--all")) >= set(three)
     shown = run("jobs", "--name", f"{tag}*", "--limit", 1).stdout
-    assert "2 queued · 1 shown" in shown
-    for asked in (("--name", f"{tag}*", "--state", "failed"), ("--owner", "nobody")):
-        shown = run("jobs", *asked).stdout
-        assert re.search(r"none of the jobs in .+is as asked for", " ".join(shown.split()))
-    assert "not both" in run("jobs", "--mine", "--owner", "x", code=2).stderr
-    assert "not both" in run("jobs", "--all", "--limit", 3, code=2).stderr
+    assert "2 queued" in shown
+    assert "1 shown" in shown
     assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
 
 
@@ -348,23 +335,22 @@ def test_jobs_are_deleted(run, submit, service, tmp_path):
     job_id = submit("--max-iter", 2)
     service.job(job_id).wait("60s")
     running = submit("--name", "endless", *ENDLESS, "--out", tmp_path / "endless")
-    refused = run("delete", running, job_id, "--json", code=1)
+    refused = run("delete", running, code=1)
     assert f"job {running} is " in refused.stderr
     assert "cancel it first" in refused.stderr
-    told = {row["id"]: row for row in json.loads(refused.stdout)["jobs"]}
-    assert (told[running]["deleted"], told[job_id]["deleted"]) == (False, True)
-    assert told[job_id]["bytes"] > 0
-    assert run("delete", job_id).stdout == f"Job {job_id} is deleted: it was gone already.\n"
+    for is_there in (True, False):
+        [row] = json.loads(run("delete", job_id, "--json").stdout)["jobs"]
+        assert (row["id"], row["deleted"], row["bytes"] > 0) == (job_id, is_there, is_there)
     assert (tmp_path / "run" / "model.zarr").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
     again = submit_to(run, tmp_path)
     assert service.job(again).wait("60s") == "finished"
-    old = ("delete", "--older-than", "0s", "--owner", this_user(), "--state")
+    old = ("delete", "--older-than", "0s", "--state")
     assert again not in run(*old, "failed", "--json").stdout
-    assert f"Job {again} is deleted: " in run(*old, "finished", "--outputs").stdout
+    assert again in run(*old, "finished", "--outputs").stdout
     assert not (tmp_path / "again" / "model.zarr").exists()
-    assert run(*old, "finished").stdout == "No job is as old as that.\n"
-    assert running in states(run, "--all")
+    assert json.loads(run(*old, "finished", "--json").stdout) == {"jobs": []}
+    assert running in states(run)
     run("cancel", running)
     service.job(running).wait("60s")
 
@@ -397,9 +383,6 @@ def submit_to(run, tmp_path):
         (["submit"], 2, "give DATA, or --resume ID"),
         (["submit", "x"], 2, "give -k K, or --resume ID"),
         (["submit", "x", "-k", 3], 2, "give --out, or --resume ID"),
-        (["submit", "x", "--resume", "lk-1"], 2, "DATA belongs to a new job"),
-        (["submit", "--resume", "lk-1", "--seed", 0], 2, "--seed belongs to a new job"),
-        (["submit", "--resume", "lk-1", "--algorithm", "lloyd"], 2, "--algorithm belongs"),
         (["submit", "--resume", "lk-1", "--tag", "big"], 1, "there is no job lk-1"),
         (
             ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 0],
@@ -421,7 +404,7 @@ def submit_to(run, tmp_path):
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["delete"], 2, "give ID..., or --older-than"),
         (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
-        (["delete", "lk-1", "--state", "failed"], 2, "belong to --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "belongs to --older-than"),
         (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
         (["delete", "--older-than", "2999-01-01"], 1, "must be a date in the past"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),
@@ -451,4 +434,4 @@ def test_no_jobs_yet(tmp_path, monkeypatch):
         assert "has no largek service" in done.stderr
         lk.connect(client, store=str(tmp_path / "[store]"))
         done = CliRunner().invoke(main, ["jobs", "--scheduler", address])
-        assert done.stdout.replace("\n", "") == f"no jobs in {tmp_path}/[store]"
+        assert f"no jobs in {tmp_path}/[store]" in done.stdout.replace("\n", "")

@@ -148,10 +148,7 @@ def test_plan__of_a_coreset_reads_nothing_in_steps(data, tmp_path):
     assert told["memory_held"] >= 100 * (3 * 4 + 8)
     assert told["memory"] >= told["memory_held"]
     assert told["steps_a_reading"] is None
-    text = " ".join(run("fit", data, *options, "--plan").stdout.split())
-    assert "none in the steps, 2 for labels and what the coreset lacks" in text
-    assert "kept per row nothing" in text
-    assert "held" in text
+    assert told["passes_after"] == 2
     with watched_passes() as seen:
         run("fit", data, *options, "--out", tmp_path / "run")
     assert [passes.total.passes for passes in seen] == [told["passes_most"]]
@@ -169,8 +166,6 @@ def test_plan__of_a_coreset_reads_nothing_in_steps(data, tmp_path):
 )
 def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
     rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
-    # These rows, all alike, are near all components.
-    monkeypatch.setattr("largek_dask.cli.plan.seconds_of_labels", lambda *asked: None)
     monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e9)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 64 << 30)
     algorithm = lk.VCGMM(covariance=kind, coreset=coreset)
@@ -184,8 +179,6 @@ def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
         assert 10 <= plan["row_bytes"] <= (20 if kind == "iso" else 40)
         assert plan["memory_row_state"] == 2 * 80_000_000 * plan["row_bytes"]
         assert plan["steps_a_reading"] < 1.1
-    else:
-        assert plan["seconds_most"] < 0.1 * plan["seconds_pass"] * plan["steps_most"]
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +204,6 @@ def test_predict__densities(data, fitted, tmp_path):
     found = zarr.open_array(str(tmp_path / "densities.zarr"), mode="r")[...]
     np.testing.assert_array_equal(found, lk.load_model(fitted["model"]).score_samples(data))
     assert "exists already" in run(*base, code=1).stderr
-    assert "log_likelihoods" in run(*base, "--force").stdout
 
 
 def test_predict__probabilities(data, fitted, tmp_path):
@@ -227,15 +219,13 @@ def test_predict__probabilities(data, fitted, tmp_path):
     # And the package reads it as rows.
     assert lk.open_rows(url).shape == (600, K)
     assert "exists already" in run(*base, code=1).stderr
-    assert "probabilities" in run(*base, "--force").stdout
 
 
 def test_predict__densities_and_probabilities_in_files(data, fitted, tmp_path):
     model = lk.load_model(fitted["model"])
     base = ["predict", fitted["model"], data, "--out"]
-    for _ in range(2):
-        run(*base, tmp_path / "d.npy", "--density", "--force")
-        run(*base, tmp_path / "p.zarr", "--proba", "--force")
+    run(*base, tmp_path / "d.npy", "--density")
+    run(*base, tmp_path / "p.zarr", "--proba")
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), model.score_samples(data))
     sparse = model.predict_proba(data, dense=False)
     found = lk.open_rows(tmp_path / "p.zarr").read(0)
@@ -247,9 +237,6 @@ def test_predict__one_thing_a_run(data, fitted, tmp_path):
     base = ["predict", fitted["model"], data, "--out", tmp_path / "out.zarr"]
     done = run(*base, "--proba", "--density", code=2)
     assert "give --density or --proba: a run writes one of them" in done.stderr
-    run(*base)
-    done = run(*base, "--density", "--force", code=1)
-    assert "does not hold log likelihoods: remove it yourself" in done.stderr
 
 
 def test_predict__centres_have_no_densities(data, tmp_path):

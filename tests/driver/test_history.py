@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from largek_dask.driver import history as module
 from largek_dask.driver import run as run_module
-from largek_dask.driver.history import gaps, thinned
+from largek_dask.driver.history import thinned
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from tests.driver.test_run import assert_same, every_step, go
@@ -59,7 +59,6 @@ def test_thinned__keeps_what_tells_most_however_often(
             if r["step"] in cuts:
                 often = thinned(often)
         assert thinned(often) == once
-        assert sum(gaps(once)) == len(whole)
 
 
 def test_a_fit_of_many_steps_keeps_few_records(

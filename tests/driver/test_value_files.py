@@ -17,7 +17,6 @@ import largek_dask as lk
 from largek_dask.driver import value_files
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.value_files import holds_values
 from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
 
 SUFFIXES = (".npy", ".csv", ".parquet")
@@ -198,21 +197,6 @@ def test_what_is_there_is_not_touched(data: str, model: Any, suffix: str, tmp_pa
     with pytest.raises(OutputError, match="exists already; nothing was changed"):
         model.predict(data, out=str(target))
     assert target.read_text() == "mine"
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_which_files_are_taken_for_ones_of_our_own(
-    data: str, mixture: Any, suffix: str, tmp_path: Path
-) -> None:
-    labels, densities = (Folder(str(tmp_path / f"{n}{suffix}")) for n in ("labels", "densities"))
-    mixture.predict(data, out=labels)
-    mixture.score_samples(data, out=densities)
-    assert holds_values(labels, "labels")
-    assert holds_values(densities, "log_likelihoods")
-    assert not holds_values(labels, "log_likelihoods")
-    assert not holds_values(densities, "labels")
-    (tmp_path / f"mine{suffix}").write_bytes(b"\x93NUMPY or something else")
-    assert not holds_values(Folder(str(tmp_path / f"mine{suffix}")), "labels")
 
 
 def test_without_pyarrow(data: str, model: Any, tmp_path: Path, monkeypatch: Any) -> None:

@@ -280,10 +280,3 @@ def recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield told
-
-
-def shown(plan: dict[str, Any]) -> dict[str, str]:
-    """Lines of the table of a plan, by their labels."""
-    from largek_dask.cli.plan import plan_table
-
-    return {label.strip(): str(text) for label, text in plan_table(plan).items()}

@@ -100,7 +100,7 @@ def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
     plot = job.plot()
     (line,) = next(panel for panel in plot.panels if panel.kind == "cost").series
     assert line.columns["y"][-1] == pytest.approx(model.history[-1]["cost"], rel=1e-6)
-    assert {"gain", "speed", "split", "work"} <= set(plot.kinds)
+    assert {"gain", "speed", "work"} <= set(plot.kinds)
 
 
 def test_submit__takes_the_seed_by_the_name_that_estimators_have_for_it(submit):

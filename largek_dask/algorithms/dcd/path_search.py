@@ -26,7 +26,7 @@ from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.parts.spectrum import MOST_FEATURES, lower_bounds
+from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
 
@@ -160,9 +160,6 @@ class PathSearch(Algorithm[SearchState]):
             passes_before=2 if held else 6,
             passes_after=2 if held else PASSES,
             searches=self._plan.work * length_of_search(k),
-            # One of them adds up the products of the features, where there are bounds.
-            distances_before=d * d // 6 if d <= MOST_FEATURES else 1,
-            distances_after=rows_of_path(k) + PARTITION_WORK * k,
             full_search="all partitions meet all rows in one reading",
         )
 

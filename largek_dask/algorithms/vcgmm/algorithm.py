@@ -717,7 +717,6 @@ class VCGMM(Algorithm[VCGMMState]):
                 row_bytes=max(self._row_bytes(k), start.row_bytes),
                 model_copies=24,
                 passes_before=2,
-                distances_before=1,
                 full_search=self._anchors(table.n_rows, table.n_features, k),
             )
         return Footprint(
@@ -728,8 +727,6 @@ class VCGMM(Algorithm[VCGMMState]):
             passes_before=3,
             # For what the coreset lacks.
             passes_after=1,
-            distances_before=1,
-            distances_after=1,
             full_search=self._anchors(drawn, table.n_features, k),
         )
 

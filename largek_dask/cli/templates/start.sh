@@ -1,7 +1,4 @@
 if [ -r "$LARGEK_HOME/site.env" ]; then . "$LARGEK_HOME/site.env"; fi
-{% if setup %}
-{{ setup }}
-{% endif %}
 if ! version=$(python3 -c 'from largek_dask.version import __version__; print(__version__)'); then
     say "there is no largek_dask for $(command -v python3): load it in $LARGEK_HOME/site.env"
     exit 1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# One worker of largek, started again whenever it ends too early; each task of workers.sbatch runs
+# One worker of largek, started again whenever it ends too early; workers.sbatch runs
 # this. The exit code is 75 after a signal of SLURM, or near the time limit.
 
 say() { echo "largek: $(date '+%F %T') $(hostname): $*"; }
@@ -9,11 +9,9 @@ ending=
 trap 'ending=1' TERM
 
 {% include "start.sh" %}
-name=$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID-$SLURM_PROCID
-scratch=$LARGEK_SCRATCH/$SLURM_PROCID
-mkdir -p "$scratch"
-# 90 % of this task's memory, in bytes.
-memory=$((${SLURM_MEM_PER_NODE:-{{ mem * workers_per_node }}} * 1048576 / ${SLURM_NTASKS:-1} * 9 / 10))
+name=$SLURM_ARRAY_JOB_ID-$SLURM_ARRAY_TASK_ID
+# 90 % of this job's memory, in bytes.
+memory=$((${SLURM_MEM_PER_NODE:-{{ mem }}} * 1048576 * 9 / 10))
 
 file=$LARGEK_HOME/jobs/scheduler.json
 said() { sed -n "s|.*\"$1\": \"\([^\"]*\)\".*|\1|p" "$file" 2>/dev/null; }
@@ -86,7 +84,7 @@ while [ -z "$ending" ]; do
     say "worker $name: ${SLURM_CPUS_PER_TASK:-1} threads, $((memory / 1048576)) MiB"
     python3 -m dask worker --scheduler-file "$file" --name "$name" --no-nanny \
         --nthreads "${SLURM_CPUS_PER_TASK:-1}" --memory-limit "$memory" \
-        --local-directory "$scratch" --dashboard-address "{{ worker_dashboard }}" \
+        --local-directory "$LARGEK_SCRATCH" --dashboard-address "{{ worker_dashboard }}" \
         --death-timeout 60 --lifetime $((last - SECONDS)) "${options[@]}" "${secured[@]}" &
     # `wait` returns at a signal, too.
     while kill -0 $! 2>/dev/null; do

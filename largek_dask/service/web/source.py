@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
 
-__all__ = ["JobsSource", "memory_of"]
+__all__ = ["JobsSource"]
 
 READERS = 2
 """Threads that read events from folders: a store that does not answer holds up one of them."""
@@ -33,11 +33,8 @@ class JobsSource:
     the scheduler and of jobs that ended long ago, a thread reads them from the job's folder.
     """
 
-    def __init__(
-        self, jobs: Jobs, memory: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
-    ) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._memory = memory
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, tuple[float, Future[None]]] = {}
 
@@ -53,9 +50,6 @@ class JobsSource:
         """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing."""
         status = self._jobs.status(job_id)
         view, lack = self._view(job_id, status)
-        if self._memory is not None and status.get("state") == "running":
-            known, mine = self._memory(), status.get("workers") or ()
-            status = {**status, "memory": {name: known[name] for name in mine if name in known}}
         view.set_status(status)
         return view, lack
 
@@ -64,7 +58,7 @@ class JobsSource:
         return self._jobs.cancel(job_id, who)
 
     def report(self, job_id: str) -> str:
-        """Return the report of a job's model as HTML; it reads no rows."""
+        """Return the report of a job's model as HTML."""
         from largek_dask.plots.report import make_report
 
         output = printable(self._jobs.status(job_id).get("output"))
@@ -74,8 +68,7 @@ class JobsSource:
                 f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
                 f"where you are, with `largek report {output}`."
             )
-        note = f"`largek report {output}` adds scores and examples: it reads the rows."
-        return make_report(model, warnings=[note], reads_rows=False).html
+        return make_report(model).html
 
     def _view(self, job_id: str, status: Mapping[str, Any]) -> tuple[JobView, str]:
         if status.get("state") == "unreadable" or status.get("needs"):
@@ -118,13 +111,3 @@ def row_of(job: JobState) -> dict[str, Any]:
         row |= {name: figures.get(name) for name in shown}
         row |= {"seconds": figures.get("elapsed"), "workers": tuple(figures["workers"])}
     return row
-
-
-def memory_of(scheduler: Any) -> dict[str, dict[str, Any]]:
-    """Return the memory that workers use and may use, in bytes, as they reported last.
-
-    Called from threads: the copy of the table of workers is one step of the interpreter.
-    """
-    workers = tuple(dict.values(scheduler.workers))
-    return {w.address: {"used": w.metrics.get("memory"), "limit": w.memory_limit or None}
-            for w in workers}  # fmt: skip

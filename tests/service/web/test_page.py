@@ -73,7 +73,7 @@ FIGURES = """() => [...Bokeh.index].filter(view => view.axis_views).map(view => 
 def check_charts(tab: Tab) -> None:
     """Numbers beside axes are told apart and do not overlap, times have one form, legends fit."""
     figures = tab.page.evaluate(FIGURES)
-    assert {"cost", "split", "sizes"} <= {figure["kind"] for figure in figures}
+    assert {"cost", "gain", "sizes"} <= {figure["kind"] for figure in figures}
     assert [figure["kind"] for figure in figures if figure["outside"]] == []
     times = set()
     for figure in figures:

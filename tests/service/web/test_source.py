@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import JobNotFoundError, OutputError
 from largek_dask.service.job_state import Feed
-from largek_dask.service.web.source import JobsSource, memory_of
+from largek_dask.service.web.source import JobsSource
 from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
 from tests.service.web.sources import started, step
@@ -126,23 +125,6 @@ def test_a_folder_out_of_reach__is_not_read(about):
     assert jobs.n_read == 0
 
 
-def worker(address, used, limit):
-    return SimpleNamespace(address=address, metrics={"memory": used}, memory_limit=limit)
-
-
-def test_a_job_that_runs__has_the_memory_of_its_workers():
-    workers = {name: worker(name, 5, limit) for name, limit in (("a", 9), ("b", 0), ("c", 9))}
-    jobs = One(is_new=True, workers=["a", "b", "gone"])
-    source = JobsSource(jobs, lambda: memory_of(SimpleNamespace(workers=workers)))
-    # Worker c is of another job, and one that has no limit has none.
-    assert source.view("x")[0].status["memory"] == {
-        "a": {"used": 5, "limit": 9},
-        "b": {"used": 5, "limit": None},
-    }
-    jobs._status = {**jobs.status("x"), "state": "finished"}
-    assert "memory" not in source.view("x")[0].status
-
-
 def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
     jobs = open_jobs()
     source = JobsSource(jobs)
@@ -167,8 +149,6 @@ def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
     assert len(costs(view)) == 5
     html = source.report(job_id)
     assert status["result"]["digest"][:16] in html
-    assert "rows were in memory" not in html
-    assert "adds scores and examples" in html
     with pytest.raises(JobNotFoundError):
         source.view("lk-0123456789")
     with pytest.raises(JobNotFoundError):

@@ -292,7 +292,7 @@ def test_a_job_with_a_model__links_its_report_and_shows_how_to_load_it(source):
     assert 'href="largek/report?job=lk-1"' in html
     assert "lk.load_model(&#39;/out/lk-1/model.zarr&#39;)" in html
     assert report.code == 200
-    assert report.headers["Content-Security-Policy"].startswith("sandbox ")
+    assert report.headers["Content-Security-Policy"].startswith("sandbox;")
     assert b"<title>lk-1" in plain(report)
 
 
