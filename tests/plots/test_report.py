@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,11 @@ def make_rows(n: int = 600, d: int = 5) -> NDArray[np.float64]:
 
 
 X = make_rows()
-KM = lk.KMeans(7, random_state=0).fit(X)
+
+
+@cache
+def fitted() -> lk.KMeans:
+    return lk.KMeans(7, random_state=0).fit(X)
 
 
 @pytest.fixture(scope="module")
@@ -246,8 +251,8 @@ def test_columns_have_their_names() -> None:
 
 
 def test_empty_clusters_are_said() -> None:
-    centers = np.vstack([KM.cluster_centers_, np.full(5, 1e4)])
-    model = CentersModel(CenterArrays(centers, np.append(KM.model_.counts, 0), np.zeros(5)))
+    centers = np.vstack([fitted().cluster_centers_, np.full(5, 1e4)])
+    model = CentersModel(CenterArrays(centers, np.append(fitted().model_.counts, 0), np.zeros(5)))
     assert "1 of 8 clusters have no rows." in read(model.report()).text
     nobody = CentersModel(CenterArrays(centers, np.zeros(8), np.zeros(5)))
     assert "No cluster has rows." in read(nobody.report()).text
@@ -267,7 +272,7 @@ def test_costs_on_a_sample_are_a_line_of_their_own() -> None:
         for i, n in enumerate(rows, 1)
     )  # fmt: skip
     provenance = {"data": {"content": {"shape": [600, 5]}}}
-    report = CentersModel(KM.model_.arrays, history=history, provenance=provenance).report()
+    report = CentersModel(fitted().model_.arrays, history=history, provenance=provenance).report()
     (cost,) = [s["panel"] for s in report.content["sections"] if s["title"] == "Cost against time"]
     assert {t.name: t.columns["y"] for t in cost.series} == {
         "on a sample": [99, 98, 97], "on all rows": [96, 95]
@@ -279,7 +284,7 @@ def test_costs_on_a_sample_are_a_line_of_their_own() -> None:
 
 
 def test_a_model_of_nothing_but_arrays() -> None:
-    bare = CentersModel(KM.model_.arrays)
+    bare = CentersModel(fitted().model_.arrays)
     found = read(bare.report())
     assert "The model holds no history of its fit." in found.text
     assert "7 clusters in 5 columns" in found.text
@@ -291,7 +296,7 @@ def test_a_kind_without_centres() -> None:
         def _cluster_centers(self) -> Any:
             return None
 
-    found = read(make_report(Other(KM.model_.arrays)))
+    found = read(make_report(Other(fitted().model_.arrays)))
     assert found.headings() == ["Cost against time", "Sizes", "Where it comes from"]
 
 
@@ -317,7 +322,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
 
 def test_long_texts_are_cut() -> None:
     provenance = {"parameters": {"init": "x" * 10_000}}
-    model = CentersModel(KM.model_.arrays, provenance=provenance)
+    model = CentersModel(fitted().model_.arrays, provenance=provenance)
     report = model.report()
     assert len(report.html) < 120_000
     assert "x" * 300 in report.html
@@ -349,7 +354,7 @@ def test_very_many_clusters_make_a_small_page() -> None:
 
 
 def test_a_page_is_saved(tmp_path: Path) -> None:
-    report = KM.model_.report()
+    report = fitted().model_.report()
     report.save(tmp_path / "a.html")
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == report.html
     with pytest.raises(OutputError, match="exists already; nothing was changed"):
@@ -496,7 +501,7 @@ def test_of_many_features_and_clusters_the_largest_are_compared() -> None:
 def test_a_report_is_shown_by_a_browser_from_itself_alone(
     width: int, scheme: str, tmp_path: Path
 ) -> None:
-    report = make_report(KM.model_, ["<i>a warning"])
+    report = make_report(fitted().model_, ["<i>a warning"])
     report.save(tmp_path / "report.html")
     with browser() as found:
         tab = Tab(found, width, scheme)

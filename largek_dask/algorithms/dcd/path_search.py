@@ -48,9 +48,6 @@ LAST = 300
 """Recombinations where only the last partition has them, at most."""
 PASSES = 15
 """Passes over all rows of a large table, about."""
-PARTITION_WORK = 30
-"""What a partition takes of a row in such a pass beside its distances, in these: 17 to 43, measured
-for 2 to 784 features and 10 to 100 clusters."""
 SLOW = 1e-4
 """Share by which a pass has to lower a partition, unless ``tol`` is 0, or it has settled."""
 MOST_PASSES = 100

@@ -26,7 +26,7 @@ from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.jit import readonly
 
-__all__ = ["FEWEST_FAR", "Sample", "draw_far", "draw_sample", "take_sample"]
+__all__ = ["FEWEST_FAR", "Sample", "draw_far", "draw_sample"]
 
 FEWEST_FAR = 64
 """Rows farthest out that every sample holds, where there are as many distinct ones."""
@@ -109,13 +109,3 @@ def _farthest(passes: Passes, centers: PackedCenters, n: int) -> NDArray[np.int6
         combine=FarthestRows.combine,
     )
     return found.rows
-
-
-def take_sample(passes: Passes, sample: Sample) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The rows of a sample (m, d) in float64, and what each stands for (m,).
-
-    Rows are those of the compute dtype: a partition of them is one of what the fit sees.
-    """
-    taken = passes.take(sample.rows)
-    weight = sample.factors if taken.weight is None else taken.weight * sample.factors
-    return readonly(np.array(taken.x, np.float64)), readonly(weight)
