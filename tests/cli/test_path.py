@@ -206,11 +206,8 @@ def test_fit__ends_where_rows_are_distinct_no_more(
     run("report", tmp_path / "run", "--out", tmp_path / "run.png")
 
 
-def test_fit__an_effort_that_nobody_hears(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(ALGORITHMS, "path-toy", PathToy)
+def test_fit__an_effort_that_nobody_hears(tmp_path: Path) -> None:
     asked = ("x.npy", "-k", 3, "--out", tmp_path / "run", "--effort", "best")
     done = run("fit", *asked, "--algorithm", "lloyd", code=2)
     assert "Lloyd has none: leave it out" in done.stderr
     assert "VCGMM has none" in run("fit", *asked, "--mixture", "iso", code=2).stderr
-    twice = (*asked, "--algorithm", "path-toy", "--set", "effort=fast")
-    assert "'best', and --set effort=fast: give one of them" in run("fit", *twice, code=2).stderr

@@ -43,7 +43,7 @@ def test_a_real_log_gives_what_earlier_readers_gave(log):
     assert plain(view.metric_seconds()) == log["seconds"]
     shown = dict(facts(view))
     assert dict(log["facts"]).items() <= shown.items()
-    assert set(shown) - set(dict(log["facts"])) <= {"energy"}
+    assert set(shown) - set(dict(log["facts"])) <= {"energy", "time"}
     assert left_of(view) == log["left"]
     assert view.cost_values == log["costs"]
     assert list(view.warnings) == log["warnings"]

@@ -49,7 +49,7 @@ def document_of(found):
 
 
 def test_every_panel_with_lines_is_drawn():
-    assert len(DRAWN) == 11
+    assert len(DRAWN) == 10
     assert item(make_panel("empty", "Nothing")) is None
 
 

@@ -338,7 +338,7 @@ def test_memory_is_bounded_and_an_update_is_small():
     assert 1e5 < view.nbytes <= 2e6
     view.update({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
-    assert len(panels(view)) == 11
+    assert len(panels(view)) == 10
     sent = json.dumps(page_of(view), separators=(",", ":")).encode()
     assert len(gzip.compress(sent)) <= 50_000
     for panel in panels_of(view).values():
@@ -351,7 +351,7 @@ def test_every_panel_is_drawn_of_a_job_that_reports_everything():
     view = JobView({"id": "a"}).update_all(day_of_events(3_600))
     view.set_status({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
     found = panels_of(view)
-    assert len(found) == 11
+    assert len(found) == 10
     assert all(panel["series"] for panel in found.values())
 
 

@@ -309,7 +309,7 @@ def in_the_middle(stopped, kind, ask):
 
 @contextlib.contextmanager
 def unlooked():
-    """Nobody looks after records by himself; gives what does."""
+    """Nobody who begins from now on looks after records by himself; gives what does."""
     look = JobTable.look
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobTable, "look", lambda self: None)
@@ -318,19 +318,20 @@ def unlooked():
 
 def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, asleep, stopped):
     """Who has the store has not seen it, so it must not begin whenever the store is read next."""
-    asleep("store/")
-    first = open_jobs()
-    go_on = in_the_middle(stopped, "_created", lambda: first.submit(document("a"), {}, "me"))
-    second = open_jobs()
-    assert second.all() == []
-    with unlooked(), patient():
-        error = go_on()
-        assert isinstance(error, LostJobError)
-        assert str(tmp_path / "a") in str(error)
-        (late,) = (tmp_path / "store" / "jobs").glob("*.json")
+    with unlooked():
+        asleep("store/")
+        first = open_jobs()
+        go_on = in_the_middle(stopped, "_created", lambda: first.submit(document("a"), {}, "me"))
+        second = open_jobs()
         assert second.all() == []
-        # Whoever submits again has one job.
-        again = second.submit(document("a", max_iter=2), {}, "me")
+        with patient():
+            error = go_on()
+            assert isinstance(error, LostJobError)
+            assert str(tmp_path / "a") in str(error)
+            (late,) = (tmp_path / "store" / "jobs").glob("*.json")
+            assert second.all() == []
+            # Whoever submits again has one job.
+            again = second.submit(document("a", max_iter=2), {}, "me")
     with patient():
         eventually(lambda: not late.exists(), "it to be put away")
         assert [path.name for path in (tmp_path / "store" / "late").iterdir()] == [late.name]
@@ -344,43 +345,49 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
 def test_change__that_comes_too_late_brings_nothing_back(
     open_jobs, document, tmp_path, asleep, stopped
 ):
-    asleep("store/")
-    first = open_jobs()
-    job_id = first.submit(document("a", max_iter=2), {}, "me")
-    wait_until(first, job_id, "finished")
-    go_on = in_the_middle(stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {}))
-    second = open_jobs()
-    second.delete(job_id)
-    assert not record_of(tmp_path, job_id).exists()
-    with unlooked() as look, patient():
-        assert isinstance(go_on(), LostJobError)
-        assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
-        look(second._table)
+    with unlooked() as look:
+        asleep("store/")
+        first = open_jobs()
+        job_id = first.submit(document("a", max_iter=2), {}, "me")
+        wait_until(first, job_id, "finished")
+        go_on = in_the_middle(
+            stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {})
+        )
+        second = open_jobs()
+        second.delete(job_id)
         assert not record_of(tmp_path, job_id).exists()
-        assert second.close(120.0) == []
-        assert open_jobs().all() == []
+        with patient():
+            assert isinstance(go_on(), LostJobError)
+            assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
+            look(second._table)
+            assert not record_of(tmp_path, job_id).exists()
+            assert second.close(120.0) == []
+            assert open_jobs().all() == []
 
 
 def test_change__that_comes_too_late_takes_nothing_back(
     open_jobs, document, tmp_path, asleep, stopped
 ):
-    asleep("store/")
-    first = open_jobs()
-    job_id = first.submit(document("a", max_iter=2), {}, "me")
-    wait_until(first, job_id, "finished")
-    go_on = in_the_middle(stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {}))
-    second = open_jobs()
-    for max_iter in (4, 5):
-        second.resume(job_id, {"max_iter": max_iter}, {})
-        ended = wait_until(second, job_id, "finished")
-    assert ended["run"] == 3
-    with unlooked() as look, patient():
-        assert isinstance(go_on(), LostJobError)
-        assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
-        look(second._table)
-        assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
-        assert second.close(120.0) == []
-        assert open_jobs().status(job_id)["result"] == ended["result"]
+    with unlooked() as look:
+        asleep("store/")
+        first = open_jobs()
+        job_id = first.submit(document("a", max_iter=2), {}, "me")
+        wait_until(first, job_id, "finished")
+        go_on = in_the_middle(
+            stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {})
+        )
+        second = open_jobs()
+        for max_iter in (4, 5):
+            second.resume(job_id, {"max_iter": max_iter}, {})
+            ended = wait_until(second, job_id, "finished")
+        assert ended["run"] == 3
+        with patient():
+            assert isinstance(go_on(), LostJobError)
+            assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
+            look(second._table)
+            assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
+            assert second.close(120.0) == []
+            assert open_jobs().status(job_id)["result"] == ended["result"]
 
 
 def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path, slow_steps):
