@@ -129,6 +129,9 @@ def tiered(names, slow_ones=SAME_PATH):
 
 
 every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
+FEW = {"vrkm", "truncated-lists", "nmbatch-groups", "lloyd"}
+"""Between them they have all kinds of row state."""
+few_algorithms = pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - FEW))
 
 # Those that find every partition say so where they are stopped before the last one.
 pytestmark = pytest.mark.filterwarnings("ignore:the fit was stopped")
@@ -394,10 +397,7 @@ def test_workers(name, n_workers, url, alone, worker_clients):
         assert history(km) == history(alone[name])
 
 
-@pytest.mark.parametrize(
-    "name",
-    tiered(ALGORITHMS, ALGORITHMS.keys() - {"vrkm", "truncated-lists", "nmbatch-groups", "lloyd"}),
-)
+@few_algorithms
 @pytest.mark.parametrize("every", [False, *slow(True)], ids=["some", "every"])
 def test_resume_at_checkpoints(name, every, url, clean, tmp_path):
     """Lose everything after a step but the folder, and go on from there in another fit.
@@ -422,7 +422,7 @@ def test_resume_at_checkpoints(name, every, url, clean, tmp_path):
         assert bits(km) == clean[name]
 
 
-@every_algorithm
+@few_algorithms
 def test_resume_on_a_cluster(name, url, clean, tmp_path, worker_clients):
     folder = str(tmp_path / "job")
     fit(url, name, max_iter=clean[name][3] - 1 if name in PATHS else 4, checkpoint=folder)
@@ -469,7 +469,7 @@ def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, mortal_c
         assert algorithm.spent()["rebuilt"] > 0, "no row state was rebuilt"
 
 
-@every_algorithm
+@few_algorithms
 def test_worker_joins(name, url, clean, fresh_cluster):
     client = fresh_cluster(n_workers=1, processes=False)
     cluster = client.cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from tests.helpers.covering import in_turns
+from tests.helpers.covering import slow
 
 N, D, K = 600, 6, 12
 ALGORITHMS = {
@@ -38,7 +39,13 @@ def rows_and_weights(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("algorithm", "kind", "layout"),
-    in_turns(list(ALGORITHMS), ["fractions", "integers", "equal", "some"], ["dense", "sparse"]),
+    [
+        ("lloyd", "fractions", "dense"),
+        ("nmbatch", "integers", "sparse"),
+        ("truncated", "equal", "dense"),
+        ("vrkm-snapshot", "some", "sparse"),
+        *slow(*itertools.product(ALGORITHMS, ["fractions", "some"], ["dense", "sparse"])),
+    ],
 )
 def test_a_power_of_two_changes_nothing(algorithm: str, kind: str, layout: str) -> None:
     x, weight = rows_and_weights(kind)

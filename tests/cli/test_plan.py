@@ -100,9 +100,9 @@ def stored(tmp_path_factory):
     ("algorithm", "threads", "least", "most"),
     [
         (lk.NMBatch(gather=20_000), 2, 0.25, 12),
-        (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
-        (lk.Truncated(), 2, 0.2, 30),
         *slow(
+            (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
+            (lk.Truncated(), 2, 0.2, 30),
             (lk.NMBatch(), 1, 1.0, 12),
             (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
             (lk.VRKM(), 2, 1.0, 12),

@@ -20,6 +20,7 @@ import largek_dask as lk
 from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
 from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
 from tests.helpers import needs
+from tests.helpers.covering import slow
 
 CUML = [
     "handle", "n_clusters", "max_iter", "tol", "verbose", "random_state", "init", "n_init",
@@ -199,12 +200,14 @@ class Drawn:
     ("x", "kind"),
     [
         (X, np.ndarray),
-        (X.tolist(), np.ndarray),
-        (pd.DataFrame(X, columns=["a", "b", "c"]), np.ndarray),
-        ((X * 9).astype(np.int16), np.ndarray),
         (scipy.sparse.csr_matrix(np.where(X > 1, X, 0)), scipy.sparse.csr_matrix),
+        *slow(
+            (X.tolist(), np.ndarray),
+            (pd.DataFrame(X, columns=["a", "b", "c"]), np.ndarray),
+            ((X * 9).astype(np.int16), np.ndarray),
+        ),
     ],
-    ids=["array", "list", "DataFrame", "integers", "sparse"],
+    ids=["array", "sparse", "list", "DataFrame", "integers"],
 )
 def test_init_by_a_function(x, kind):
     init = Drawn()

@@ -17,7 +17,7 @@ from largek_dask.kernels.descent import (
     settle,
 )
 from largek_dask.kernels.single_moves import move_rows
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import in_turns, slow
 from tests.oracles import dcd_search as oracles
 from tests.oracles.dcd import two_nearest
 
@@ -262,7 +262,7 @@ def test_of_two_stale_clusters_the_last_keeps_its_mark_under_its_new_number():
 
 
 @pytest.mark.parametrize(
-    ("kind", "d", "weighted"), tiers(["blobs", "uniform", "heavy"], [1, 2, 3, 14], [False, True])
+    ("kind", "d", "weighted"), in_turns(["blobs", "uniform", "heavy"], [1, 2, 3, 14], [False, True])
 )
 def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
     r = np.random.default_rng(d)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numba
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from largek_dask.kernels.bounds.boxes import Boxes
 from largek_dask.kernels.bounds.prefix import Prefix, least_work
 from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned
 from largek_dask.kernels.distances import nearest, pack_centers
-from tests.helpers.covering import every_two
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 SEARCHERS = {"boxes": (Boxes, 12), "prefix": (Prefix, 40)}
@@ -227,8 +229,11 @@ def test_rows_in_doubt_are_work_done_in_vain(limits, monkeypatch, searched):
     assert [call[1:] for call in searched[0]] == [(0, 4)]
 
 
-@pytest.mark.parametrize(("name", "dtype"), every_two([*SEARCHERS], [np.float32, np.float64]))
-@pytest.mark.parametrize("order", ["mixed", "good first", "bad first"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "order"),
+    in_turns([*SEARCHERS], [np.float32], ["mixed", "good first", "bad first"])
+    + slow(*itertools.product(SEARCHERS, [np.float64], ["mixed", "good first", "bad first"])),
+)
 def test_rows_for_which_it_does_not_pay_cost_little_more(limits, searched, name, dtype, order):
     """Labels are those of the dense search, and little is done in vain."""
     r = np.random.default_rng(2)

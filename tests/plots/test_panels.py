@@ -18,6 +18,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.plots.job_text import details, facts
 from largek_dask.plots.panels import marks_of, panels, rounded
 from largek_dask.service.web.render import job_content
+from tests.helpers.covering import slow
 from tests.plots.day import day_of_events
 
 
@@ -237,7 +238,10 @@ def test_every_algorithm_is_asked():
     assert set(EXTRA) == set(ALGORITHMS) - {"auto"}
 
 
-@pytest.mark.parametrize("algorithm", sorted(EXTRA))
+FEW = ("vrkm", "dcdbundle", "vc-gmm")
+
+
+@pytest.mark.parametrize("algorithm", [*FEW, *slow(*sorted(EXTRA.keys() - FEW))])
 def test_every_algorithm_has_its_panels(algorithm, tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3)).astype("float32")
     fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))

@@ -17,10 +17,14 @@ import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.cli import main
 from tests.conftest import make_client
+from tests.helpers.covering import slow
 
 K, SEED, N_ROWS = 40, 5, 1_000
 PATHS = {name for name, kind in ALGORITHMS.items() if not getattr(kind, "takes_starts", True)}
 """Those that find every partition: fewer are asked for, and all steps that they take."""
+
+FEW = ("auto", "minibatch", "dcdbundle", "vc-gmm")
+"""In the default tier: each kind of model, and a fit of which nothing is gathered."""
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -50,7 +54,7 @@ def run(*words: object) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [*FEW, *slow(*(name for name in ALGORITHMS if name not in FEW))])
 def test_it_is_the_same_wherever_it_is_asked_for(
     name: str, url: str, service: Any, tmp_path: Path
 ) -> None:

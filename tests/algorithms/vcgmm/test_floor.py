@@ -207,8 +207,9 @@ def test_a_fit_that_ends_before_any_iteration_is_no_worse_than_its_bound(covaria
 # --- the end right after components were retired
 
 
-@pytest.mark.parametrize("covariance", ["isoflex", "diag"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("covariance", "dtype"), in_turns(["isoflex", "diag"], ["float32", "float64"])
+)
 def test_a_fit_that_ends_as_components_are_retired(covariance, dtype, tmp_path):
     """It still has them, and is as good as its bound; from there a fit goes on as any other."""
     x = (np.random.default_rng(1).normal(size=(20, 9)) + 1e4).astype(dtype)
