@@ -52,16 +52,18 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 def tiers(*values: Sequence[Any]) -> list[Any]:
     """Return all combinations for ``parametrize``: those of :func:`every_two`, then slow ones."""
-    return _tiered(values, covering(_places(values)))
+    places = _places(values)
+    return _tiered(values, covering(places), places)
 
 
 def in_turns(*values: Sequence[Any]) -> list[Any]:
-    """Return all combinations for ``parametrize``: each value once in the default tier, then slow.
+    """Return combinations for ``parametrize``: each value once, then slow ones of every two values.
 
     For values that take code paths of their own, whichever other values they meet.
     """
     most = max(map(len, values))
-    return _tiered(values, [tuple(n % len(some) for some in values) for n in range(most)])
+    usual = [tuple(n % len(some) for some in values) for n in range(most)]
+    return _tiered(values, usual, covering(_places(values)))
 
 
 Places = list[tuple[int, ...]]
@@ -75,6 +77,6 @@ def _chosen(values: Sequence[Sequence[Any]], places: Places) -> list[tuple[Any, 
     return [tuple(some[at] for some, at in zip(values, case, strict=True)) for case in places]
 
 
-def _tiered(values: Sequence[Sequence[Any]], usual: Places) -> list[Any]:
-    others = [case for case in _places(values) if case not in usual]
+def _tiered(values: Sequence[Sequence[Any]], usual: Places, every: Places) -> list[Any]:
+    others = [case for case in every if case not in usual]
     return [*_chosen(values, usual), *slow(*_chosen(values, others))]

@@ -25,7 +25,7 @@ from tests.helpers.checks import (
     recorded_warnings,
     watched_passes,
 )
-from tests.helpers.covering import covering
+from tests.helpers.covering import covering, slow
 
 N_ROWS, N_FEATURES, CHUNK_ROWS = 1_100, 10, 300
 """More rows than "auto" takes for few, in four chunks."""
@@ -66,8 +66,10 @@ SURFACE = [
     for source in ("array", "store", "workers")
     if source != "workers" or meets_workers(k, algorithm, kind)
 ]
-FEW = set(covering(case for case in SURFACE if case[1] in (2, 129) or case[2] == "auto"))
-"""Every two values meet, though all numbers of clusters only "auto": the rest is slow."""
+FEW = covering(case for case in SURFACE if case[1] in (2, 129) or case[2] == "auto")
+"""Every two values meet, though all numbers of clusters only "auto"."""
+MORE = [case for case in covering(SURFACE) if case not in FEW]
+"""Slow: every two values meet."""
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -114,7 +116,7 @@ def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "k", "algorithm", "source", "weighted"),
-    [pytest.param(*case, marks=() if case in FEW else pytest.mark.slow) for case in SURFACE],
+    [*FEW, *slow(*MORE)],
     indirect=["kind"],
 )
 def test_surface(
