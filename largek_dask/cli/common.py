@@ -328,11 +328,14 @@ class Source(NamedTuple):
     component: str | None
     storage_options: dict[str, Any] | None
 
-    def open(self, data: str, sample_weight: str | None = None) -> Rows:
+    def open(
+        self, data: str, sample_weight: str | None = None, *, count_missing: bool = True
+    ) -> Rows:
         """Open a data set."""
         from largek_dask.data.sources import open_rows
 
-        return open_rows(data, sample_weight=sample_weight, **self._asdict())
+        given = self._asdict()
+        return open_rows(data, sample_weight=sample_weight, count_missing=count_missing, **given)
 
 
 def option_source(function: Decorated) -> Decorated:

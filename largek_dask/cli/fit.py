@@ -65,7 +65,8 @@ def fit(
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
     options = FitOptions(**chosen(given))
-    rows = source.open(data, sample_weight)
+    # A store may be planned for before its rows are written.
+    rows = source.open(data, sample_weight, count_missing=not plan)
     if plan:
         from largek_dask.cli.plan import machines_of, make_plan
 

@@ -140,7 +140,7 @@ class Cluster:
     def processes(self, job):
         """Processes of Dask's worker in a job."""
         array, task = job.split("_")
-        name = f"{array}-{task}-0"
+        name = f"{array}-{task}"
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []

@@ -288,17 +288,18 @@ def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
     home, shared = tmp_path / "largek", str(tmp_path)
     home.mkdir()
     more = ["--insecure"] if insecure else []
-    line = ["cluster", "slurm", "--home", str(home), "--out", str(home), *more]
-    done = CliRunner().invoke(main, line)
+    for name, said in (("squeue", ""), ("sbatch", "echo 11\n")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{said}")
+        (tmp_path / name).chmod(0o755)
+    places = [str(Path(sys.executable).parent), shared, os.environ["PATH"]]
+    line = ["cluster", "slurm", "--home", str(home), "--submit", *more]
+    done = CliRunner().invoke(main, line, env={"PATH": os.pathsep.join(places)})
     assert done.exit_code == 0, done.output
     assert ("can run code as you" in done.stderr) == insecure
     assert (home / "tls").exists() != insecure
-    (tmp_path / "squeue").write_text("#!/bin/sh\n")
-    (tmp_path / "squeue").chmod(0o755)
-    places = [str(Path(sys.executable).parent), shared, os.environ["PATH"]]
     env = quick_environment(
         PATH=os.pathsep.join(places), LARGEK_HOME=str(home), LARGEK_SCRATCH=str(tmp_path / "node"),
-        SLURM_JOB_ID="11", SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="0", SLURM_PROCID="0",
+        SLURM_JOB_ID="11", SLURM_ARRAY_JOB_ID="12", SLURM_ARRAY_TASK_ID="0",
         SLURM_MEM_PER_NODE="2000",
         DASK_LARGEK__KERNELS__CACHE_DIR=str(cache_folder().parents[1]),
     )  # fmt: skip
@@ -313,7 +314,7 @@ def test_slurm__scripts_as_they_are_written(insecure, tmp_path):
             rows = eventually(lambda: service.client.scheduler_info()["workers"], "a worker")
             assert service.client.scheduler.address.startswith(speaks)
             [(address, row)] = rows.items()
-            assert row["name"] == "12-0-0"
+            assert row["name"] == "12-0"
             assert address.startswith(speaks)
             lk.ingest(np.eye(40, 3, dtype="f4"), str(tmp_path / "x.zarr"), progress=False)
             job = service.submit(str(tmp_path / "x.zarr"), n_clusters=3, output=f"{shared}/out")

@@ -99,6 +99,18 @@ def digest_of_labels(place: Path) -> str | None:
     return hashlib.sha256(np.asarray(array[...]).tobytes()).hexdigest()
 
 
+def digest_of_probabilities(place: Path) -> str | None:
+    """Return a hash of stored shares; None unless the group says that it is complete."""
+    try:
+        group = zarr.open_group(str(place), mode="r")
+    except (OSError, ValueError, KeyError):
+        return None
+    notes = group.attrs.get(ATTRIBUTE)
+    if not isinstance(notes, dict) or notes.get("complete") is not True:
+        return None
+    return digest_of_rows(str(place))
+
+
 def digest_of_model(place: Path) -> str | None:
     """Return a model's digest; None if there is no whole model."""
     try:
@@ -289,6 +301,8 @@ class Values(Program):
         model = lk.load_model(str(self.data / "mixture.zarr"))
         rows = str(self.data / "dense.zarr")
         if out.startswith("soft"):
+            # What a kill has left of them is removed by hand.
+            shutil.rmtree(folder / out, ignore_errors=True)
             model.predict_proba(rows, out=str(folder / out))  # type: ignore[attr-defined]
         else:
             model.predict(rows, out=str(folder / out))
@@ -297,6 +311,8 @@ class Values(Program):
     @staticmethod
     def _found(folder: Path, out: str) -> str | None:
         place = folder / out
+        if out.startswith("soft"):
+            return digest_of_probabilities(place)
         return digest_of_labels(place) if out.endswith(".zarr") else digest_of_file(place)
 
     def run(self, folder: Path, say: Say) -> None:
@@ -304,13 +320,13 @@ class Values(Program):
         model = lk.load_model(str(self.data / "mixture.zarr"))
         model.save(str(folder / "model.zarr"))
         say("model", model.digest())
-        for out in (*self.OUTS, "soft.npy"):
+        for out in (*self.OUTS, "soft.zarr"):
             say("values", out, self._write(folder, out))
 
     def check(self, folder: Path, said: Said, everything: Said) -> None:
         """Look at each, and write those again that are not there."""
         self.expect(said, everything, ("model",), digest_of_model(folder / "model.zarr"))
-        for out in (*self.OUTS, "soft.npy"):
+        for out in (*self.OUTS, "soft.zarr"):
             found = self._found(folder, out)
             self.expect(said, everything, ("values", out), found)
             if found is None:
