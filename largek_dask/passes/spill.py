@@ -116,7 +116,7 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
 
 
 def _write(rows: Rows, location: str, largest: int) -> None:
-    options: dict[str, Any] = {"compressors": None, "filters": None, "fill_value": 0}
+    options: dict[str, Any] = {"compressors": None, "filters": None}
     if rows.is_sparse:
         sparse = CSRWriter(location, n_features=rows.n_features, dtype=rows.dtype)
         for index in range(rows.n_chunks):

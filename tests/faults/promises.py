@@ -90,25 +90,15 @@ def digest_of_rows(url: str) -> str:
 def digest_of_labels(place: Path) -> str | None:
     """Return a hash of stored values; None unless the store says that it is complete."""
     try:
-        array = zarr.open_array(str(place), mode="r")
+        node = zarr.open(str(place), mode="r")
     except (OSError, ValueError, KeyError):
         return None
-    notes = array.attrs.get(ATTRIBUTE)
+    notes = node.attrs.get(ATTRIBUTE)
     if not isinstance(notes, dict) or notes.get("complete") is not True:
         return None
-    return hashlib.sha256(np.asarray(array[...]).tobytes()).hexdigest()
-
-
-def digest_of_probabilities(place: Path) -> str | None:
-    """Return a hash of stored shares; None unless the group says that it is complete."""
-    try:
-        group = zarr.open_group(str(place), mode="r")
-    except (OSError, ValueError, KeyError):
-        return None
-    notes = group.attrs.get(ATTRIBUTE)
-    if not isinstance(notes, dict) or notes.get("complete") is not True:
-        return None
-    return digest_of_rows(str(place))
+    if isinstance(node, zarr.Group):  # shares, as sparse rows
+        return digest_of_rows(str(place))
+    return hashlib.sha256(np.asarray(node[...]).tobytes()).hexdigest()
 
 
 def digest_of_model(place: Path) -> str | None:
@@ -311,8 +301,6 @@ class Values(Program):
     @staticmethod
     def _found(folder: Path, out: str) -> str | None:
         place = folder / out
-        if out.startswith("soft"):
-            return digest_of_probabilities(place)
         return digest_of_labels(place) if out.endswith(".zarr") else digest_of_file(place)
 
     def run(self, folder: Path, say: Say) -> None:
