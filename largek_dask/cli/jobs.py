@@ -485,7 +485,6 @@ def delete(
     Deletes their records, checkpoints and events. It ends at the first that cannot be deleted, such
     as one that runs; one that is gone already is no error.
     """
-    from largek_dask.driver.formatting import human_bytes
     from largek_dask.service.job import Job
     from largek_dask.service.store import checked_id
 
@@ -499,12 +498,24 @@ def delete(
         else:
             found = service.jobs(older_than=older_than, state=state or None, limit=None)
         rows: list[dict[str, Any]] = []
-        for job in found:
-            size = job.delete(outputs=outputs)
-            rows.append({"id": job.id, "deleted": size is not None, "bytes": size or 0})
-    emit(
-        {"jobs": rows},
-        lambda: table(
-            ("deleted", "size"), [(row["id"], human_bytes(row["bytes"])) for row in rows]
-        ),
-    )
+        try:
+            for job in found:
+                size = job.delete(outputs=outputs)
+                rows.append({"id": job.id, "deleted": size is not None, "bytes": size or 0})
+        except Exception:
+            # The refusal follows; what is gone by then is said before it.
+            if rows and not wants_json():
+                emit({"jobs": rows}, lambda: _deletions(rows))
+            raise
+    emit({"jobs": rows}, lambda: _deletions(rows))
+
+
+def _deletions(rows: list[dict[str, Any]]) -> Any:
+    """Return deleted jobs as a table of rich."""
+    from largek_dask.driver.formatting import human_bytes
+
+    cells = [
+        (row["id"], human_bytes(row["bytes"]) if row["deleted"] else "was gone already")
+        for row in rows
+    ]
+    return table(("deleted", "size"), cells)

@@ -47,7 +47,7 @@ INSTEAD = {
     "LazyFrame": "frame.collect(), or write it with frame.sink_parquet(...) and ingest that",
     "RecordBatchReader": "reader.read_all()",
 }
-"""What to give instead of an object that holds rows, by the name of its class."""
+"""Replacements of objects that hold rows, by the name of their class."""
 
 
 @without_causes

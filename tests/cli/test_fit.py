@@ -14,6 +14,7 @@ from largek_dask.cli import main
 from largek_dask.cli.report import draw
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
+from largek_dask.errors import MissingChunksWarning
 from largek_dask.service.store import JOB_FILES
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -304,6 +305,15 @@ def test_plan__samples_that_the_driver_holds(tmp_path, monkeypatch):
     beside = 16 * sum(drawn.values()) + 32 * drawn["start"]
     assert plan["memory_held"] == copies * d * 4 + beside
     assert make_plan(open_rows(x), asked, machines_of(2, None))["memory_held"] == 0
+
+
+def test_plan__of_rows_that_are_still_to_be_written(tmp_path):
+    url = tmp_path / "x.zarr"
+    zarr.create_array(url, shape=(4_000, 6), chunks=(1_000, 6), dtype="f4")
+    with pytest.warns(MissingChunksWarning):
+        open_rows(url)
+    # A warning would be an error here.
+    assert run_json("fit", url, "-k", 5, "--plan")["n_rows"] == 4_000
 
 
 @pytest.mark.parametrize(("k", "options"), [(1000, {}), (20, {"neighbours": 16})])

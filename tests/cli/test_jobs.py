@@ -347,7 +347,14 @@ def test_jobs_are_deleted(run, submit, service, tmp_path):
     assert service.job(again).wait("60s") == "finished"
     old = ("delete", "--older-than", "0s", "--state")
     assert again not in run(*old, "failed", "--json").stdout
-    assert again in run(*old, "finished", "--outputs").stdout
+    # The refusal of one does not hide what is gone by then.
+    both = run("delete", again, running, "--outputs", code=1)
+    assert again in both.stdout
+    assert "cancel it first" in both.stderr
+    assert "gone" in run("delete", again).stdout
+    third = submit_to(run, tmp_path)
+    assert service.job(third).wait("60s") == "finished"
+    assert third in run(*old, "finished", "--outputs").stdout
     assert not (tmp_path / "again" / "model.zarr").exists()
     assert json.loads(run(*old, "finished", "--json").stdout) == {"jobs": []}
     assert running in states(run)

@@ -309,7 +309,7 @@ def in_the_middle(stopped, kind, ask):
 
 @contextlib.contextmanager
 def unlooked():
-    """Nobody who begins from now on looks after records by himself; gives what does."""
+    """Schedulers that start within do not look after their records; gives what would do it."""
     look = JobTable.look
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JobTable, "look", lambda self: None)
@@ -342,17 +342,21 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
         assert record_of(tmp_path, again).exists()
 
 
+def resumed_too_late(first, document, stopped):
+    """Stop a scheduler while it writes that a job goes on; the job, and how to let it go on."""
+    job_id = first.submit(document("a", max_iter=2), {}, "me")
+    wait_until(first, job_id, "finished")
+    return job_id, in_the_middle(
+        stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {})
+    )
+
+
 def test_change__that_comes_too_late_brings_nothing_back(
     open_jobs, document, tmp_path, asleep, stopped
 ):
     with unlooked() as look:
         asleep("store/")
-        first = open_jobs()
-        job_id = first.submit(document("a", max_iter=2), {}, "me")
-        wait_until(first, job_id, "finished")
-        go_on = in_the_middle(
-            stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {})
-        )
+        job_id, go_on = resumed_too_late(open_jobs(), document, stopped)
         second = open_jobs()
         second.delete(job_id)
         assert not record_of(tmp_path, job_id).exists()
@@ -370,12 +374,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
 ):
     with unlooked() as look:
         asleep("store/")
-        first = open_jobs()
-        job_id = first.submit(document("a", max_iter=2), {}, "me")
-        wait_until(first, job_id, "finished")
-        go_on = in_the_middle(
-            stopped, "_replaced", lambda: first.resume(job_id, {"max_iter": 3}, {})
-        )
+        job_id, go_on = resumed_too_late(open_jobs(), document, stopped)
         second = open_jobs()
         for max_iter in (4, 5):
             second.resume(job_id, {"max_iter": max_iter}, {})
