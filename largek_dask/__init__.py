@@ -27,10 +27,10 @@ _PUBLIC = {
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
     "open_rows": "largek_dask.data.sources",
-    "suggest_k": "largek_dask.estimators.elbow",
+    "suggest_k": "largek_dask.selection.elbow",
     "warmup": "largek_dask.estimators.warmup",
 }
-_MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.estimators.scores"}
+_MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.selection.scores"}
 
 __all__ = [
     "VCGMM",
@@ -68,14 +68,14 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.vrkm import VRKM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
-    from largek_dask.estimators import scores
-    from largek_dask.estimators.elbow import suggest_k
     from largek_dask.estimators.kmeans import KMeans
     from largek_dask.estimators.minibatch import MiniBatchKMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.estimators.spherical import SphericalKMeans
     from largek_dask.estimators.warmup import warmup
     from largek_dask.model import Model, load_model
+    from largek_dask.selection import scores
+    from largek_dask.selection.elbow import suggest_k
     from largek_dask.service.client import connect
 
 

@@ -42,7 +42,6 @@ __all__ = [
     "ParameterWarning",
     "RecoveryWarning",
     "SchedulerAwayError",
-    "UnknownParameterError",
     "VersionMismatchError",
     "VersionMismatchWarning",
     "raised_on",
@@ -124,10 +123,6 @@ def without_causes(function: Callable[P, T]) -> Callable[P, T]:
 
 class ParameterError(LargekError, ValueError):
     """A parameter has a value that cannot work with these data."""
-
-
-class UnknownParameterError(ParameterError, TypeError):
-    """There is no such parameter; the message names the one to use."""
 
 
 class MissingOptionError(ParameterError):

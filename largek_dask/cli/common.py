@@ -191,7 +191,7 @@ def emit(
 
 
 def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and values as text; a standard error stands next to its figure."""
+    """Yield names and values as text."""
     for name, value in payload.items():
         words = "steps" if name == "n_iter" else name.removeprefix("n_").replace("_", " ")
         words = before + words.replace("seconds", "time").replace(" bytes", "")
@@ -199,9 +199,7 @@ def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[st
             yield words, str(value["words"])
         elif isinstance(value, Mapping):
             yield from _in_words(value, f"{words}: ")
-        elif error := payload.get(f"{name}_standard_error"):
-            yield words, f"{value:.6g} ± {error:.2g}"
-        elif not name.endswith("_standard_error"):
+        else:
             yield words, _text(name, value)
 
 

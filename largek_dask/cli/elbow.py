@@ -25,9 +25,9 @@ from largek_dask.cli.options import fit_option
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from largek_dask.estimators.elbow import ElbowCurve
     from largek_dask.model import PathModel
     from largek_dask.model.suggest_k import SuggestedK
+    from largek_dask.selection.elbow import ElbowCurve
 
 __all__ = ["elbow", "path_picture"]
 
@@ -96,7 +96,7 @@ def elbow(
     better elsewhere; and the best swap of a centre that was tried.
     """
     from largek_dask.errors import OutputError
-    from largek_dask.estimators.elbow import suggest_k
+    from largek_dask.selection.elbow import suggest_k
 
     path = None if out is None else new_file(out, force)
     model = _path_model(data, storage_options)
@@ -169,7 +169,6 @@ def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], list[str]]:
     is_sample = found.n_searched < found.n_rows
     payload = {
         **_decision(found),
-        "agreeing": list(found.agreeing),
         "method": found.method,
         "n_rows": found.n_rows,
         "n_searched": found.n_searched,
@@ -181,7 +180,7 @@ def _of_curve(found: ElbowCurve) -> tuple[dict[str, Any], list[str]]:
 
 def _decision(found: SuggestedK) -> dict[str, Any]:
     names = ("k", "range", "halves", "runner_up", "clear", "words")
-    return {name: getattr(found, name) for name in names} | {"votes": dict(found.votes)}
+    return {name: getattr(found, name) for name in names}
 
 
 def _table(payload: dict[str, Any], notes: list[str]) -> Any:
@@ -190,8 +189,7 @@ def _table(payload: dict[str, Any], notes: list[str]) -> Any:
     # With large numbers these just fit 80 columns.
     names = [name for name in partitions[0] if name != "movement"]
     columns = [name.removeprefix("n_").replace("_", " ") for name in names]
-    votes = ", ".join(f"{rule} {_shown(k)}" for rule, k in payload["votes"].items())
-    notes = [payload["words"], *notes, f"By the curve alone: {votes}."]
+    notes = [payload["words"], *notes]
     rows = [[_shown(one[name]) for name in names] for one in partitions]
     return table(columns, rows, notes, columns)
 

@@ -1,1 +1,1 @@
-"""scikit-learn's interface: `KMeans` and `Mixture`; scores of labels."""
+"""Estimators with the interface of scikit-learn: ``KMeans``, ``Mixture`` and their variants."""

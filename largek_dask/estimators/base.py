@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, DataWarning, InterruptedFitWarning, ParameterError, warn
-from largek_dask.estimators.elsewhere import Elsewhere, unknown_parameter
 from largek_dask.model.base import Model
 from largek_dask.plots.cards import FitCard, in_notebook
 
@@ -84,9 +83,6 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     Where a fit runs and what it tells meanwhile are parameters of all of them.
     """
 
-    _elsewhere: ClassVar[Mapping[str, Elsewhere]]
-    """What parameters of other libraries are called here."""
-
     random_state: Any
     client: Client | None
     n_threads: int | None
@@ -100,21 +96,6 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     n_iter_: int
     history_: tuple[StepRecord, ...]
     stop_reason_: str
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, ``name=value``; of a step of a pipeline by ``step__name=value``.
-
-        Raises
-        ------
-        UnknownParameterError
-            There is no such parameter; the message says the one to use.
-        """
-        known = self._get_param_names()
-        for name in params:
-            if name.partition("__")[0] not in known:
-                raise unknown_parameter(type(self).__name__, name, known, self._elsewhere)
-        super().set_params(**params)
-        return self
 
     def _seed(self) -> int:
         """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.

@@ -21,7 +21,6 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
-from largek_dask.estimators.elsewhere import OF_KMEANS, knows_other_names
 from largek_dask.estimators.online import first_model, vote
 from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.model import CentersModel, Model, PathModel
@@ -157,9 +156,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     inertia_: float
     model_: CentersModel
 
-    _elsewhere = OF_KMEANS
-
-    @knows_other_names
     def __init__(
         self,
         n_clusters: int = 8,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.elsewhere import OF_KMEANS, Elsewhere, knows_other_names
 from largek_dask.estimators.kmeans import KMeans
 from largek_dask.estimators.told import algorithm_told, parameters_told
 from largek_dask.model import CentersModel
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.run import Snapshot
 
 __all__ = ["MiniBatchKMeans"]
-
-_ITS_OWN = Elsewhere("KMeans", "leave it out: this class is KMeans(algorithm=MiniBatch(...))")
 
 
 class MiniBatchKMeans(KMeans):
@@ -54,15 +51,6 @@ n_threads, memory_limit, checkpoint, verbose, callbacks
     3
     """
 
-    _elsewhere: ClassVar[Mapping[str, Elsewhere]] = {
-        **{name: other for name, other in OF_KMEANS.items() if name != "batch_size"},
-        "batch_rows": Elsewhere("MiniBatch", "use batch_size="),
-        "algorithm": _ITS_OWN,
-        "effort": _ITS_OWN,
-        "copy_x": Elsewhere("KMeans", "leave it out: rows that are given are never changed"),
-    }
-
-    @knows_other_names
     def __init__(
         self,
         n_clusters: int = 8,

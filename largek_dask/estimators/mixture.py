@@ -20,7 +20,6 @@ from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
-from largek_dask.estimators.elsewhere import OF_MIXTURES, knows_other_names
 from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.model import CentersModel, MixtureModel, Model
@@ -187,9 +186,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     converged_: bool
     model_: MixtureModel
 
-    _elsewhere = OF_MIXTURES
-
-    @knows_other_names
     def __init__(
         self,
         n_components: int = 1,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.fit import open_passes
 from largek_dask.driver.stopping import StopReason
 from largek_dask.errors import ParameterError
-from largek_dask.estimators.elsewhere import OF_KMEANS, Elsewhere, knows_other_names
 from largek_dask.estimators.kmeans import KMeans
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
@@ -96,15 +95,6 @@ memory_limit, checkpoint, verbose, callbacks
     array([1., 1.])
     """
 
-    _elsewhere: ClassVar[Mapping[str, Elsewhere]] = {
-        **{name: other for name, other in OF_KMEANS.items() if name not in ("spherical", "metric")},
-        "spherical": Elsewhere("faiss", "leave it out: this class is spherical"),
-        "metric": Elsewhere("other libraries", "leave it out: rows are compared by cosine"),
-        "normalize": Elsewhere("KMeans", "leave it out: rows are always given unit length"),
-        "copy_x": Elsewhere("KMeans", "leave it out: rows that are given are never changed"),
-    }
-
-    @knows_other_names
     def __init__(
         self,
         n_clusters: int = 8,

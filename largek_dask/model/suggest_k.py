@@ -1,9 +1,7 @@
-r"""How many clusters there are: what rules say of the objectives of 1 to k clusters; a decision.
+r"""Decide how many clusters there are, from the objectives of 1 to k clusters.
 
 Pure functions of a curve W: W_l is the least sum of ``w ||x - c||^2`` that was found with l
-clusters, for all l up to k or for some. Four rules of the literature vote, each by W alone; they
-always name something, also on one Gaussian or on a cube, and are told for what they are. The
-decision asks three things of l:
+clusters, for all l up to k or for some. The decision asks three things of l:
 
 1. *Stability*: the partitions found on two halves of a sample agree (adjusted Rand index of
    `STABLE` or more).
@@ -32,7 +30,7 @@ least): how far they are apart is how uncertain the number is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import NamedTuple
@@ -46,15 +44,10 @@ from largek_dask.kernels.exact.transcendental import log as logarithms
 from largek_dask.kernels.jit import readonly
 
 __all__ = [
-    "RULES",
     "Curve",
     "SuggestedK",
-    "calinski_harabasz",
     "gaussian_ratios",
-    "hartigan",
-    "krzanowski_lai",
     "spectrum_of",
-    "sugar_james",
     "suggest_k",
 ]
 
@@ -78,8 +71,6 @@ STILL_FALLS = 0.75
 tuned)."""
 _LEAST = 2.0**-80
 """Share of W_1 that an objective of 0 is taken for."""
-_ENOUGH = 10.0
-"""Hartigan's figure above which one cluster more pays."""
 
 
 FARTHEST = 2
@@ -126,8 +117,6 @@ class SuggestedK:
     """The next best that passes the same tests; None if none does."""
     clear: bool
     """Whether the number named is more than a lower bound: it isn't where the curve ends there."""
-    votes: Mapping[str, int | None]
-    """What each of `RULES` names; None if nothing."""
     stability: Floats
     """(m,) adjusted Rand index of the partitions found on two halves of a sample."""
     gaussian: Floats
@@ -156,18 +145,8 @@ class SuggestedK:
         known = [k for k in others if k is not None]
         return min(known), max(known)
 
-    @property
-    def agreeing(self) -> tuple[str, ...]:
-        """Those of `RULES` that name the same number, or one in `range`."""
-        if self.range is None:
-            return ()
-        least, most = self.range
-        return tuple(rule for rule, k in self.votes.items() if k is not None and least <= k <= most)
-
     def __str__(self) -> str:
-        told = ", ".join(f"{rule} {k or 'none'}" for rule, k in self.votes.items())
-        agree = "" if self.k is None else f" ({len(self.agreeing)} of {len(self.votes)} agree)"
-        return f"{self.words} Rules by the curve alone: {told}{agree}."
+        return self.words
 
 
 def suggest_k(
@@ -199,7 +178,6 @@ def suggest_k(
     inertia = np.asarray(inertia, np.float64)
     sizes = _sizes(inertia, sizes)
     curve = Curve(sizes, inertia, weight, n_features, spectrum)
-    votes = {rule: named(inertia, weight, n_features, sizes) for rule, named in RULES.items()}
     ratios = gaussian_ratios(inertia, n_features, spectrum, sizes)
     stable = stability >= STABLE  # (NaN is not)
     below = curve._below(ratios)
@@ -218,7 +196,6 @@ def suggest_k(
         k=None if unsure or not found else found[0],
         runner_up=found[1] if len(found) > 1 and not unsure else None,
         clear=clear and not unsure,
-        votes=votes,
         stability=readonly(stability),
         gaussian=readonly(ratios),
         words=facts.words(clear),
@@ -403,25 +380,6 @@ def _bends(inertia: Floats, sizes: NDArray[np.int64]) -> Floats:
     return out
 
 
-def calinski_harabasz(
-    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
-) -> int | None:
-    """Calinski and Harabasz' "variance ratio": largest ((W_1 - W_l) / (l - 1)) / (W_l / (n - l)).
-
-    T. Calinski and J. Harabasz, "A dendrite method for cluster analysis", Communications in
-    Statistics 3 (1974). From 2 clusters on, where n > l.
-    """
-    if len(inertia) < 2 or inertia[0] <= 0:
-        return None
-    sizes, total = _sizes(inertia, sizes)[1:], inertia[0]
-    inside = sizes < weight
-    sizes = sizes[inside]
-    if not len(sizes):
-        return None
-    within = np.maximum(inertia[1:][inside], total * _LEAST)
-    return int(sizes[np.argmax((total - within) / (sizes - 1) / (within / (weight - sizes)))])
-
-
 def _still_falls(inertia: Floats, sizes: NDArray[np.int64]) -> bool:
     """Whether the last clusters lower ln W as much as those before, each.
 
@@ -435,67 +393,3 @@ def _still_falls(inertia: Floats, sizes: NDArray[np.int64]) -> bool:
 def _sizes(inertia: Floats, sizes: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """Numbers of clusters; if they are not said, all from 1 on."""
     return np.arange(1, len(inertia) + 1) if sizes is None else sizes
-
-
-def krzanowski_lai(
-    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
-) -> int | None:
-    """Krzanowski and Lai: largest |D_l / D_(l+1)|, D_l = (l - 1)^(2/d) W_(l-1) - l^(2/d) W_l.
-
-    W. J. Krzanowski and Y. T. Lai, "A criterion for determining the number of groups in a data set
-    using sum-of-squares clustering", Biometrics 44 (1988). From 2 to k - 1 clusters; where numbers
-    are left out, D is that of the next one that is known, for each cluster.
-    """
-    curve = _curve(inertia)
-    if len(curve) < 3:
-        return None
-    sizes = _sizes(inertia, sizes)
-    logs = curve + logarithms(sizes.astype(float)) * (2 / n_features)
-    differences = -np.diff(exponentials(logs - logs.max())) / np.diff(sizes)
-    after = np.abs(differences[1:])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(differences[:-1] == 0, 0.0, np.abs(differences[:-1]) / after)
-    return int(sizes[np.argmax(found) + 1])
-
-
-def hartigan(
-    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
-) -> int | None:
-    """Hartigan's rule: the first l with (W_l / W_(l+1) - 1) (n - l - 1) of 10 or less.
-
-    J. A. Hartigan, "Clustering algorithms" (1975), p. 90. From 1 to k - 1 clusters; None if there
-    is none, as is usual of very many rows. Where numbers are left out, for each cluster more.
-    """
-    if len(inertia) < 2 or inertia[0] <= 0:
-        return None
-    within = np.maximum(inertia, inertia[0] * _LEAST)
-    sizes = _sizes(inertia, sizes)
-    found = (within[:-1] / within[1:] - 1) * (weight - sizes[:-1] - 1) / np.diff(sizes)
-    enough = np.flatnonzero(found <= _ENOUGH)
-    return int(sizes[enough[0]]) if len(enough) else None
-
-
-def sugar_james(
-    inertia: Floats, weight: float, n_features: int, sizes: NDArray[np.int64] | None = None
-) -> int | None:
-    """The jump of Sugar and James: largest W_l^(-d/2) - W_(l-1)^(-d/2), the first less 0.
-
-    C. A. Sugar and G. M. James, "Finding the number of clusters in a dataset: an
-    information-theoretic approach", Journal of the American Statistical Association 98 (2003),
-    with the identity for the covariance. Where numbers are left out, for each cluster more.
-    """
-    curve = _curve(inertia)
-    if not len(curve):
-        return None
-    sizes = _sizes(inertia, sizes)
-    powers = exponentials((curve.min() - curve) * (n_features / 2))
-    return int(sizes[np.argmax(np.diff(powers, prepend=0.0) / np.diff(sizes, prepend=0))])
-
-
-RULES = {
-    "Calinski-Harabasz": calinski_harabasz,
-    "Krzanowski-Lai": krzanowski_lai,
-    "Hartigan": hartigan,
-    "Sugar-James": sugar_james,
-}
-"""What votes by the curve alone."""

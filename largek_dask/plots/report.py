@@ -161,11 +161,8 @@ def _path(model: Model) -> Section | None:
     if not isinstance(model, PathModel):
         return None
     found = model.path_.suggest_k()
-    votes = {rule: "none" if number is None else f"{number:,}"
-             for rule, number in found.votes.items()}  # fmt: skip
     panel = curve_panel(found, model.path_.lower_bound)
-    pairs = {"heading": "Suggested by rules of the literature", "values": votes}
-    return {**section(panel, panel.words), "title": "Number of clusters", "pairs": pairs}
+    return {**section(panel, panel.words), "title": "Number of clusters"}
 
 
 def _sizes(model: Model, charts: Mapping[str, Panel]) -> Section:

@@ -39,7 +39,6 @@ def test_it_tells_all_that_the_curve_has(url):
     assert told["halves"] == [K, K]
     assert told["words"] == found.words
     assert told["partitions"] == found.records()
-    assert told["votes"] == dict(found.votes)
     assert (told["method"], told["n_searched"], told["out"]) == ("dcdbundle", 1_200, None)
 
 

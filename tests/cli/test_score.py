@@ -152,7 +152,7 @@ def test_an_accuracy_that_does_not_fit_leaves_the_others(data, model, tmp_path, 
     url = write(tmp_path, TRUTH, "npy")
     expected = run_json("score", model[0], data, "--labels", url)
     monkeypatch.setattr(
-        "largek_dask.estimators.scores.check_output_fits",
+        "largek_dask.selection.scores.check_output_fits",
         lambda shape, itemsize, advice: (_ for _ in ()).throw(
             lk.errors.NotEnoughMemoryError(f"An array of shape {shape} is too large. {advice}")
         ),
@@ -175,30 +175,9 @@ def test_it_tells_how_far_clusters_lie_apart(data, model):
     assert [told[name] for name in APART] == [
         getattr(lk.scores, name)(loaded, data) for name in APART
     ]
-    assert not {key for key in told if key.endswith("_standard_error")}
     shown = run("score", model[0], data).stdout
     for name in APART:
         assert f"{told[name]:.10g}" in shown
-    assert "±" not in shown
-
-
-def test_of_a_sample_with_its_standard_error(data, model):
-    loaded = lk.load_model(model[0])
-    told = run_json("score", model[0], data, "--sample", 150, "--seed", 3)
-    for name in APART:
-        score = getattr(lk.scores, name)(loaded, data, sample=150, random_state=3)
-        assert (told[name], told[f"{name}_standard_error"]) == (score, score.standard_error)
-        assert score.standard_error > 0
-    assert (told["sample"], told["seed"], told["n_rows"]) == (150, 3, 400)
-    # What is of all rows stays so.
-    exact = run_json("score", model[0], data)
-    assert told["score"] == exact["score"]
-    shown = run("score", model[0], data, "--sample", 150, "--seed", 3).stdout
-    for name in APART:
-        assert f"{told[name]:.6g} ± {told[f'{name}_standard_error']:.2g}" in shown
-    assert "standard error" not in shown
-    assert "±" not in run("score", model[0], data, "--sample", 400).stdout
-    assert "--sample" in run("score", model[0], data, "--sample", 1, code=2).stderr
 
 
 @pytest.mark.filterwarnings("default")

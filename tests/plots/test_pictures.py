@@ -156,7 +156,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
 def elbow(**changes):
     sizes = np.array([1, 2, 4, 8, 16, 32])
     fields = {
-        "k": 8, "runner_up": None, "clear": True, "votes": {}, "words": "8 clusters.",
+        "k": 8, "runner_up": None, "clear": True, "words": "8 clusters.",
         "stability": np.array([1, 0.5, 0.6, 0.95, np.nan, 0.3]), "gaussian": np.full(6, np.nan),
         "n_clusters": sizes, "inertia": 100.0 / sizes, "passed": (8, 7, 9),
     }  # fmt: skip

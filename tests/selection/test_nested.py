@@ -13,8 +13,8 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.data.sources import open_rows
 from largek_dask.estimators import nested as module
-from largek_dask.estimators.nested import TimeLimit, counted, nested, settled
 from largek_dask.passes.local import LocalPasses
+from largek_dask.selection.nested import TimeLimit, counted, nested, settled
 
 R = np.random.default_rng(3)
 GROUPS = 11

@@ -1,116 +1,28 @@
-"""What scripts for other libraries say is taken, or answered with the name to use here."""
+"""Parameters of scripts for other libraries."""
 
 import importlib
 import inspect
 import pickle
-import re
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-import sklearn.cluster
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
-from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
-from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
-from tests.helpers import needs
+from largek_dask.errors import ParameterError
 from tests.helpers.covering import slow
 
-CUML = [
-    "handle", "n_clusters", "max_iter", "tol", "verbose", "random_state", "init", "n_init",
-    "oversampling_factor", "max_samples_per_batch", "convert_dtype", "output_type",
-]  # fmt: skip
-DASK_ML = [
-    "n_clusters", "init", "oversampling_factor", "max_iter", "tol", "precompute_distances",
-    "random_state", "copy_x", "n_jobs", "algorithm", "init_max_iter",
-]  # fmt: skip
-FAISS = [
-    "d", "k", "niter", "nredo", "verbose", "spherical", "int_centroids", "update_index",
-    "frozen_centroids", "gpu", "seed", "min_points_per_centroid", "max_points_per_centroid",
-    "decode_block_size", "check_input_data_for_NaNs", "use_faster_subsampling",
-    "progressive_dim_steps",
-    "early_stop_threshold", "init_method", "afkmc2_chain_length", "use_super_kmeans",
-]  # fmt: skip
-SPARK = ["k", "maxIter", "tol", "seed", "initMode", "initSteps", "distanceMeasure"]
-SKLEARN = [
-    name
-    for kind in (sklearn.cluster.KMeans, sklearn.cluster.MiniBatchKMeans)
-    for name in inspect.signature(kind).parameters
-]
-OTHERS = ["n_jobs", "metric", "batch_size", "bisecting_strategy", "n_components", "sample_weight"]
 X = np.random.default_rng(0).normal(size=(300, 3)) + 6 * np.repeat(np.eye(3), 100, axis=0)
 
 
 def parameters_of(estimator):
     return [name for name in inspect.signature(estimator).parameters if name != "self"]
-
-
-def test_a_name_of_another_library_is_answered_with_the_one_to_use():
-    names = {*CUML, *DASK_ML, *FAISS, *SPARK, *SKLEARN, *OTHERS} - {*parameters_of(lk.KMeans)}
-    for name in names:
-        unknown = f"^KMeans has no parameter '{name}' "
-        with pytest.raises(UnknownParameterError, match=unknown) as told:
-            lk.KMeans(3, **{name: 1})
-        assert isinstance(told.value, TypeError)
-        assert isinstance(told.value, (LargekError, ValueError))
-        with pytest.raises(ParameterError, match=re.escape(str(told.value))):
-            lk.KMeans(3).set_params(**{name: 1})
-        answered(str(told.value))
-
-
-def answered(message):
-    """A parameter that is advised is one; or it is said why there is none."""
-    estimators = {"KMeans": lk.KMeans, "Mixture": lk.Mixture, "SphericalKMeans": lk.SphericalKMeans}
-    estimator, advice = re.match(r"(\w+) has no parameter '\w+' \(.*?\): (.*)\.$", message).groups()
-    advised = re.findall(r"(\w+)=", re.sub(r"\w+\([^)]*=[^)]*\)", "", advice))
-    assert set(advised) <= {*parameters_of(estimators[estimator])}, message
-    for kind, inner in re.findall(r"(\w+)\((\w+)=\.\.\.\)", advice):
-        assert inner in parameters_of(getattr(lk, kind))
-    for method in re.findall(r"(\w+)\(\)", advice):
-        assert hasattr(estimators[estimator], method), message
-    assert advised or re.search(r"leave it out: |\w+\(|cosine|round", advice), message
-
-
-def test_so_are_those_of_mixtures():
-    for name in OF_MIXTURES:
-        unknown = f"^Mixture has no parameter '{name}' "
-        with pytest.raises(UnknownParameterError, match=unknown) as told:
-            lk.Mixture(3, **{name: 1})
-        answered(str(told.value))
-
-
-def test_no_name_that_is_answered_is_a_parameter():
-    assert not set(OF_KMEANS) & set(parameters_of(lk.KMeans))
-    assert not set(OF_MIXTURES) & set(parameters_of(lk.Mixture))
-
-
-@pytest.mark.slow
-def test_the_list_of_faiss_is_that_of_faiss():
-    faiss = needs.module("faiss", "bench")
-    its = {name for name in dir(faiss.ClusteringParameters()) if not name.startswith(("_", "this"))}
-    assert its - {"thisown"} <= {
-        *FAISS,
-        "early_stop_threshold",
-        "init_method",
-        "afkmc2_chain_length",
-    }
-
-
-def test_a_slip_is_told_the_nearest_name_and_anything_else_all_of_them():
-    with pytest.raises(UnknownParameterError, match=r"parameter 'n_cluster': use n_clusters=\.$"):
-        lk.KMeans(n_cluster=3)
-    with pytest.raises(UnknownParameterError, match=r"'zzz'; it has n_clusters, algorithm, init, "):
-        lk.KMeans(zzz=3)
-    with pytest.raises(UnknownParameterError, match="KMeans takes n_clusters alone without its"):
-        lk.KMeans(64, 1_000)  # faiss.Kmeans(d, k)
-    with pytest.raises(UnknownParameterError, match="Mixture takes n_components alone"):
-        lk.Mixture(3, "diag")
 
 
 def test_what_is_taken_is_found_again():
@@ -319,7 +231,3 @@ def test_searched_for_in_a_pipeline_with_tables_out():
     found = clone(grid.best_estimator_).set_output(transform="pandas").fit_transform(table)
     assert list(found.columns) == ["kmeans0", "kmeans1", "kmeans2"]
     assert found.index.equals(table.index)
-    with pytest.raises(UnknownParameterError, match=r"'niter' \(faiss\): use max_iter="):
-        clone(pipe).set_params(kmeans__niter=3)
-    with pytest.raises(UnknownParameterError, match="'niter'"):
-        GridSearchCV(pipe, {"kmeans__niter": [3]}, error_score="raise").fit(table)

@@ -2,14 +2,13 @@
 
 Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
 number of clusters near its lowest objective. Beyond, it is one of nested partitions
-(:mod:`largek_dask.estimators.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ...,
+(:mod:`largek_dask.selection.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ...,
 and closely about every number where it bends. The same decision
 (:mod:`largek_dask.model.suggest_k`) is made of either.
 
 A number is named where halves of the rows, clustered by themselves, give the same partition, no
 Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
-same number by its own curve. Four rules of the literature are told beside it, as they always name
-something.
+same number by its own curve.
 
 Of a sample the objectives are those of other rows, which nothing was fitted to: what they say of
 all rows is off by chance alone, by the standard error told, and on the high side only by as much as
@@ -46,7 +45,12 @@ from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.driver.plan import check_scale
 from largek_dask.errors import DegenerateDataWarning, ParameterError, without_causes
 from largek_dask.estimators.base import draw_seed
-from largek_dask.estimators.nested import (
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.model import CentersModel, Model, PathModel
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of
+from largek_dask.model.suggest_k import suggest_k as judge
+from largek_dask.selection.nested import (
     Partition,
     TimeLimit,
     counted,
@@ -54,11 +58,6 @@ from largek_dask.estimators.nested import (
     settled,
     unrounded,
 )
-from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.model import CentersModel, Model, PathModel
-from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of
-from largek_dask.model.suggest_k import suggest_k as judge
 
 if TYPE_CHECKING:
     from distributed import Client

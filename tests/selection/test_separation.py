@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -17,15 +16,15 @@ from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score, silho
 
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
-from largek_dask.errors import BadRowsError, DataError, ParameterError, ParameterWarning
+from largek_dask.errors import BadRowsError, DataError, ParameterError
 from largek_dask.model import CentersModel
-from largek_dask.model import separation as module
-from largek_dask.model.separation import NAMES, Score, Separation
+from largek_dask.selection import separation as module
+from largek_dask.selection.separation import NAMES, Separation
 from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
-SCORES: dict[str, Callable[..., Score]] = {name: getattr(lk.scores, name) for name in NAMES}
+SCORES: dict[str, Callable[..., float]] = {name: getattr(lk.scores, name) for name in NAMES}
 PEERS: dict[str, Callable[[Any, Any], float]] = {
     "davies_bouldin": davies_bouldin_score,
     "calinski_harabasz": calinski_harabasz_score,
@@ -92,7 +91,6 @@ def test_scikit_learn_gives_the_same(name: str, dtype: str, k: int) -> None:
     expected = PEERS[name](x.astype(float), labels)
     found = SCORES[name](km, x)
     assert found == pytest.approx(expected, rel=1e-6)
-    assert (found.standard_error, found.n_rows) == (0, len(x))
     # Of labels too, whatever their numbers are.
     assert SCORES[name](7 * labels.astype(np.int64) + 3, x) == pytest.approx(expected, rel=1e-6)
     assert SCORES[name](km.model_, x) == found
@@ -133,14 +131,11 @@ def bits(found: Separation) -> list[str]:
     return [float(getattr(found, name)).hex() for name in NAMES]
 
 
-@pytest.mark.parametrize("sample", [None, 400])
-def test_chunks_threads_and_workers_change_no_bit(
-    sample: int | None, tmp_path: Any, worker_clients: Any
-) -> None:
+def test_chunks_threads_and_workers_change_no_bit(tmp_path: Any, worker_clients: Any) -> None:
     x = X.astype(np.float32)
     weight = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], len(x))
     model = lk.KMeans(9, random_state=0).fit(x).model_
-    options: dict[str, Any] = {"sample": sample, "seed": 4, "sample_weight": weight}
+    options: dict[str, Any] = {"sample_weight": weight}
     expected = Separation.of(model, x, n_threads=1, **options)
     urls = [str(tmp_path / f"{size}.zarr") for size in (100, 333)]
     for url, size in zip(urls, (100, 333), strict=True):
@@ -185,7 +180,6 @@ def test_a_weight_is_as_many_rows(name: str) -> None:
     assert (weight == 0).any()
     found = SCORES[name](fitted(), X, sample_weight=weight)
     assert found == pytest.approx(SCORES[name](fitted(), repeated), rel=1e-12)
-    assert found.n_rows == np.count_nonzero(weight)
     of_labels = SCORES[name](fitted_labels(), X, sample_weight=weight)
     assert of_labels == pytest.approx(
         SCORES[name](np.repeat(fitted_labels(), weight), repeated), rel=1e-12
@@ -201,7 +195,6 @@ def test_rows_that_are_skipped_are_left_out(name: str) -> None:
     expected = SCORES[name](km, x[kept])
     found = SCORES[name](km, x)
     assert found == pytest.approx(expected, rel=1e-13)
-    assert found.n_rows == len(x) - 2
     # Their labels are -1, which leaves them out as well.
     assert SCORES[name](km.labels_, x) == pytest.approx(
         SCORES[name](km.labels_[kept], x[kept]), rel=1e-12
@@ -286,23 +279,20 @@ def test_rows_far_out() -> None:
 
 
 @every_score
-@pytest.mark.parametrize("sample", [None, 50])
-def test_one_cluster_has_no_score(name: str, sample: int | None) -> None:
+def test_one_cluster_has_no_score(name: str) -> None:
     km = lk.KMeans(1, random_state=0).fit(X)
     with pytest.raises(ParameterError, match=r"1 cluster has rows: .* of two or more"):
-        SCORES[name](km, X, sample=sample)
-    if sample is None:
-        with pytest.raises(ParameterError, match="1 cluster has rows"):
-            SCORES[name](np.zeros(len(X), int), X)
-        with pytest.raises(ParameterError, match="no cluster has rows"):
-            SCORES[name](np.full(len(X), -1), X)
+        SCORES[name](km, X)
+    with pytest.raises(ParameterError, match="1 cluster has rows"):
+        SCORES[name](np.zeros(len(X), int), X)
+    with pytest.raises(ParameterError, match="no cluster has rows"):
+        SCORES[name](np.full(len(X), -1), X)
 
 
 def test_light_rows_have_no_calinski_harabasz() -> None:
     weight = np.full(len(X), 1 / len(X))
-    for sample in (None, 600):
-        with pytest.raises(ParameterError, match="add up to 1, and there are 9 clusters"):
-            SCORES["calinski_harabasz"](fitted(), X, sample_weight=weight, sample=sample)
+    with pytest.raises(ParameterError, match="add up to 1, and there are 9 clusters"):
+        SCORES["calinski_harabasz"](fitted(), X, sample_weight=weight)
     # The other two do not know how much all rows weigh.
     for name in ("silhouette", "davies_bouldin"):
         found = SCORES[name](fitted(), X, sample_weight=weight)
@@ -330,105 +320,9 @@ def test_input_that_is_refused(name: str) -> None:
         score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)
     with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
         score(fitted(), X[:, :4])
-    for sample in (1, 0, -3, 2.5, "all"):
-        with pytest.raises(ParameterError, match="sample must be None or a number of rows"):
-            score(fitted(), X, sample=sample)
-    with pytest.raises(ParameterError, match="sample= needs a model"):
-        score(fitted_labels(), X, sample=100)
-    with pytest.raises(ParameterError, match="random_state"):
-        score(fitted(), X, sample=100, random_state="x")
-
-
-# --- samples --------------------------------------------------------------------------------------
-
-
-@every_score
-def test_a_sample_is_off_by_its_standard_error(name: str) -> None:
-    """Over many seeds: as far off as it says, and right on the average."""
-    km = lk.KMeans(9, algorithm="lloyd", random_state=0, tol=0).fit(X)
-    assert km.stop_reason_ == "converged"
-    exact = float(SCORES[name](km, X))
-    found = [SCORES[name](km, X, sample=400, random_state=seed) for seed in range(150)]
-    values = np.array(found, float)
-    told = np.array([score.standard_error for score in found])
-    assert all(score.n_rows == 400 for score in found)
-    assert values.std() == pytest.approx(told.mean(), rel=0.25)
-    assert abs(values.mean() - exact) < 0.3 * values.std()
-    # Most of the 95 % intervals hold the score of all rows.
-    assert np.mean(np.abs(values - exact) < 2 * told) > 0.88
-
-
-@every_score
-def test_a_sample_of_weighted_rows(name: str) -> None:
-    weight = np.random.default_rng(3).choice([0.0, 1.0, 4.0], len(X))
-    km = lk.KMeans(9, algorithm="lloyd", random_state=0, tol=0).fit(X, sample_weight=weight)
-    exact = float(SCORES[name](km, X, sample_weight=weight))
-    found = [
-        SCORES[name](km, X, sample=400, random_state=seed, sample_weight=weight)
-        for seed in range(150)
-    ]
-    values = np.array(found, float)
-    assert found[0].n_rows < 400
-    told = np.mean([score.standard_error for score in found])
-    assert values.std() == pytest.approx(told, rel=0.25)
-    assert abs(values.mean() - exact) < 0.4 * values.std()
-
-
-@every_score
-def test_a_sample_of_all_rows_is_exact(name: str) -> None:
-    exact = SCORES[name](fitted(), X)
-    for sample in (len(X), len(X) + 1, 10**9):
-        found = SCORES[name](fitted(), X, sample=sample)
-        assert (found, found.standard_error) == (exact, 0)
-    nearly = SCORES[name](fitted(), X, sample=len(X) - 1, random_state=0)
-    assert 0 < nearly.standard_error < 0.01 * exact
-
-
-@every_score
-def test_the_seed_draws_the_sample(name: str) -> None:
-    first, again, other = (SCORES[name](fitted(), X, sample=300, random_state=s) for s in (1, 1, 2))
-    assert (first, first.standard_error) == (again, again.standard_error)
-    assert first != other
-    drawn = [
-        SCORES[name](fitted(), X, sample=300, random_state=np.random.default_rng(5)) for _ in "ab"
-    ]
-    assert drawn[0] == drawn[1]
-
-
-def test_only_chunks_with_sampled_rows_are_read(tmp_path: Any) -> None:
-    url = str(tmp_path / "x.zarr")
-    zarr.create_array(url, data=X, chunks=(10, 5))
-    rows = lk.open_rows(url)
-    read: list[int] = []
-    original = type(rows).read
-
-    def watched(self: Any, i: int) -> Any:
-        read.append(i)
-        return original(self, i)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(rows), "read", watched)
-        SCORES["silhouette"](fitted(), rows, sample=20, random_state=0)
-    assert 10 < len(set(read)) == len(read) <= 20 < rows.n_chunks == 120
-
-
-def test_few_rows_a_cluster_are_said() -> None:
-    km = lk.KMeans(100, random_state=0).fit(X)
-    with pytest.warns(ParameterWarning, match=r"of 100 clusters have fewer than two rows .* 150"):
-        SCORES["davies_bouldin"](km, X, sample=150, random_state=0)
-    # The others do not mind.
-    SCORES["silhouette"](km, X, sample=150, random_state=0)
 
 
 # --- how it is told -------------------------------------------------------------------------------
-
-
-def test_a_score_is_a_number() -> None:
-    score = Score(0.5, 0.0123, 100)
-    assert (score, score + 1, f"{score:.3f}", repr(score)) == (0.5, 1.5, "0.500", "0.5 ± 0.012")
-    assert repr(Score(0.25)) == "0.25"
-    copy = pickle.loads(pickle.dumps(score))
-    assert (copy, copy.standard_error, copy.n_rows) == (0.5, 0.0123, 100)
 
 
 def test_scores_share_passes() -> None:
@@ -459,12 +353,9 @@ def test_scores_share_passes() -> None:
 
 def test_pairs_of_centres_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     km = lk.KMeans(50, random_state=0).fit(X)
-    exact, sampled = (
-        SCORES["davies_bouldin"](km, X, sample=n, random_state=0) for n in (None, 900)
-    )
+    exact = SCORES["davies_bouldin"](km, X)
     monkeypatch.setattr(module, "PAIRS", 350)
     assert SCORES["davies_bouldin"](km, X) == exact
-    assert SCORES["davies_bouldin"](km, X, sample=900, random_state=0) == sampled
 
 
 def test_a_kind_without_centres() -> None:

@@ -1,9 +1,8 @@
 """How far the clusters of a model lie apart: scores that need no known classes.
 
 Simplified silhouette, Davies-Bouldin and Calinski-Harabasz: each is made of distances to a few
-centres a row, never of those between rows. All rows are read once or twice, chunk by chunk, here or
-on a cluster, and sums have no rounding: any chunks and workers give the same bits. Or a sample of
-rows is, drawn by index from a seed; then every score has a standard error.
+centres per row, never of those between rows. All rows are read once or twice, chunk by chunk, here
+or on a cluster, and sums have no rounding: any chunks and workers give the same bits.
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Rng
+from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import SKIPPED, Labelling
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.fit import open_passes
-from largek_dask.driver.options import is_integer
-from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
-from largek_dask.kernels.blocks import Table, dense_rows, rows_at
+from largek_dask.errors import DataError, ParameterError
+from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.dense.doubts import too_far
 from largek_dask.kernels.distances import (
     PackedCenters,
@@ -41,57 +39,19 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.model.base import Model
-from largek_dask.passes.chunks import ChunkView, bad_row_error
+from largek_dask.passes.chunks import bad_row_error
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["NAMES", "Score", "Separation", "sampled_rows"]
+__all__ = ["NAMES", "Separation"]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 """The scores of a :class:`Separation`."""
 PAIRS = 1 << 22
 """Distances between centres that are held at once."""
-
-
-class Score(float):
-    """A number that also says how many rows it is of, and how far a sample may be off.
-
-    Parameters
-    ----------
-    value : float
-    standard_error : float
-        Of a sample; 0 where all rows were taken.
-    n_rows : int
-        Rows that it was found from; those that are left out do not count.
-
-    Examples
-    --------
-    >>> from largek_dask.model.separation import Score
-    >>> found = Score(0.5, standard_error=0.0125, n_rows=1_000)
-    >>> found, found + 1, found.standard_error
-    (0.5 ± 0.013, 1.5, 0.0125)
-    """
-
-    __slots__ = ("n_rows", "standard_error")
-
-    standard_error: float
-    n_rows: int
-
-    def __new__(cls, value: float, standard_error: float = 0.0, n_rows: int = 0) -> Self:
-        """A float, and what is known of it."""
-        made = super().__new__(cls, value)
-        made.standard_error, made.n_rows = float(standard_error), int(n_rows)
-        return made
-
-    def __getnewargs__(self) -> Any:
-        return float(self), self.standard_error, self.n_rows
-
-    def __repr__(self) -> str:
-        error = f" ± {self.standard_error:.2g}" if self.standard_error else ""
-        return f"{float(self)!r}{error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +60,9 @@ class Separation:
 
     n_clusters: int
     """Clusters that had rows."""
-    silhouette: Score | None = None
-    davies_bouldin: Score | None = None
-    calinski_harabasz: Score | None = None
+    silhouette: float | None = None
+    davies_bouldin: float | None = None
+    calinski_harabasz: float | None = None
 
     @staticmethod
     def is_told_of(model: Model) -> bool:
@@ -116,24 +76,19 @@ class Separation:
         rows: Any,
         *,
         names: tuple[str, ...] = NAMES,
-        sample: int | None = None,
-        seed: int = 0,
         sample_weight: Any = None,
         client: Client | None = None,
         n_threads: int | None = None,
     ) -> Separation:
         """Find the scores of these names, the others are None.
 
-        ``largek_dask.estimators.scores`` says what they are, and what all of this means.
+        ``largek_dask.selection.scores`` says what they are, and what all of this means.
 
         Parameters
         ----------
         clustering : Model, fitted estimator, or int array (n,)
         rows : whatever ``open_rows`` takes
         names : tuple of str
-        sample : int, optional
-            Rows to draw; None, or as many as there are: all.
-        seed : int
         sample_weight : array-like (n,) or URL, optional
         client : distributed.Client, optional
         n_threads : int, optional
@@ -142,39 +97,20 @@ class Separation:
         ------
         ParameterError
             Fewer than two clusters with rows, no more weight than clusters, rows of another width,
-            a sample of given labels, or other than a clustering.
+            or other than a clustering.
         DataError
             A row with a label holds NaN or infinity.
         """
         with _opened(clustering, rows, sample_weight, client, n_threads) as (passes, model, labels):
-            if sample is not None and not (is_integer(sample) and sample >= 2):
-                raise ParameterError(
-                    f"sample must be None or a number of rows of at least 2, got {sample!r}."
-                )
-            if sample is not None and sample < passes.n_rows:
-                if model is None:
-                    raise ParameterError(
-                        "sample= needs a model: the centres of clusters that are given as labels "
-                        "are the means of all their rows. Leave sample out."
-                    )
-                return _of_sample(
-                    passes, _clusters_of(model, passes.rows.dtype), names, sample, seed
-                )
             if model is None:
                 assert labels is not None
                 return _of_labels(passes, labels, names)
             return _of_all(passes, _clusters_of(model, passes.rows.dtype), names)
 
     def figures(self) -> dict[str, float]:
-        """The scores that were asked for by their names, and standard errors where there are."""
-        told: dict[str, float] = {}
-        for name in NAMES:
-            score: Score | None = getattr(self, name)
-            if score is not None:
-                told[name] = float(score)
-                if score.standard_error:
-                    told[f"{name}_standard_error"] = score.standard_error
-        return told
+        """Return the scores that were asked for, by name."""
+        found = {name: getattr(self, name) for name in NAMES}
+        return {name: score for name, score in found.items() if score is not None}
 
 
 @contextmanager
@@ -450,8 +386,8 @@ def _first_pass(
     return total
 
 
-def _mean(first: SeparationTotal) -> Score:
-    return Score(first.silhouettes.value / first.weight.value, 0.0, first.n_rows)
+def _mean(first: SeparationTotal) -> float:
+    return first.silhouettes.value / first.weight.value
 
 
 def _about_means(
@@ -477,158 +413,18 @@ def _about_means(
     found: dict[str, Any] = {"n_clusters": len(used)}
     if "davies_bouldin" in names:
         distances = spread.distances.values[used] / counts
-        ratios, _, _ = _worst(distances, means, passes.threads)
-        found["davies_bouldin"] = Score(math.fsum(ratios) / len(used), 0.0, first.n_rows)
+        ratios = _worst(distances, means, passes.threads)
+        found["davies_bouldin"] = math.fsum(ratios) / len(used)
     if "calinski_harabasz" in names:
         weight, within = first.weight.value, spread.squares.value
         _check_weight(weight, len(used))
         between = math.fsum(counts * _squares_about_middle(means, counts))
-        found["calinski_harabasz"] = Score(
-            _ratio(between, within, weight, len(used)), 0.0, first.n_rows
+        # As in scikit-learn, 1 where all rows lie on their centres.
+        k = len(used)
+        found["calinski_harabasz"] = (
+            1.0 if within == 0 else between / (k - 1) / (within / (weight - k))
         )
     return found
-
-
-# --- a sample -------------------------------------------------------------------------------------
-
-
-@dataclass
-class SampleTotal(Additive):
-    """What was found of the rows of a sample, by chunk."""
-
-    parts: dict[int, tuple[NDArray[Any], ...]]
-    """Labels, distances to own and to other centres, weights."""
-
-    @classmethod
-    def nothing(cls) -> SampleTotal:
-        """Of no chunk."""
-        return cls({})
-
-
-def _sampled_chunk(
-    chunk: Chunk, total: SampleTotal, rows: NDArray[np.int64], clusters: Clusters
-) -> None:
-    """Measure those of a chunk's rows that are in the sample, ``rows`` by index."""
-    begin, end = np.searchsorted(rows, (chunk.start, chunk.start + len(chunk)))
-    places = rows[begin:end] - chunk.start
-    weight = np.ones(len(places)) if chunk.weight is None else chunk.weight[places]
-    x = rows_at(chunk.x, places)
-    view = ChunkView(chunk.index, chunk.start, x, weight, known=rows[begin:end])
-    total.parts[chunk.index] = (*_measured(x, _labels(view, clusters), clusters), weight)
-
-
-def sampled_rows(passes: BasePasses, n: int, seed: int) -> tuple[NDArray[np.int64], list[int]]:
-    """The rows of a sample, ascending, whatever the chunks are; and the chunks that hold them."""
-    rng = Rng(seed).generator(0, "separation")
-    rows = np.sort(rng.choice(passes.n_rows, n, replace=False, shuffle=False))
-    return rows, np.unique(np.searchsorted(passes.chunk_table, rows, side="right") - 1).tolist()
-
-
-def _of_sample(
-    passes: BasePasses, clusters: Clusters, names: tuple[str, ...], n: int, seed: int
-) -> Separation:
-    """Estimates by some rows; the model's centres stand for the means of clusters."""
-    rows, chunks = sampled_rows(passes, n, seed)
-    total: SampleTotal = passes.reduce(
-        _sampled_chunk,
-        rows,
-        clusters,
-        start=SampleTotal.nothing,
-        combine=SampleTotal.combine,
-        chunks=chunks,
-    )
-    parts = [total.parts[i] for i in sorted(total.parts)]
-    labels, own, other, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
-    if not weight.any():
-        raise DataError(f"none of the {n:,} rows of the sample has a weight: draw more.")
-    found = Sampled(labels, own, other, weight, passes.n_rows, clusters)
-    return Separation(
-        len(clusters.numbers),
-        found.silhouette() if "silhouette" in names else None,
-        found.davies_bouldin(passes.threads) if "davies_bouldin" in names else None,
-        found.calinski_harabasz() if "calinski_harabasz" in names else None,
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    """Rows of a sample; scores are smooth functions of means over them.
-
-    A standard error is that of the mean of what every row contributes to first order (the delta
-    method), with the correction for a finite table.
-    """
-
-    labels: NDArray[np.int32]
-    own: NDArray[np.float64]
-    """Distances to own centres."""
-    other: NDArray[np.float64]
-    """Distances to the nearest other ones."""
-    weight: NDArray[np.float64]
-    n_rows: int
-    """Rows of the table."""
-    clusters: Clusters
-
-    def silhouette(self) -> Score:
-        """Mean over the rows."""
-        found = _silhouettes(self.own, self.other)
-        mean = math.fsum(self.weight * found) / math.fsum(self.weight)
-        return self._score(mean, self.weight * (found - mean))
-
-    def davies_bouldin(self, threads: Threads) -> Score:
-        """Of the clusters that have rows in the sample."""
-        k = self.clusters.n_clusters
-        weights = np.bincount(self.labels, self.weight, k)
-        used = np.flatnonzero(weights > 0)
-        self._warn_of_few(used)
-        spread = np.bincount(self.labels, self.weight * self.own, k)[used] / weights[used]
-        centers = self.clusters.centers.centers[used].astype(np.float64)
-        ratios, partners, distances = _worst(spread, centers, threads)
-        # What a change of a cluster's mean distance changes: its own ratio, and those of others.
-        slopes = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
-        gradient = np.zeros(k)
-        gradient[used] = (slopes + np.bincount(partners, slopes, len(used))) / len(used)
-        share, mean = np.zeros(k), np.zeros(k)
-        share[used], mean[used] = weights[used] / math.fsum(self.weight), spread
-        factor = np.divide(gradient, share, out=np.zeros(k), where=share > 0)[self.labels]
-        value = math.fsum(ratios) / len(used)
-        return self._score(value, self.weight * factor * (self.own - mean[self.labels]))
-
-    def calinski_harabasz(self) -> Score:
-        """With as many rows as the table has."""
-        k, clusters = len(self.clusters.numbers), self.clusters
-        per_row = math.fsum(self.weight) / len(self.weight)
-        weight = self.n_rows * per_row
-        _check_weight(weight, k)
-        counts: NDArray[Any] = np.bincount(self.labels, self.weight, clusters.n_clusters)
-        between = _squares_about_middle(clusters.centers.centers.astype(np.float64), counts)
-        squares, apart = self.own**2, between[self.labels]
-        within, total = (math.fsum(self.weight * part) for part in (squares, apart))
-        value = _ratio(total, within, weight, k)
-        if within == 0:
-            return self._score(value, np.zeros(len(squares)))
-        ratio = total / within
-        change = (weight - k) * self.weight * (apart - ratio * squares) / (within / len(squares))
-        change += self.n_rows * (self.weight - per_row) * ratio
-        return self._score(value, change / (k - 1) * per_row)
-
-    def _score(self, value: float, contributions: NDArray[np.float64]) -> Score:
-        """A score, with what every row contributes to it, times the mean weight of a row."""
-        n = len(contributions)
-        per_row = math.fsum(self.weight) / n
-        apart = (contributions - math.fsum(contributions) / n) / per_row
-        variance = math.fsum(apart**2) / (n * (n - 1)) * (1 - n / self.n_rows)
-        return Score(value, math.sqrt(variance), int(np.count_nonzero(self.weight)))
-
-    def _warn_of_few(self, used: NDArray[np.intp]) -> None:
-        rows = np.bincount(self.labels, self.weight > 0, self.clusters.n_clusters)[used]
-        n_few = len(self.clusters.numbers) - int(np.count_nonzero(rows >= 2))
-        if n_few > 0:
-            warn(
-                f"{n_few:,} of {len(self.clusters.numbers):,} clusters have fewer than two rows in "
-                f"the sample of {len(self.labels):,}: davies_bouldin leaves out those without any, "
-                "and its standard error is too small. Draw more rows.",
-                ParameterWarning,
-            )
 
 
 # --- what scores are made of ----------------------------------------------------------------------
@@ -636,8 +432,8 @@ class Sampled:
 
 def _worst(
     spread: NDArray[np.float64], centers: NDArray[np.float64], threads: Threads
-) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.float64]]:
-    """Of every cluster the one that it is told apart from least: ratio, which one, distance.
+) -> NDArray[np.float64]:
+    """Return the largest ratio of every cluster to another one.
 
     Centres in the same place are not compared, as scikit-learn does.
     """
@@ -645,17 +441,13 @@ def _worst(
     packed = pack_centers(centers, np.zeros(centers.shape[1]))
     step = max(1, PAIRS // k)
 
-    def block(begin: int) -> tuple[NDArray[Any], ...]:
+    def block(begin: int) -> NDArray[np.float64]:
         distances = np.sqrt(scores(centers[begin : begin + step], packed))
         apart = np.where(distances > 0, distances, np.inf)
-        ratios = (spread[begin : begin + step, None] + spread) / apart
-        partners = ratios.argmax(axis=1)
-        at = np.arange(len(partners)), partners
-        return ratios[at], partners, distances[at]
+        worst: NDArray[np.float64] = ((spread[begin : begin + step, None] + spread) / apart).max(1)
+        return worst
 
-    found = threads.map(block, range(0, k, step))
-    ratios, partners, distances = (np.concatenate(part) for part in zip(*found, strict=True))
-    return ratios, partners, distances
+    return np.concatenate(threads.map(block, range(0, k, step)))
 
 
 def _squares_about_middle(
@@ -665,11 +457,6 @@ def _squares_about_middle(
     # Sums down an axis add row by row, whatever the processor.
     middle = (centers * weights[:, None]).sum(axis=0) / math.fsum(weights)
     return row_squares(centers, middle)
-
-
-def _ratio(between: float, within: float, weight: float, k: int) -> float:
-    """Calinski and Harabasz' ratio; 1 where all rows lie on their centres, as in scikit-learn."""
-    return 1.0 if within == 0 else between / (k - 1) / (within / (weight - k))
 
 
 def _check_number(n_clusters: int) -> None:

@@ -1,0 +1,1 @@
+"""Models: predict, score, save and load, of every kind."""
