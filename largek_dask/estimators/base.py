@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
     Where a fit runs and what it tells meanwhile are parameters of all of them.
     """
+
+    _model_kind: ClassVar[type[Model]]
 
     random_state: Any
     client: Client | None
@@ -167,8 +169,55 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         model = getattr(self, "model_", None)
         return "" if model is None else model._repr_html_()
 
+    @classmethod
+    def from_model(cls, model: Model, **parameters: Any) -> Self:
+        """Return a fitted estimator of a model that was loaded, or is the result of a job.
+
+        There are no ``labels_``: ``predict`` returns them.
+
+        Parameters
+        ----------
+        model : CentersModel or, of ``Mixture``, MixtureModel
+            Such as ``load_model(url)`` or ``job.result()``.
+        **parameters
+            Parameters of the estimator beyond those that the model has, such as ``client``; those
+            of its fit are in ``model.provenance["parameters"]``.
+
+        Raises
+        ------
+        ParameterError
+            Another kind of model than this estimator fits.
+
+        Examples
+        --------
+        >>> import numpy as np, largek_dask as lk
+        >>> x = np.repeat(np.eye(3), 10, axis=0)
+        >>> model = lk.KMeans(3, random_state=0).fit(x).model_
+        >>> km = lk.KMeans.from_model(model)
+        >>> km.predict(x[:1]) == model.predict(x[:1]), km.n_clusters
+        (array([ True]), 3)
+        """
+        if not isinstance(model, cls._model_kind):
+            raise ParameterError(
+                f"{cls.__name__}.from_model takes a {cls._model_kind.__name__}, such as "
+                f"load_model(url) or job.result(), got {type(model).__name__}."
+            )
+        made = cls(**{**cls._parameters_of(model), **parameters})
+        made._restore(model)
+        made._keep(model)
+        return made
+
+    @classmethod
+    def _parameters_of(cls, model: Any) -> dict[str, Any]:
+        """Return the parameters that a model determines."""
+        raise NotImplementedError
+
+    def _keep(self, model: Any) -> None:
+        """Set ``model_`` and the attributes that are read from it."""
+        raise NotImplementedError
+
     def _restore(self, model: Model) -> None:
-        """What a model tells of its fit, as attributes."""
+        """Set the attributes that describe the fit of a model."""
         self.n_features_in_ = model.n_features
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
@@ -176,6 +225,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         for attribute in ("n_iter", "stop_reason"):
             if attribute in model.provenance:
                 setattr(self, f"{attribute}_", model.provenance[attribute])
+        if model.objective.name in model.provenance:
+            setattr(self, f"{model.objective.name}_", model.provenance[model.objective.name])
 
     def _tell_interruption(self) -> None:
         """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""

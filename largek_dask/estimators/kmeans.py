@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem, nearest_center
 from largek_dask.algorithms.lloyd import Lloyd
@@ -22,7 +21,6 @@ from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
 from largek_dask.estimators.online import first_model, vote
-from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.model import CentersModel, Model, PathModel
 from largek_dask.passes.local import LocalPasses
 
@@ -155,6 +153,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     cluster_centers_: NDArray[Any]
     inertia_: float
     model_: CentersModel
+    _model_kind = CentersModel
 
     def __init__(
         self,
@@ -228,54 +227,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         return model.path_
 
     @classmethod
-    def from_model(cls, model: Model, **parameters: Any) -> Self:
-        """A fitted estimator of a model that was loaded, or is the result of a job.
-
-        It predicts, transforms and scores as the model does, and ``partial_fit`` goes on from it.
-        Its parameters are those of the fit, as far as the model tells them, so that ``fit``, also
-        of a clone, is that fit again; arrays that a fit began with are not told. There are no
-        ``labels_``: ``predict`` gives them.
-
-        Parameters
-        ----------
-        model : CentersModel
-            Such as ``load_model(url)`` or ``job.result()``.
-        **parameters
-            Others of the estimator, such as ``client`` and ``n_threads``.
-
-        Raises
-        ------
-        ParameterError
-            It is no model of centres, or not one that such an estimator gives.
-
-        Examples
-        --------
-        >>> import numpy as np, largek_dask as lk
-        >>> x = np.repeat(np.eye(3), 10, axis=0)
-        >>> model = lk.KMeans(3, random_state=0).fit(x).model_
-        >>> km = lk.KMeans.from_model(model)
-        >>> km.predict(x[:1]) == model.predict(x[:1]), km.n_clusters
-        (array([ True]), 3)
-        """
-        check_kind(cls.__name__, model, CentersModel, "Mixture.from_model takes those of mixtures")
-        assert isinstance(model, CentersModel)
-        made = cls(**{**cls._told(model), **parameters})
-        made._restore(model)
-        made._keep(model)
-        inertia = model.provenance.get(model.objective.name)
-        if inertia is not None:
-            made.inertia_ = inertia
-        return made
-
-    @classmethod
-    def _told(cls, model: CentersModel) -> dict[str, Any]:
-        """Parameters of the fit that gave the model, by their names here."""
-        told, algorithm = parameters_told(model), algorithm_told(model)
-        if isinstance(algorithm, Auto):
-            told["effort"] = algorithm.effort
-        elif algorithm is not None:
-            told["algorithm"] = algorithm
-        return told
+    def _parameters_of(cls, model: Any) -> dict[str, Any]:
+        names = ("n_clusters", "normalize", "on_bad_rows")
+        return {name: getattr(model, name) for name in names}
 
     @without_causes
     def fit(

@@ -12,8 +12,6 @@ from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.errors import ParameterError
 from largek_dask.estimators.kmeans import KMeans
-from largek_dask.estimators.told import algorithm_told, parameters_told
-from largek_dask.model import CentersModel
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -92,18 +90,6 @@ n_threads, memory_limit, checkpoint, verbose, callbacks
             callbacks=callbacks,
         )
         self.batch_size = batch_size
-
-    @classmethod
-    def _told(cls, model: CentersModel) -> dict[str, Any]:
-        """Parameters of the fit that gave the model, which has to be one by batches."""
-        algorithm = algorithm_told(model)
-        if algorithm != MiniBatch(batch_rows=getattr(algorithm, "batch_rows", "auto")):
-            raise ParameterError(
-                f"the model was found by {algorithm!r}, and {cls.__name__} stands for MiniBatch: "
-                "take KMeans.from_model."
-            )
-        assert isinstance(algorithm, MiniBatch)
-        return {**parameters_told(model), "batch_size": algorithm.batch_rows}
 
     def _algorithm(self) -> str | Algorithm[Any]:
         try:

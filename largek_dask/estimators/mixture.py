@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
@@ -15,14 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
-from largek_dask.data.columns import first_difference
-from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
-from largek_dask.estimators.told import algorithm_told, check_kind, parameters_told
 from largek_dask.kernels.exact.transcendental import exp
-from largek_dask.model import CentersModel, MixtureModel, Model
+from largek_dask.model import MixtureModel
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -50,16 +47,13 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         component. "iso" and "isoflex" measure all features by one variance: scale features of
         different units first. "diag" needs no scaling, but the means that ``init="k-means"`` finds
         follow the features with the largest variances.
-    init : {"k-means", "two-level", "afk-mc2", "random", "auto"}, array or fitted object
+    init : {"k-means", "two-level", "afk-mc2", "random", "auto"} or array
         How the first components are found. "k-means": truncated search with moves, whose clusters
         are the first components; "auto" is the same. Or the (n_components, n_features) means
-        themselves. Or a fitted ``KMeans``, ``Mixture`` or model to go on from: its means, and of a
-        mixture its weights and variances as well. (scikit-learn's ``clone`` forgets fits, not
-        models: where it is cloned, give ``model_``.)
+        themselves, such as ``cluster_centers_`` of a ``KMeans``; with ``weights_init`` and
+        ``precisions_init`` those of another mixture.
     weights_init : array of shape (n_components,), optional
         Weights of the first components, but of "iso", where they are equal.
-    means_init : array of shape (n_components, n_features), optional
-        scikit-learn's name of an array as ``init``.
     precisions_init : array, optional
         Inverse variances of the first components, (n_components,), or of "diag"
         (n_components, n_features).
@@ -185,15 +179,15 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     log_likelihood_: float
     converged_: bool
     model_: MixtureModel
+    _model_kind = MixtureModel
 
     def __init__(
         self,
         n_components: int = 1,
         *,
         covariance: Covariance = "iso",
-        init: str | NDArray[Any] | Model | RowsEstimator = "k-means",
+        init: str | NDArray[Any] = "k-means",
         weights_init: NDArray[Any] | None = None,
-        means_init: NDArray[Any] | None = None,
         precisions_init: NDArray[Any] | None = None,
         candidates: int | Literal["auto"] = "auto",
         neighbours: int | Literal["auto"] = "auto",
@@ -221,7 +215,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         self.covariance = covariance
         self.init = init
         self.weights_init = weights_init
-        self.means_init = means_init
         self.precisions_init = precisions_init
         self.candidates = candidates
         self.neighbours = neighbours
@@ -285,8 +278,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True, source=source)
-        if isinstance(self.init, (Model, RowsEstimator)):
-            _check_columns_of(_fitted(self.init), rows)
         try:
             _, model = self._run(rows, replace(options, seed=self._seed()))
         except ParameterError as error:
@@ -305,39 +296,15 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     @classmethod
-    def from_model(cls, model: Model, **parameters: Any) -> Self:
-        """A fitted estimator of a model that was loaded, or is the result of a job.
-
-        Its parameters are those of the fit, as far as the model tells them; arrays that a fit began
-        with are not told. There are no ``labels_``: ``predict`` gives them.
-
-        Parameters
-        ----------
-        model : MixtureModel
-            Such as ``load_model(url)`` or ``job.result()``.
-        **parameters
-            Others of the estimator, such as ``client`` and ``n_threads``.
-
-        Raises
-        ------
-        ParameterError
-            It is no model of a mixture.
-        """
-        check_kind(cls.__name__, model, MixtureModel, "KMeans.from_model takes models of centres")
-        assert isinstance(model, MixtureModel)
-        told, algorithm = parameters_told(model), algorithm_told(model)
-        told["n_components"] = told.pop("n_clusters")
-        told.pop("empty_clusters", None)
+    def _parameters_of(cls, model: Any) -> dict[str, Any]:
         asked = model.provenance.get("parameters", {})
-        told["covariance"] = asked.get("mixture", _covariance_of(model.arrays))
-        told["dither"] = asked.get("dither") is not None
-        if isinstance(algorithm, VCGMM):
-            own = set(cls._get_param_names()) - {"covariance"}
-            told |= {f.name: getattr(algorithm, f.name) for f in fields(VCGMM) if f.name in own}
-        made = cls(**{**told, **parameters})
-        made._restore(model)
-        made._keep(model)
-        return made
+        return {
+            "n_components": model.n_clusters,
+            "covariance": asked.get("mixture", _covariance_of(model.arrays)),
+            "dither": asked.get("dither") is not None,
+            "normalize": model.normalize,
+            "on_bad_rows": model.on_bad_rows,
+        }
 
     def _keep(self, model: MixtureModel) -> None:
         """The model, and what it tells, as attributes."""
@@ -525,15 +492,14 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             least_variance=self.least_variance,
             moves=self.moves,
         )
-        start = self._start()
         self._check_surroundings()
         return FitOptions(
             n_clusters=self.n_components,
             algorithm=algorithm,
             mixture=self.covariance,
-            init=start.means,
-            weights_init=start.weights,
-            precisions_init=start.precisions,
+            init=self.init,
+            weights_init=self.weights_init,
+            precisions_init=self.precisions_init,
             n_init=self.n_init,
             max_iter=self.max_iter,
             tol=self.tol,
@@ -543,82 +509,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             dither="uniform" if self.dither else None,
             memory_limit=self.memory_limit,
         )
-
-    def _start(self) -> _Start:
-        """What the fit begins with; arrays that are given come before those of a model."""
-        init = self.init
-        if self.means_init is not None:
-            if not isinstance(init, str) or init not in ("k-means", "auto"):
-                raise ParameterError("means_init is another name of init: give one of them.")
-            init = self.means_init
-        start = _Start(init)
-        if isinstance(init, (Model, RowsEstimator)):
-            start = _start_from(_fitted(init), self.covariance, self.n_components, self.normalize)
-        return _Start(
-            start.means,
-            start.weights if self.weights_init is None else self.weights_init,
-            start.precisions if self.precisions_init is None else self.precisions_init,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What the first components are."""
-
-    means: Any
-    """They, or the name of a way to find them."""
-    weights: Any = None
-    precisions: Any = None
-
-
-def _fitted(init: Model | RowsEstimator) -> Model:
-    """The model to go on from."""
-    if isinstance(init, Model):
-        return init
-    model = getattr(init, "model_", None)
-    if model is None:
-        raise ParameterError(f"init is a {type(init).__name__} that is not fitted: fit it first.")
-    assert isinstance(model, Model)
-    return model
-
-
-def _check_columns_of(init: Model, rows: Rows) -> None:
-    """Refuse rows whose columns are called otherwise than those that ``init`` was fitted on."""
-    then, now = init.feature_names, rows.feature_names
-    if then is not None and now is not None and then != now:
-        raise ParameterError(
-            f"init was fitted on other columns, or in another order: {first_difference(then, now)}."
-            " Give the columns as that fit had them."
-        )
-
-
-def _start_from(model: Model, covariance: Covariance, k: int, normalize: str | None) -> _Start:
-    """The means of a model, and what else it knows."""
-    if model.n_clusters != k:
-        raise ParameterError(
-            f"init has {model.n_clusters} clusters or components, and n_components={k}: they must "
-            "be as many."
-        )
-    if model.normalize != normalize:
-        raise ParameterError(
-            f"init was fitted with normalize={model.normalize!r}, and normalize={normalize!r} is "
-            "asked for: they must be the same."
-        )
-    if isinstance(model, CentersModel):
-        return _Start(model.centers)
-    if not isinstance(model, MixtureModel):
-        raise ParameterError(
-            f"init is a model of the kind {model.kind!r}, which has no means: use another."
-        )
-    arrays = model.arrays
-    precisions = 1 / _variances(arrays, covariance)
-    if covariance == "iso":
-        return _Start(arrays.means, None, precisions)
-    # Those that are retired are given another chance.
-    weights = exp(arrays.log_weights)
-    weights = np.where(arrays.alive, weights, weights[arrays.alive].min())
-    weights /= np.cumsum(weights)[-1]
-    return _Start(arrays.means, weights, precisions)
 
 
 def _covariance_of(arrays: MixtureArrays) -> Covariance:

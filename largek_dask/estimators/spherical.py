@@ -138,19 +138,14 @@ memory_limit, checkpoint, verbose, callbacks
         )
 
     @classmethod
-    def _told(cls, model: CentersModel) -> dict[str, Any]:
-        """Parameters of the fit that gave the model, whose centres have to be directions."""
-        told = super()._told(model)
+    def _parameters_of(cls, model: Any) -> dict[str, Any]:
         lengths = np.sqrt(np.square(model.centers.astype(np.float64)).sum(axis=1))
-        if told.pop("normalize") != "l2" or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
+        if model.normalize != "l2" or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
             raise ParameterError(
-                f"the model's rows or centres are not of unit length, and those of {cls.__name__} "
-                "are: take KMeans.from_model."
+                f"{cls.__name__}.from_model takes a model of normalised rows with centres of unit "
+                "length: use KMeans.from_model."
             )
-        # Three quarters of it were for the search.
-        if told.get("max_time") is not None and "unit_centers" in model.provenance:
-            told["max_time"] /= SEARCH_SHARE
-        return told
+        return {"n_clusters": model.n_clusters, "on_bad_rows": model.on_bad_rows}
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         limit = None if options.max_time is None else SEARCH_SHARE * options.stop.seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -18,9 +17,6 @@ from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
 
 __all__ = ["Path", "PathModel", "Stationarity"]
-
-MOST_SHOWN = 25
-"""Partitions up to which a notebook is shown all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,23 +179,6 @@ class Path:
             f"<Path of the partitions into 1 to {len(self)} clusters, inertia {most:.6g} to "
             f"{least:.6g}>"
         )
-
-    def _repr_html_(self) -> str:
-        records = self.records()
-        shown = records
-        if len(records) > MOST_SHOWN:
-            places = np.linspace(0, len(records) - 1, MOST_SHOWN).astype(int)
-            shown = [records[i] for i in places]
-        names = [name.replace("_", " ") for name in shown[0]]
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(value))}</td>" for value in row) + "</tr>"
-            for row in (record.values() for record in shown)
-        )
-        caption = html.escape(repr(self)[1:-1])
-        if len(shown) < len(records):
-            caption += f"; {len(shown)} of them are shown"
-        return f"<table><caption>{caption}</caption><tr>{head}</tr>{body}</table>"
 
 
 class PathModel(CentersModel):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.estimators import elbow as module
+from largek_dask.selection import elbow as module
 
 K = 5
 R = np.random.default_rng(2)

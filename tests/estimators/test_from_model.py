@@ -13,16 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
-from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.errors import ParameterError
 from largek_dask.model import Model
 
 X = np.random.default_rng(0).normal(size=(400, 3)) + 6 * np.repeat(np.eye(4, 3), 100, axis=0)
 K_MEANS = [
     lk.KMeans(4, random_state=3, n_threads=1),
-    lk.KMeans(4, random_state=3, effort="fast", normalize="l2", on_bad_rows="skip", max_time="1h"),
-    lk.KMeans(4, random_state=3, algorithm="lloyd", init="random", n_init="auto", max_iter=7),
-    lk.KMeans(4, random_state=3, algorithm=lk.NMBatch(rho=3.0), tol=0.01, empty_clusters="keep"),
+    lk.KMeans(4, random_state=3, effort="fast", normalize="l2", on_bad_rows="skip"),
     lk.KMeans(4, random_state=3, algorithm="dcdbundle", effort="fast"),
     lk.MiniBatchKMeans(4, random_state=3, batch_size=50, max_iter=9),
     lk.SphericalKMeans(4, random_state=3, max_time=3_600),
@@ -57,10 +54,8 @@ def test_k_means_of_a_model(estimator, tmp_path):
     assert (km.inertia_, km.n_iter_, km.stop_reason_, km.n_features_in_) == (
         fitted.inertia_, fitted.n_iter_, fitted.stop_reason_, 3,
     )  # fmt: skip
-    # Its parameters make the same fit again.
-    assert clone(km).fit(X).model_.digest() == fitted.model_.digest()
     assert pickle.loads(pickle.dumps(km)).get_params() == km.get_params()
-    for name in ("n_clusters", "normalize", "on_bad_rows", "max_iter", "tol", "empty_clusters"):
+    for name in ("n_clusters", "normalize", "on_bad_rows"):
         assert km.get_params().get(name) == estimator.get_params().get(name)
     assert hasattr(km, "path_") == (estimator.algorithm == "dcdbundle")
 
@@ -77,8 +72,7 @@ def test_mixture_of_a_model(estimator, tmp_path):
     np.testing.assert_array_equal(mx.predict(X), fitted.labels_)
     np.testing.assert_array_equal(mx.score_samples(X), fitted.score_samples(X))
     np.testing.assert_allclose(mx.to_sklearn().score_samples(X), mx.score_samples(X), rtol=1e-5)
-    assert clone(mx).get_params() == estimator.get_params()
-    assert clone(mx).fit(X).model_.digest() == fitted.model_.digest()
+    assert (mx.n_components, mx.covariance) == (estimator.n_components, estimator.covariance)
 
 
 def test_other_parameters_are_for_what_comes_next(worker_clients):
@@ -96,7 +90,6 @@ def test_partial_fit_goes_on_from_it(tmp_path):
     assert km.n_iter_ == fitted.n_iter_
     online = lk.KMeans(4, random_state=5, init="random").partial_fit(X)
     again = lk.KMeans.from_model(online.model_)
-    assert (again.algorithm, again.init, again.random_state) == (lk.MiniBatch(), "random", 5)
     np.testing.assert_array_equal(again.predict(X), online.labels_)
 
 
@@ -111,12 +104,6 @@ def test_a_model_made_by_hand(dtype):
     assert km.partial_fit(centers).n_iter_ == 1
     sphere = lk.SphericalKMeans.from_model(Model(arrays, normalize="l2"))
     np.testing.assert_array_equal(sphere.predict(9 * centers), [0, 1, 2])
-
-
-def test_an_array_to_begin_with_is_not_told():
-    km = lk.KMeans.from_model(lk.KMeans(4, init=X[:4], random_state=0).fit(X).model_)
-    assert km.init == "auto"
-    assert clone(km).fit(X).inertia_ > 0
 
 
 def test_names_of_columns_are_kept_and_checked(tmp_path):
@@ -137,29 +124,15 @@ def test_sparse_rows():
     np.testing.assert_array_equal(lk.KMeans.from_model(fitted.model_).predict(x), fitted.labels_)
 
 
-def test_every_algorithm_is_told_again():
-    for name, kind in ALGORITHMS.items():
-        few = {"max_iter": 3} if getattr(kind, "takes_starts", True) else {}
-        fitted = lk.KMeans(2, algorithm=name, random_state=0, **few).fit(X[:100])
-        km = lk.KMeans.from_model(fitted.model_)
-        assert km.algorithm == ("auto" if name == "auto" else kind()), name
-        assert clone(km).fit(X[:100]).model_.digest() == fitted.model_.digest(), name
-
-
 @pytest.mark.parametrize(
     ("kind", "model", "message"),
     [
-        (lk.KMeans, "model.zarr", r"takes a model, such as load_model\(url\) .*, got str"),
-        (lk.KMeans, lk.KMeans(2), "takes a model, .*, got KMeans"),
-        (lk.KMeans, lk.Mixture(2), "kind 'mixture': Mixture.from_model takes those of mixtures"),
-        (lk.Mixture, lk.KMeans(2), "kind 'centers': KMeans.from_model takes models of centres"),
-        (
-            lk.MiniBatchKMeans,
-            lk.KMeans(2),
-            r"by Auto\(.*stands for MiniBatch: take KMeans.from_model",
-        ),
-        (lk.SphericalKMeans, lk.KMeans(2), "not of unit length, .*: take KMeans.from_model"),
-        (lk.SphericalKMeans, lk.KMeans(2, normalize="l2"), "not of unit length"),
+        (lk.KMeans, "model.zarr", r"takes a CentersModel, such as load_model\(url\) .*, got str"),
+        (lk.KMeans, lk.KMeans(2), "takes a CentersModel, .*, got KMeans"),
+        (lk.KMeans, lk.Mixture(2), "got MixtureModel"),
+        (lk.Mixture, lk.KMeans(2), "takes a MixtureModel, .*, got CentersModel"),
+        (lk.SphericalKMeans, lk.KMeans(2), "unit length: use KMeans.from_model"),
+        (lk.SphericalKMeans, lk.KMeans(2, normalize="l2"), "unit length"),
     ],
 )
 def test_what_is_no_such_model_is_refused(kind, model, message):

@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import dask
 import numpy as np
@@ -28,7 +28,7 @@ from largek_dask.errors import (
 )
 from largek_dask.model import MixtureModel
 from tests.helpers.checks import watched_passes
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums
 
 K, D = 4, 6
@@ -374,7 +374,7 @@ OF_PAPERS = {"initial_e_steps", "relative_eps", "published", "problem", "moves",
 
 
 def test_others_are_all_parameters():
-    mine = set(inspect.signature(lk.Mixture.__init__).parameters) - {"self", "means_init"}
+    mine = set(inspect.signature(lk.Mixture.__init__).parameters) - {"self"}
     assert set(OTHERS) == mine - SURROUNDINGS
     known = {CALLED.get(name, name) for name in mine}
     assert set(OPTIONS) - known == OF_KMEANS
@@ -443,66 +443,15 @@ def bound_of(means, variances, weights):
     return log_sums(log_joints(X, means, variances, np.log(weights))).sum()
 
 
-@pytest.mark.parametrize("name", ["init", "means_init"])
-def test_arrays(name):
+def test_arrays():
     weights, precisions = np.array([0.4, 0.3, 0.2, 0.1]), np.array([1, 2, 0.5, 0.25])
-    given = {name: MIDDLES + 0.1, "weights_init": weights, "precisions_init": precisions}
+    given = {"init": MIDDLES + 0.1, "weights_init": weights, "precisions_init": precisions}
     begun = fitted(max_iter=1, candidates=K, **given)
     expected = bound_of(MIDDLES + 0.1, 1 / precisions[:, None], weights)
     assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
 
 
-def test_means_have_one_name():
-    with pytest.raises(ParameterError, match="means_init is another name of init"):
-        fitted(init="random", means_init=MIDDLES)
-    with pytest.raises(ParameterError, match="means_init is another name of init"):
-        fitted(init=MIDDLES, means_init=MIDDLES)
-
-
-@pytest.mark.parametrize(
-    ("given", "after", "before"), tiers(["estimator", "model"], list(KINDS), list(KINDS))
-)
-def test_goes_on_from_a_mixture(before, after, given):
-    start = fitted(before)
-    init = start if given == "estimator" else start.model_
-    begun = fitted(after, init=init, max_iter=1, candidates=K)
-    variances = start.covariances_.reshape(K, -1)
-    if after != "diag":
-        variances = variances.mean(1, keepdims=True)
-    weights = start.weights_
-    if after == "iso":
-        # It has one variance and equal weights, whatever it goes on from.
-        variances = np.full((K, 1), variances.mean())
-        weights = np.full(K, 1 / K)
-    expected = bound_of(start.means_, variances, weights)
-    assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize("given", ["estimator", "model"])
-def test_goes_on_from_k_means(given):
-    km = lk.KMeans(K, random_state=3, n_threads=1).fit(X)
-    init = km if given == "estimator" else km.model_
-    found = fitted("diag", init=init)
-    assert found.model_.digest() == fitted("diag", init=km.cluster_centers_).model_.digest()
-    assert found.converged_
-
-
-def test_retired_components_begin_again():
-    start = fitted()
-    arrays = start.model_.arrays
-    log_weights = np.log(np.array([0.5, 0, 0.3, 0.2]), where=[1, 0, 1, 1], out=np.full(K, -np.inf))
-    retired = replace(arrays, log_weights=log_weights, alive=np.array([True, False, True, True]))
-    begun = fitted(init=replace(start.model_, arrays=retired), max_iter=1, candidates=K)
-    weights = np.array([0.5, 0.2, 0.3, 0.2]) / 1.2
-    expected = bound_of(start.means_, start.covariances_[:, None], weights)
-    assert first_bound(begun) == pytest.approx(expected, rel=1e-9)
-
-
-def test_what_cannot_be_gone_on_from():
-    with pytest.raises(ParameterError, match="init is a KMeans that is not fitted: fit it first"):
-        fitted(init=lk.KMeans(K))
-    with pytest.raises(ParameterError, match=r"init has 3 clusters or components, and n_compo.*=4"):
-        fitted(init=lk.KMeans(3, random_state=0, max_iter=1).fit(X))
-    unit = fitted(max_iter=1, normalize="l2")
-    with pytest.raises(ParameterError, match="fitted with normalize='l2', and normalize=None"):
-        fitted(init=unit)
+@pytest.mark.parametrize("init", [lk.KMeans(K), None, "k-mean"], ids=repr)
+def test_what_is_no_start_is_refused(init):
+    with pytest.raises(ParameterError, match="init"):
+        fitted(init=init)

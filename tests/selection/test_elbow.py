@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 import largek_dask as lk
 from largek_dask.errors import BadRowsError, ParameterError
-from largek_dask.estimators import elbow as module
-from largek_dask.estimators import nested as nested_module
 from largek_dask.model.suggest_k import SuggestedK
+from largek_dask.selection import elbow as module
+from largek_dask.selection import nested as nested_module
 from tests.helpers.covering import in_turns
 
 R = np.random.default_rng(11)

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.data.sources import open_rows
-from largek_dask.estimators import nested as module
 from largek_dask.passes.local import LocalPasses
+from largek_dask.selection import nested as module
 from largek_dask.selection.nested import TimeLimit, counted, nested, settled
 
 R = np.random.default_rng(3)
