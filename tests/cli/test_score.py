@@ -161,7 +161,7 @@ def test_an_accuracy_that_does_not_fit_leaves_the_others(data, model, tmp_path, 
     told = json.loads(done.stdout)
     assert told["accuracy"] is None
     assert [told[name] for name in NAMES[1:]] == [expected[name] for name in NAMES[1:]]
-    assert "Warning: The accuracy is not computed. An array of shape (3, 5)" in done.stderr
+    assert "Warning: The accuracy is not computed. An array of shape (5, 3)" in done.stderr
 
 
 # --- how far clusters lie apart -------------------------------------------------------------------
