@@ -193,19 +193,6 @@ def test_an_estimator_wants_the_order_of_the_fit(fitted: tuple[str, Any], folder
         nameless.predict(pl.DataFrame(FRAME).select("age", "weight"))
 
 
-def test_a_mixture_begins_with_a_model_of_the_same_columns() -> None:
-    km = lk.KMeans(K, random_state=0).fit(FRAME)
-    for init in (km, km.model_):
-        assert (
-            lk.Mixture(K, covariance="diag", init=init, max_iter=2, random_state=0)
-            .fit(FRAME)
-            .n_iter_
-            > 0
-        )
-        with pytest.raises(ParameterError, match=r"init .*column 0 is 'age' now and 'height' in "):
-            lk.Mixture(K, covariance="diag", init=init, max_iter=2, random_state=0).fit(OTHER)
-
-
 # --- files of models
 
 
