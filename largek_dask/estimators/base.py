@@ -1,4 +1,4 @@
-"""What all estimators share: parameters are checked, inputs of any kind become rows."""
+"""Base class of estimators: checks parameters, opens inputs of any kind as rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def draw_seed(random_state: Any) -> int:
 
 
 class Source(TypedDict, total=False):
-    """How rows are opened that lie elsewhere, or beside others: see ``open_rows``."""
+    """Options of ``open_rows`` for arrays in stores or files."""
 
     component: str | None
     """Name of the array inside a store, file or object that holds several."""
@@ -145,7 +145,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         return result, model
 
     def _about(self, rows: Rows, options: FitOptions) -> dict[str, Any]:
-        """What a card says of a fit before it begins."""
+        """Return the facts that a card shows before a fit begins."""
         about = {
             "title": type(self).__name__,
             "data": rows.describe_source(rows.location),
@@ -165,7 +165,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         return shown
 
     def _fitted_html(self) -> str:
-        """What scikit-learn's picture of an estimator lacks: the model, and what has found it."""
+        """Return the HTML table of the fitted model, which scikit-learn's diagram lacks."""
         model = getattr(self, "model_", None)
         return "" if model is None else model._repr_html_()
 
@@ -302,7 +302,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         return rows
 
     def _checked_source(self, source: Source | None) -> Source:
-        """What says how rows are opened, and nothing else."""
+        """Return the options of ``open_rows``; raise TypeError for any other."""
         for name in source or {}:
             if name not in Source.__annotations__:
                 known = ", ".join(Source.__annotations__)
@@ -366,7 +366,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
             )
 
     def _advice(self, fitted: tuple[str, ...], names: tuple[Any, ...]) -> str:
-        """Where names differ first, and what to do; nothing of names that agree."""
+        """Explain the first difference of column names, and what to do; empty if they agree."""
         if fitted == names:
             return ""
         told = f"The first difference: {first_difference(fitted, names)}. "
@@ -391,13 +391,13 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def is_lazy(X: Any) -> bool:
-    """Whether ``X`` stands for data elsewhere: an address, or an object of a lazy package."""
+    """Return whether ``X`` refers to data that are not in memory: a URL, or a lazy array."""
     if isinstance(X, (str, os.PathLike, Rows)):
         return True
     return any(base.__module__.partition(".")[0] in LAZY_PACKAGES for base in type(X).__mro__[:-1])
 
 
 def is_for_sklearn(X: Any) -> bool:
-    """Whether scikit-learn's checks know all about an array; else open_rows has more to say."""
+    """Return whether scikit-learn's checks suffice for an array; ``open_rows`` has clearer errors."""
     own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
     return own and (is_sparse(X) or X.ndim in (1, 2))

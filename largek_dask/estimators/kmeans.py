@@ -410,7 +410,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         return self.algorithm
 
     def _n_init(self) -> Any:
-        """How many starts are asked for."""
+        """Return the number of starts."""
         if not isinstance(self.n_init, str) or self.n_init != "auto":
             if not is_integer(self.n_init):
                 raise ParameterError(

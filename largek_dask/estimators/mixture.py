@@ -472,7 +472,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         return self.model_
 
     def _where(self) -> dict[str, Any]:
-        """Where to compute."""
+        """Return the options that say where to compute."""
         return {"client": self.client, "n_threads": self.n_threads}
 
     # --- parameters -------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
 
 def _covariance_of(arrays: MixtureArrays) -> Covariance:
-    """What the components' covariances are, by the shape of their variances."""
+    """Return the covariance type by the shape of the variances."""
     if arrays.variances.shape[1] > 1:
         return "diag"
     return "iso" if len(arrays.variances) == 1 else "isoflex"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["SphericalKMeans"]
 
 SEARCH_SHARE = 0.75
-"""What the search may take of ``max_time``; the rest is for steps with unit centres."""
+"""Share of ``max_time`` for the search; the rest is for steps with unit centres."""
 HAS_TIME = ("converged", "tol", "max_iter")
 """Why a search ends after which nobody waits."""
 
@@ -193,7 +193,7 @@ class _Turning:
     """Steps of spherical k-means, and how they end."""
 
     arrays: CenterArrays
-    """What the search has found, then the same with centres of unit length."""
+    """Arrays that the search has found, then the same with centres of unit length."""
     reason: StopReason
     """Why the search ended, then why the steps did."""
     steps: int = 0

@@ -44,7 +44,7 @@ __all__ = ["KINDS", "MANY", "Warmed", "warmup"]
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
 MANY = ("many clusters of float32", "many clusters of float64")
-"""What only passes over all of very many clusters need, and models of them."""
+"""Kinds of fits that only models of very many clusters need."""
 PRUNED = (8, 9, BOXED_FEATURES, BOXED_FEATURES + 1)
 """Numbers of features: the direct form, each width of boxes, and few directions first."""
 DIRECTIONS = 16
@@ -57,11 +57,11 @@ Told = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What a machine has compiled."""
+    """Kernels that a machine has compiled."""
 
     host: str
     folder: str
-    """Where its kernels are kept."""
+    """Path of its kernel cache."""
     kernels: int
     """Kernels that have been compiled now; 0: there was nothing to do."""
     there: int
@@ -147,7 +147,7 @@ def warmup(
 
 
 def _say_nothing(text: str) -> None:
-    """For who does not listen."""
+    """Ignore progress."""
 
 
 def _home() -> tuple[str, str]:
@@ -156,7 +156,7 @@ def _home() -> tuple[str, str]:
 
 
 async def _warm_on_worker(kinds: tuple[str, ...], n_processes: int | None) -> dict[str, Any] | str:
-    """What a worker's machine has compiled, or why it has not."""
+    """Return what a worker's machine has compiled, or the reason why it has not."""
     try:
         return asdict(await _warm(kinds, n_processes, _say_nothing))
     except ClusterError as error:

@@ -1,4 +1,4 @@
-"""What all kinds of model have in common: save, load, digest, provenance, labels of rows.
+"""Base class of models: save, load, digest, provenance, labels of rows.
 
 Stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that holds them,
 with a JSON attribute ``largek`` that says the format number, the kind of model, the checksum of
@@ -78,15 +78,15 @@ class Model(ABC):
     """
 
     kind: ClassVar[str]
-    """What files and messages call this kind of model."""
+    """Name of this kind of model in files and messages."""
     holds: ClassVar[type[Any]]
     """The frozen dataclass of its arrays, which a fit gives; their names are those of its fields.
     All but an array ``shift``, the origin about which kernels compute, are in the digest."""
     objective: ClassVar[Objective]
-    """What its fits lower or raise: what ``cost`` in the history is of, and by whose name
-    provenance has the value over all rows."""
+    """Objective of its fits: ``cost`` in the history, and the name of its value over all rows in the
+    provenance."""
     _labels_by_nearest: ClassVar[bool] = False
-    """Whether a row's label is that of the nearest centre."""
+    """True if a row's label is that of the nearest centre."""
     format: ClassVar[int] = FORMAT
     """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
     refuses that, and would take format 1 for a model of the first one."""
@@ -95,7 +95,7 @@ class Model(ABC):
     normalize: Literal["l2"] | None = None
     """"l2": rows are scaled to unit length first."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
-    """What becomes of rows with NaN or infinity: an error, or the label -1."""
+    """Rows with NaN or infinity raise an error, or get the label -1."""
     history: tuple[StepRecord, ...] = ()
     """One record a step of the fit; of a long one 10,000 evenly spread ones."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Model(ABC):
     names are taken by these, in whatever order they have them."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
-        """Of the kind that holds such arrays, as ``pathlib.Path()`` is of the system's kind."""
+        """Create the kind of model that holds such arrays."""
         kind: Any = kind_holding(arrays) if cls is Model else cls
         return object.__new__(kind)  # type: ignore[no-any-return]
 
@@ -151,14 +151,14 @@ class Model(ABC):
         client: Client | None = None,
         n_threads: int | None = None,
     ) -> float:
-        """How well the model fits these rows, in the unit of its kind: more is better."""
+        """Score of the model on these rows, in the unit of its kind: higher is better."""
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """What else ``largek score`` tells of a score of ``n_rows`` rows, by name."""
+        """Figures that ``largek score`` prints besides a score of ``n_rows`` rows, by name."""
         return {}
 
     def fit_figures(self) -> dict[str, float]:
-        """What else is told of the fit that gave it beside the objective, by name."""
+        """Figures of the fit besides the objective, by name."""
         return {}
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Model(ABC):
         return None
 
     def _labelling(self, dtype: DTypeLike) -> Any:
-        """How rows of a type are labelled (``algorithms.problem.Labelling``), if by centres."""
+        """Return the ``Labelling`` of rows of a dtype, if clusters have centres."""
         raise NotImplementedError
 
     @abstractmethod
@@ -180,7 +180,7 @@ class Model(ABC):
         """Raise ValueError where arrays that were read do not belong together."""
 
     def _own_facts(self) -> dict[str, str]:
-        """What is shown of it after its size, or instead of what all kinds say."""
+        """Facts of this kind for ``repr`` and notebooks, by name."""
         return {}
 
     # --- using it ---------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Model(ABC):
         return make_report(self)
 
     def plot(self) -> Plot:
-        """How the fit went and the sizes of clusters, as charts: see :class:`Plot`.
+        """Return charts of the fit and of the cluster sizes: see :class:`Plot`.
 
         A notebook shows them; ``plot().save("fit.png")`` writes a picture.
         """
@@ -409,7 +409,7 @@ def _is_model(place: Folder) -> bool:
 
 
 def _no_model_at(place: Folder) -> str:
-    """What is wrong with a place that has no description of a model."""
+    """Explain why there is no model at a URL."""
     if not place.exists():
         return f"{place.url} does not exist, so it is no model: check the address."
     return (

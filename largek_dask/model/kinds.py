@@ -1,4 +1,4 @@
-"""Which kinds of model there are, and which one a file, a message or a fit's arrays are of."""
+"""Kinds of model, found by name or by the arrays of a fit."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ class MixtureModel(Model):
     def _log_likelihood(
         self, rows: Any, sample_weight: Any, client: Client | None, n_threads: int | None
     ) -> tuple[float, float]:
-        """Of all rows together, and their weight."""
+        """Return the log-likelihood of all rows together, and their weight."""
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
             found = label_rows(passes, self._labelling(opened.dtype), labels=False)

@@ -21,7 +21,7 @@ __all__ = ["Path", "PathModel", "Stationarity"]
 
 @dataclass(frozen=True, slots=True)
 class Stationarity:
-    """What is known of how still a partition stands; None where that was not looked at."""
+    """Measures of how close a partition is to a fixed point; None if not computed."""
 
     movement: float | None
     """Largest distance of a centre to the mean of its rows."""
@@ -35,7 +35,7 @@ class Stationarity:
 
     @classmethod
     def of(cls, figures: NDArray[np.float64]) -> Stationarity:
-        """Of a row of ``PathArrays.stationarity``."""
+        """Create it from a row of ``PathArrays.stationarity``."""
         movement, ties, moves, swap = map(_known, figures)
         return cls(movement, _counted(ties), _counted(moves), swap)
 
@@ -101,7 +101,7 @@ class Path:
         return centers_in(self._model.arrays.path, n_clusters)
 
     def stationarity(self, n_clusters: int) -> Stationarity:
-        """What is known of how still the partition into l clusters stands.
+        """Return measures of how close the partition into l clusters is to a fixed point.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Path:
         )
 
     def suggest_k(self) -> SuggestedK:
-        """How many clusters there are, if that is clear: see ``largek_dask.model.suggest_k``."""
+        """Suggest a number of clusters, if one stands out: see ``largek_dask.model.suggest_k``."""
         n_features = self._model.n_features
         return suggest_k(
             self.inertia,
@@ -147,7 +147,7 @@ class Path:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """What is known of every partition, one mapping each; None where it is not known."""
+        """Return one mapping of figures per partition; None for unknown figures."""
         found = []
         for i, row in enumerate(self._model.arrays.stationarity):
             still = Stationarity.of(row)
@@ -197,7 +197,7 @@ class PathModel(CentersModel):
         return Path(self)
 
     def fit_figures(self) -> dict[str, float]:
-        """How many partitions there are."""
+        """Number of partitions."""
         return {"partitions": float(self.n_clusters)}
 
     def _check(self) -> None:

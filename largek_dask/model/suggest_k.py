@@ -92,7 +92,7 @@ class Curve(NamedTuple):
     taken to be as wide in all directions, which is the least to be asked of a curve."""
 
     def named(self) -> int | None:
-        """What the curve alone says, by all that needs no halves: the lowest below a Gaussian."""
+        """Return the number suggested by the curve alone, without halves."""
         ratios = gaussian_ratios(self.inertia, self.n_features, self.spectrum, self.sizes)
         bends = self._bends()
         passed = np.flatnonzero(self._below(ratios) & (bends >= BEND))
@@ -109,14 +109,14 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SuggestedK:
-    """How many clusters there are, if that is clear, and why; ``print`` says it in words."""
+    """Suggested number of clusters, if one stands out, and why; ``print`` explains it."""
 
     k: int | None
     """The number named; None where no number stands out."""
     runner_up: int | None
     """The next best that passes the same tests; None if none does."""
     clear: bool
-    """Whether the number named is more than a lower bound: it isn't where the curve ends there."""
+    """False if the suggested number is only a lower bound, as the curve ends there."""
     stability: Floats
     """(m,) adjusted Rand index of the partitions found on two halves of a sample."""
     gaussian: Floats
@@ -129,7 +129,7 @@ class SuggestedK:
     inertia: Floats
     """(m,) its objectives."""
     halves: tuple[int | None, int | None] | None = None
-    """What each of two halves of the rows names by its own curve; None where that is not known."""
+    """Numbers suggested by the curves of two halves of the rows; None if unknown."""
     passed: tuple[int, ...] = ()
     """All numbers that pass the tests, the best one first."""
 
@@ -217,7 +217,7 @@ def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[in
 
 
 class _Facts(NamedTuple):
-    """What a decision is told by."""
+    """Facts from which a decision is explained."""
 
     sizes: NDArray[np.int64]
     inertia: Floats
@@ -232,7 +232,7 @@ class _Facts(NamedTuple):
     """The curve ends below that of a Gaussian, and has not levelled off."""
 
     def doubted(self) -> bool:
-        """Whether a half names nothing, or another number than the best one."""
+        """Return whether a half suggests no number, or another one than the best."""
         if self.halves is None:
             return False
         k = int(self.sizes[self.ranked[0]])
@@ -381,7 +381,7 @@ def _bends(inertia: Floats, sizes: NDArray[np.int64]) -> Floats:
 
 
 def _still_falls(inertia: Floats, sizes: NDArray[np.int64]) -> bool:
-    """Whether the last clusters lower ln W as much as those before, each.
+    """Return whether the last clusters lower ln W as much as those before, each.
 
     Of groups that share a centre each cluster more splits one; on a smooth curve it lowers ln W by
     less and less.

@@ -1,4 +1,4 @@
-"""How many clusters there are, of a table of any size: the whole curve in one run.
+"""Suggest the number of clusters of a table of any size, from the whole curve in one run.
 
 Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
 number of clusters near its lowest objective. Beyond, it is one of nested partitions
@@ -108,7 +108,7 @@ class ElbowCurve(SuggestedK):
     n_searched: int
     """Rows that partitions were found on."""
     method: Literal["dcdbundle", "nested"]
-    """What has found them."""
+    """Method that found the partitions."""
     model_of: Callable[[int], CentersModel]
     """Makes the model of one of `n_clusters`; :meth:`model` checks the number first."""
 
@@ -133,7 +133,7 @@ class ElbowCurve(SuggestedK):
         return f"<ElbowCurve to {int(self.n_clusters[-1]):,} clusters: {self.words}>"
 
     def records(self) -> list[dict[str, Any]]:
-        """What is known of every partition, one mapping each; None where it is not known."""
+        """Return one mapping of figures per partition; None for unknown figures."""
         columns = (self.n_clusters, self.inertia, self.errors, self.stability, self.gaussian)
         names = ("n_clusters", "inertia", "standard_error", "stability", "gaussian")
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -173,7 +173,7 @@ def suggest_k(
     max_time: float | str | None = None,
     verbose: int = 0,
 ) -> ElbowCurve:
-    """How many clusters there are, if that is clear, and the curve that tells.
+    """Suggest a number of clusters, if one stands out, and return the curve.
 
     Parameters
     ----------
@@ -460,7 +460,7 @@ def settled_where_needed(rows: BasePasses, found: Sequence[Partition]) -> list[P
 
 
 def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list[Partition]]:
-    """What partitions of rows cost, without those that cost no less than one of fewer clusters."""
+    """Return the curve of partitions, without those that cost no less than one of fewer clusters."""
     count = counted(rows, found)
     kept: list[Partition] = []
     for partition in count.partitions:
@@ -474,7 +474,7 @@ def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list
 
 
 def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
-    """What the partitions of half of a sample cost."""
+    """Return the curve of the partitions of half of a sample."""
     d = x.shape[1]
     shift = x.sum(axis=0) / len(x)
     inertia = np.array([_cost_of(x, np.asarray(centers), shift) for centers in path])
@@ -486,7 +486,7 @@ def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
 
 
 def _cost_of(x: Floats, centers: Floats, shift: Floats) -> float:
-    """What rows cost, nothing for those that are centres."""
+    """Return the cost of rows, 0 for those that are centres."""
     packed, total = pack_centers(centers, shift), ExactSums()
     total.add(unrounded(exact_distances(x, packed, nearest(x, packed)), x, centers.dtype))
     return float(total.value)

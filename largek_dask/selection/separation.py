@@ -1,4 +1,4 @@
-"""How far the clusters of a model lie apart: scores that need no known classes.
+"""Separation of the clusters of a model: scores that need no known classes.
 
 Simplified silhouette, Davies-Bouldin and Calinski-Harabasz: each is made of distances to a few
 centres per row, never of those between rows. All rows are read once or twice, chunk by chunk, here
@@ -56,7 +56,7 @@ PAIRS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """How far clusters lie apart, by all three scores: they share passes over the rows."""
+    """Scores of the separation of clusters, which share passes over the rows."""
 
     n_clusters: int
     """Clusters that had rows."""
@@ -66,7 +66,7 @@ class Separation:
 
     @staticmethod
     def is_told_of(model: Model) -> bool:
-        """Whether there are such scores of a model: its clusters have centres."""
+        """Return whether the clusters of a model have centres, as these scores require."""
         return model._cluster_centers() is not None
 
     @classmethod
@@ -162,16 +162,16 @@ def _numbered(labels: Any, rows: Rows) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """How rows get their clusters, and the centres that distances are to; travels to workers."""
+    """Labelling of rows, and the centres to measure distances to; sent to workers."""
 
     centers: PackedCenters
-    """Those of all clusters."""
+    """Centres of all clusters."""
     others: PackedCenters
-    """Those of clusters that have rows: they may be the nearest other one of a row."""
+    """Centres of clusters with rows, which may be the nearest other one of a row."""
     numbers: NDArray[np.int32]
     """The clusters that these are of."""
     labelling: Labelling | None = None
-    """How a model labels rows, where that is not by the nearest of ``others``."""
+    """Labelling of a model; None for the nearest of ``others``."""
     labels: NDArray[np.int32] | None = None
     """(n,) labels that were given for all rows."""
 
@@ -193,7 +193,7 @@ class Clusters:
 
 
 def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
-    """Those of a model, for rows of a type; one without a row in the fit is nobody's neighbour."""
+    """Return those of a model for rows of a dtype; clusters without rows in the fit are ignored."""
     centers = model._cluster_centers()
     if centers is None:
         raise ParameterError(
@@ -252,7 +252,7 @@ def _silhouettes(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArra
 
 @dataclass
 class SeparationTotal(Additive):
-    """What the first pass adds up."""
+    """Total of the first pass."""
 
     sums: ClusterSums | None
     """Rows by cluster, where means are asked for."""
@@ -265,14 +265,14 @@ class SeparationTotal(Additive):
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint | None) -> SeparationTotal:
-        """Of nothing."""
+        """Return an empty total."""
         sums = None if grid is None else ClusterSums(k, d, grid)
         return cls(sums, ExactSums(), ExactSums())
 
 
 @dataclass
 class SpreadTotal(Additive):
-    """What the second pass adds up: distances of rows to the means of their clusters."""
+    """Total of the second pass: distances of rows to the means of their clusters."""
 
     distances: ExactSums
     """One sum a cluster."""
@@ -281,7 +281,7 @@ class SpreadTotal(Additive):
 
     @classmethod
     def of(cls, k: int) -> SpreadTotal:
-        """Of nothing."""
+        """Return an empty total."""
         return cls(ExactSums(k), ExactSums())
 
 
