@@ -398,6 +398,6 @@ def is_lazy(X: Any) -> bool:
 
 
 def is_for_sklearn(X: Any) -> bool:
-    """Return whether scikit-learn's checks suffice for an array; ``open_rows`` has clearer errors."""
+    """Return whether scikit-learn's checks suffice; ``open_rows`` has clearer errors."""
     own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
     return own and (is_sparse(X) or X.ndim in (1, 2))

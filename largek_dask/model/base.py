@@ -83,8 +83,7 @@ class Model(ABC):
     """The frozen dataclass of its arrays, which a fit gives; their names are those of its fields.
     All but an array ``shift``, the origin about which kernels compute, are in the digest."""
     objective: ClassVar[Objective]
-    """Objective of its fits: ``cost`` in the history, and the name of its value over all rows in the
-    provenance."""
+    """Objective of its fits: ``cost`` in the history, and by name its value in the provenance."""
     _labels_by_nearest: ClassVar[bool] = False
     """True if a row's label is that of the nearest centre."""
     format: ClassVar[int] = FORMAT

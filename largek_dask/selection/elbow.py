@@ -460,7 +460,7 @@ def settled_where_needed(rows: BasePasses, found: Sequence[Partition]) -> list[P
 
 
 def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list[Partition]]:
-    """Return the curve of partitions, without those that cost no less than one of fewer clusters."""
+    """Return the curve of partitions, without those that cost no less than a smaller one."""
     count = counted(rows, found)
     kept: list[Partition] = []
     for partition in count.partitions:
