@@ -18,7 +18,6 @@ import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.cli.common import key_values
 from largek_dask.cli.jobs import jobs_table, result_words
-from largek_dask.cli.slurm import QueuedJob, queue_table
 
 COMMANDS = {
     "doctor": "doctor --data {x}",
@@ -64,15 +63,9 @@ ENDED = JOB | {
         "seconds": 100.0, "labels": True, "digest": "0123456789abcdef" * 4,
     },
 }  # fmt: skip
-QUEUED = [
-    QueuedJob("4711000", True, "RUNNING", "11:59:50", "node0001.cluster.example.org", "None"),
-    QueuedJob("4711001_1023", False, "PENDING", "1-12:00:00", "",
-              "Nodes required for job are DOWN, DRAINED or reserved for jobs in other partitions"),
-]  # fmt: skip
 OTHERS = {
     "jobs": lambda: jobs_table([JOB, ENDED], {"running": 1, "finished": 1}, "store"),
     "result": lambda: key_values(result_words(ENDED).items()),
-    "cluster": lambda: queue_table(QUEUED, ["Scheduler: tcp://10.0.0.1:45321 since 03:00"]),
 }
 """Tables that take a cluster, or long, as they are made of what was told."""
 
@@ -114,7 +107,7 @@ def test_commands_fit(command: str, names: dict[str, str], tmp_path: Path) -> No
 def test_every_command_with_a_table_is_here() -> None:
     told = {line.split()[0] for line in (*COMMANDS.values(), *OTHERS)}
     # These print lines, ids and words; `demo` and `warmup` have names and values like `fit`.
-    lines = {"submit", "cancel", "logs", "watch", "warmup", "delete", "demo"}
+    lines = {"cluster", "submit", "cancel", "logs", "watch", "warmup", "delete", "demo"}
     assert set(main.commands) == told | lines
 
 

@@ -208,7 +208,7 @@ class Engine:
         given = {
             **composed.example(),
             "LARGEK_SECRETS": str(self.place / "secrets"),
-            "LARGEK_TLS": str(self.place / "tls" / "scheduler"),
+            "LARGEK_TLS": str(self.place / "tls"),
         }
         before, self.document = self.document, composed.loaded(*overlays, given=given)
         services = self.document["services"]

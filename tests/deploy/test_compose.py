@@ -237,10 +237,10 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
 
 
-def test_tls_changes_no_more_than_the_protocol(tmp_path):
+def test_tls_changes_no_more_than_the_protocol():
     plain, encrypted = composed.loaded()["services"], composed.loaded(OVERLAY)["services"]
     assert [*plain["scheduler"]["command"], "--protocol=tls"] == encrypted["scheduler"]["command"]
-    folder = certificate_folder(tmp_path)
+    folder = certificate_folder()
     for name in ("scheduler", "worker", "jupyter"):
         assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
         assert encrypted[name]["volumes"][-1]["target"] == folder

@@ -12,7 +12,7 @@ from deploy import lean
 from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
-from tests.deploy.running import DEPLOY, make_certificates
+from tests.deploy.running import DEPLOY, make_certificate
 from tests.helpers.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
@@ -167,8 +167,8 @@ QUICK = {
 def engine(image, tmp_path_factory):
     place = tmp_path_factory.mktemp("composed")
     called(DEPLOY / "compose" / "secrets.sh", place / "secrets")
-    make_certificates("--out", place / "tls", "scheduler,worker,jupyter", "me")
-    called("chown", "-R", "1000", place / "tls" / "scheduler")
+    make_certificate(place, "/etc/largek/tls")
+    called("chown", "-R", "1000", place / "tls")
     with ExitStack() as stack:
         yield Engine(image, place, stack, QUICK)
 

@@ -329,7 +329,7 @@ def test_overlays_differ_in_what_they_say(built, tmp_path):
     assert [a.replace("tcp://", "tls://") for a in command(plain, "worker")] == command(
         encrypted, "worker"
     )
-    folder = certificate_folder(tmp_path)
+    folder = certificate_folder()
     for _, _, spec in pods(encrypted):
         [mounted] = [
             m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"
