@@ -95,8 +95,6 @@ class JobView:
         The last event of this kind; "compiling" until a step has been made.
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
-    final_n_iter : int or None
-        Steps of the model that it ended with; None before its end, or if unknown.
     costs : dict
         Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
     series : dict
@@ -118,7 +116,6 @@ class JobView:
         self.compiling: Event | None = None
         self.labelled: float | None = None
         self.warnings: tuple[str, ...] = ()
-        self.final_n_iter: int | None = None
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
@@ -303,13 +300,10 @@ class JobView:
         elif kind in ("queued", "running", "started", "step"):
             self._is_job |= kind in ("queued", "running")
             self._from_events = {"state": "queued" if kind == "queued" else "running"}
-            self.final_n_iter = None
             return
         elif not self._is_job and (kind == "best" or (kind == "stopped" and "start" not in event)):
             is_cancelled = event.get("reason") in ("cancelled", "interrupted")
             found["state"] = "cancelled" if is_cancelled else "finished"
-        if found.get("state") in ENDS and isinstance(event.get("n_iter"), int):
-            self.final_n_iter = event["n_iter"]
 
     def _on_chosen(self, event: Event) -> None:
         self.chosen = event

@@ -20,7 +20,7 @@ from largek_dask.cli.common import key_values
 from largek_dask.cli.jobs import jobs_table, result_words
 
 COMMANDS = {
-    "doctor": "doctor --data {x}",
+    "doctor": "doctor",
     "ingest": "ingest {npy} {out}/ingested.zarr",
     "fit --plan": "fit {x} -k 3 --plan",
     "fit": "fit {x} -k 3 --out {out}/run",
@@ -29,7 +29,6 @@ COMMANDS = {
     "coreset": "coreset {x} {out}/few.zarr --rows 50",
     "report --out": "report {run} --out {out}/fit.png",
     "elbow": "elbow {x} --k-max 4",
-    "elbow of a model": "elbow {path}",
     "report": "report {run} --out {out}/run.html",
 }
 
@@ -75,11 +74,10 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses that the commands are given."""
     folder = tmp_path_factory.mktemp("widths")
     x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
-    found = {name: str(folder / name) for name in ("npy.npy", "x", "run", "path")}
+    found = {name: str(folder / name) for name in ("npy.npy", "x", "run")}
     np.save(found["npy.npy"], x)
     lk.ingest(x, found["x"], progress=False)
     run(f"fit {found['x']} -k 3 --out {found['run']}", 80)
-    run(f"fit {found['x']} -k 3 --algorithm dcdbundle --out {found['path']}", 80)
     return found | {"npy": found["npy.npy"], "model": f"{found['run']}/model.zarr"}
 
 
