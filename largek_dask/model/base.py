@@ -294,7 +294,7 @@ class Model(ABC):
     def plot(self) -> Plot:
         """How the fit went and the sizes of clusters, as charts: see :class:`Plot`.
 
-        A notebook shows them; ``plot().save("fit.png")`` writes a picture.
+        A notebook shows them; ``plot().figure().savefig("fit.png")`` writes a picture.
         """
         from largek_dask.plots.plot_collection import plot_of_model
 
