@@ -380,7 +380,10 @@ def logs(job_id: str, scheduler: Scheduler) -> None:
 @argument_id
 @on_scheduler(follows=True)
 def result(job_id: str, scheduler: Scheduler) -> None:
-    """Wait for a job and print its result: also where its model and labels are."""
+    """Wait for a job and print its result.
+
+    Its model and labels are in its folder, --out of submit.
+    """
     with scheduler.goes_on(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         job.wait()
