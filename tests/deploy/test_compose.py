@@ -17,13 +17,12 @@ import yaml
 from largek_dask import config
 from largek_dask.service.web.hosts import Hosts
 from tests.deploy import composed
-from tests.deploy.running import DEPLOY, ROOT, certificate_folder
+from tests.deploy.running import DEPLOY, ROOT
 from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "compose"
 KUBERNETES = DEPLOY / "kubernetes" / "base"
 OURS = ("bucket", "scheduler", "worker", "jupyter")
-OVERLAY = composed.OVERLAY.read_text()
 
 
 def faults(document):
@@ -141,9 +140,8 @@ def address_faults(service, document):
 # --- what is there --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlays", [[], [OVERLAY]], ids=["plain", "tls"])
-def test_parts_fit_together(overlays):
-    document = composed.loaded(*overlays)
+def test_parts_fit_together():
+    document = composed.loaded()
     assert faults(document) == []
     assert set(document["services"]) == {"store", *OURS, "prometheus", "grafana"}
     profiles = {name: one.get("profiles") for name, one in document["services"].items()}
@@ -154,9 +152,7 @@ def test_parts_fit_together(overlays):
 
 def test_variables():
     """Every one that is read is in the example and names itself; and all of that are read."""
-    found = {}
-    for path in (composed.FILE, composed.OVERLAY):
-        found |= composed.variables(path.read_text())
+    found = composed.variables(composed.FILE.read_text())
     assert set(found) == set(composed.example())
     assert all(found.values())
     assert all(composed.example().values())
@@ -174,7 +170,7 @@ def test_the_readme__no_command_undoes_the_one_before():
 @pytest.mark.slow
 def test_schema_of_compose():
     check = program("check-jsonschema", "the extra deploy")
-    command = [check, "--builtin-schema", "vendor.compose-spec", composed.FILE, composed.OVERLAY]
+    command = [check, "--builtin-schema", "vendor.compose-spec", composed.FILE]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -235,25 +231,6 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
             for name in names:
                 assert asyncio.run(Hosts(lambda: None).accepts(f"{name}:8787"))
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
-
-
-def test_tls_changes_no_more_than_the_protocol():
-    plain, encrypted = composed.loaded()["services"], composed.loaded(OVERLAY)["services"]
-    assert [*plain["scheduler"]["command"], "--protocol=tls"] == encrypted["scheduler"]["command"]
-    folder = certificate_folder()
-    for name in ("scheduler", "worker", "jupyter"):
-        assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
-        assert encrypted[name]["volumes"][-1]["target"] == folder
-        assert encrypted[name]["environment"].pop("DASK_CONFIG") == folder
-        # Dask reads that folder without being told, too.
-        assert plain[name]["environment"].pop("DASK_CONFIG") == "/etc/dask"
-    for name in ("worker", "jupyter"):
-        old, new = (str([one[name]["command"], one[name]["environment"]]) for one in
-                    (plain, encrypted))  # fmt: skip
-        assert old.count("tcp://") == 1
-        assert old.replace("tcp://", "tls://") == new
-    for name in ("store", "bucket", "prometheus", "grafana"):
-        assert plain[name] == encrypted[name]
 
 
 def test_checks_of_health_are_the_images():

@@ -1,18 +1,16 @@
 """The image itself: built without an engine, tried as its user, and composed."""
 
-import json
 import re
 import subprocess
 from contextlib import ExitStack, contextmanager
 
 import pytest
-import yaml
 
 from deploy import lean
 from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
-from tests.deploy.running import DEPLOY, make_certificate
+from tests.deploy.running import DEPLOY
 from tests.helpers.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
@@ -167,8 +165,6 @@ QUICK = {
 def engine(image, tmp_path_factory):
     place = tmp_path_factory.mktemp("composed")
     called(DEPLOY / "compose" / "secrets.sh", place / "secrets")
-    make_certificate(place, "/etc/largek/tls")
-    called("chown", "-R", "1000", place / "tls")
     with ExitStack() as stack:
         yield Engine(image, place, stack, QUICK)
 
@@ -225,48 +221,3 @@ def test_composed__each_service_killed_in_turn(engine):
         notebook.goes_on()
         notebook.digest()
     engine.wait_healthy("worker")
-
-
-GET = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
-
-
-def test_composed__prometheus_reads_the_scheduler(engine):
-    """After the test before. (Workers are found by DNS, which is not there.)"""
-    engine.up("prometheus")
-
-    def answer(path):
-        url = f"http://127.0.0.1:9090/api/v1/{path}"
-        told = json.loads(engine.said("prometheus", "python", "-c", GET, url))
-        assert told["status"] == "success"
-        return told["data"]
-
-    def has(query):
-        found = answer(f"query?query={query}")["result"]
-        return {one["metric"]["instance"]: float(one["value"][1]) for one in found}
-
-    engine.wait(lambda: has("largek_jobs"), "figures of the scheduler")
-    assert has("up") == {"scheduler:8787": 1.0}
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
-    groups = [group["name"] for group in answer("rules")["groups"]]
-    assert groups == [group["name"] for group in rules["groups"]]
-    engine.stop("prometheus")
-
-
-def test_composed_with_tls(engine):
-    """After the tests before: `docker compose up` with the overlay, on the same volumes."""
-    engine.up("worker")
-    store = engine.replicas["store"][0].starts
-    engine.lay(composed.OVERLAY.read_text())
-    assert list(engine.replicas) == ["store"], "the overlay changes more than it has to"
-    before = {path: path.stat().st_size for path in engine.place.glob("*.log")}
-    engine.up("worker")
-    with Notebook.submitting(engine, 5, "second") as notebook:
-        notebook.digest()
-    assert engine.replicas["store"][0].starts == store
-    for name in ("scheduler", "worker"):
-        path = engine.log(name)
-        with open(path, "rb") as file:
-            file.seek(before[path])
-            text = file.read().decode()
-        assert "tls://" in text
-        assert "tcp://" not in text, text
