@@ -83,13 +83,6 @@ def printed(*arguments):
     return json.loads(done.stdout)["files"]
 
 
-def test_files_are_printed():
-    files = printed()
-    assert list(files) == list(FILES)
-    plain = run("--print").stdout
-    assert all(f"### {name}\n{text}" in plain for name, text in files.items())
-
-
 def test_files_have_what_is_asked_for(home):
     given = shlex.split(
         f"--home {home}/ --workers 12 --cpus 4 --mem 1.5G --time 36h "
@@ -237,14 +230,6 @@ def test_a_scheduler_without_workers_is_taken_back(fake, home):
     assert calls(fake, "scancel") == ["scancel 4711"]
 
 
-def test_jobs_that_are_there_are_not_submitted_again(fake, home):
-    queue(fake, home, "4711 scheduler RUNNING")
-    done = run("--home", home, "--submit")
-    assert done.exit_code == 1
-    assert "in the queue of SLURM already, such as 4711" in done.stderr
-    assert calls(fake, "sbatch") == []
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -264,11 +249,6 @@ def test_bad_input(given, told, fake, home):
     assert done.exit_code in (1, 2)
     assert told in done.stderr
     assert not [line for line in calls(fake, "sbatch") if "--parsable" in line]
-
-
-def test_times():
-    files = printed("--time", "2h")
-    assert all("\n#SBATCH --time=120:00\n" in files[name] for name in FILES[:2])
 
 
 @pytest.mark.parametrize("action", ["--submit --home", "--stop --home", "--scale 3 --home"])
@@ -329,21 +309,6 @@ def test_stop_ends_the_scheduler_first(fake, home, monkeypatch):
     assert json.loads(done.stdout) == {"cancelled": ["4711", "4712_0"]}
     assert asked == [["scancel 4711"]]
     assert calls(fake, "scancel") == ["scancel 4711", "scancel 4712_0"]
-
-
-def test_stop_of_nothing(fake, home):
-    assert "nothing" in run("--stop", "--home", home).stdout
-    assert calls(fake, "scancel") == []
-
-
-def test_options_of_files_need_files(fake, home):
-    for action in (["--stop"], ["--scale", 3]):
-        done = run("--home", home, "--cpus", 4, *action)
-        assert done.exit_code == 2
-        assert "--cpus is for --submit" in done.stderr
-    for actions in ([], ["--stop", "--scale", 1]):
-        assert "give one of" in run("--home", home, *actions).stderr
-    assert "--home DIR" in run("--stop").stderr
 
 
 # --- the scripts ----------------------------------------------------------------------------------
@@ -433,14 +398,6 @@ def test_a_worker_that_does_not_end_when_it_is_asked_to(home):
     assert bash(f"{code} end_in_time $worker; wait $worker; echo $? $looked") == "137 3"
     ended = "kill $worker; wait $worker; end_in_time $worker; echo $looked"
     assert bash(f"{code} {ended}") == "0"
-
-
-@pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])
-def test_an_interface_that_is_not_there(name, home):
-    path = script(home, name, "--interface", "nosuch0")
-    told = bash(f"bash {path}")
-    assert "there is no interface nosuch0; give one of" in told
-    assert "lo" in told.rpartition("give one of ")[2].split()
 
 
 @pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])

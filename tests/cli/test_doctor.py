@@ -29,18 +29,6 @@ def told_of(*arguments, code=0):
 # --- machine ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("free", [100 << 20, 50 << 30])
-def test_table_keeps_brackets(free, tmp_path, monkeypatch):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    (tmp_path / "[red]").mkdir()
-    monkeypatch.chdir(tmp_path / "[red]")
-    monkeypatch.setenv("COLUMNS", "300")
-    done = CliRunner().invoke(main, ["doctor"])
-    assert done.exit_code == (free == 100 << 20)
-    assert "/[red])" in done.stdout
-    assert ("broken" in done.stdout) == (free == 100 << 20)
-
-
 def test_machine__says_all_areas():
     assert {finding.area for finding in told_of()} == {"versions", "threads", "memory"}
 

@@ -158,15 +158,6 @@ def test_variables():
     assert all(composed.example().values())
 
 
-def test_the_readme__no_command_undoes_the_one_before():
-    """`up` has as many workers as `.env` says, whatever `--scale` said before."""
-    part = (DEPLOY / "README.md").read_text().split("\n## Docker Compose\n")[1].split("\n## ")[0]
-    [typed] = re.findall(r"```shell\n(.*?)```", part, re.S)
-    ups = re.findall(r"^docker compose (?:.* )?up (.*)$", typed, re.M)
-    assert len(ups) == 2
-    assert not any("--scale" in options for options in ups)
-
-
 @pytest.mark.slow
 def test_schema_of_compose():
     check = program("check-jsonschema", "the extra deploy")
@@ -196,30 +187,6 @@ def kubernetes(file, kind):
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "kind"),
-    [
-        ("scheduler", "scheduler.yaml", "Deployment"),
-        ("worker", "workers.yaml", "StatefulSet"),
-    ],
-)
-def test_commands_are_those_of_kubernetes(name, file, kind):
-    [box] = kubernetes(file, kind)["spec"]["template"]["spec"]["containers"]
-    service = composed.loaded()["services"][name]
-    assert service["command"] == box["args"]
-    there = {one["name"]: one["value"] for one in box["env"]}
-    assert service["environment"]["DASK_CONFIG"] == there["DASK_CONFIG"]
-    # Ready is the same question of both.
-    probe = box["readinessProbe"]["httpGet"]
-    [port] = [p["containerPort"] for p in box["ports"] if p["name"] == probe["port"]]
-    assert service["environment"]["LARGEK_HEALTH"] == f"http://127.0.0.1:{port}{probe['path']}"
-    there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
-    mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
-    names = there["largek"]["observe"].pop("hosts")
-    assert mine["largek"]["observe"].pop("hosts") == names[:1]
-    assert mine == there
-
-
 def test_the_page_of_jobs_answers_under_the_names_of_its_service():
     there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
     mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
@@ -231,23 +198,6 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
             for name in names:
                 assert asyncio.run(Hosts(lambda: None).accepts(f"{name}:8787"))
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
-
-
-def test_checks_of_health_are_the_images():
-    text = (ROOT / "Dockerfile").read_text()
-    [check] = re.findall(r"^HEALTHCHECK (.*)\\\n(.*)$", text, re.M)
-    options, _, test = "".join(check).partition("CMD ")
-    services = composed.loaded()["services"]
-    for name in OURS[1:]:
-        mine = services[name]["healthcheck"]
-        assert ["CMD", *yaml.safe_load(test)] == mine["test"]
-        told = dict(re.findall(r"--([\w-]+)=(\w+)", options))
-        assert told == {key.replace("_", "-"): str(mine[key]) for key in mine if key != "test"}
-    for name in OURS[:3]:
-        assert services[name]["build"]["target"] == "largek"
-    assert services["jupyter"]["build"]["target"] == "notebook"
-    for target in ("largek", "notebook"):
-        assert re.search(rf"^FROM \S+ AS {target}$", text, re.M)
 
 
 def test_what_prometheus_and_grafana_read():
@@ -329,11 +279,3 @@ def test_secrets_are_left_out_of_images_and_of_the_repository():
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/secrets/", "/tls/"} <= set(ignored)
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
-
-
-def test_secrets__what_is_asked_wrongly(tmp_path):
-    for arguments, says in ((("--out",), "unknown option"), ((tmp_path / "a", "b"), "one folder")):
-        done = secrets(*arguments)
-        assert done.returncode == 1
-        assert says in done.stderr
-    assert "jupyter_token" in secrets("--help").stdout

@@ -1,10 +1,7 @@
 """What scripts for other libraries say is taken, or answered with the name to use here."""
 
-import importlib
 import inspect
-import pickle
 import re
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -19,7 +16,6 @@ from sklearn.preprocessing import StandardScaler
 import largek_dask as lk
 from largek_dask.errors import LargekError, ParameterError, UnknownParameterError
 from largek_dask.estimators.elsewhere import OF_KMEANS, OF_MIXTURES
-from tests.helpers import needs
 from tests.helpers.covering import slow
 
 CUML = [
@@ -90,18 +86,6 @@ def test_no_name_that_is_answered_is_a_parameter():
     assert not set(OF_MIXTURES) & set(parameters_of(lk.Mixture))
 
 
-@pytest.mark.slow
-def test_the_list_of_faiss_is_that_of_faiss():
-    faiss = needs.module("faiss", "bench")
-    its = {name for name in dir(faiss.ClusteringParameters()) if not name.startswith(("_", "this"))}
-    assert its - {"thisown"} <= {
-        *FAISS,
-        "early_stop_threshold",
-        "init_method",
-        "afkmc2_chain_length",
-    }
-
-
 def test_a_slip_is_told_the_nearest_name_and_anything_else_all_of_them():
     with pytest.raises(UnknownParameterError, match=r"parameter 'n_cluster': use n_clusters=\.$"):
         lk.KMeans(n_cluster=3)
@@ -111,16 +95,6 @@ def test_a_slip_is_told_the_nearest_name_and_anything_else_all_of_them():
         lk.KMeans(64, 1_000)  # faiss.Kmeans(d, k)
     with pytest.raises(UnknownParameterError, match="Mixture takes n_components alone"):
         lk.Mixture(3, "diag")
-
-
-def test_what_is_taken_is_found_again():
-    """scikit-learn reads parameters from the signature, which stays what is written."""
-    km = lk.KMeans(3, n_init="auto", verbose=True, copy_x=False, algorithm="elkan")
-    asked = km.get_params()
-    assert list(asked) == sorted(parameters_of(lk.KMeans))
-    assert (asked["n_init"], asked["verbose"], asked["copy_x"]) == ("auto", True, False)
-    assert clone(km).get_params() == asked
-    assert pickle.loads(pickle.dumps(km)).get_params() == asked
 
 
 # --- what is taken ------------------------------------------------------------------------------
@@ -175,12 +149,6 @@ def test_starts_as_many_as_suit(parameters, starts):
     km = fitted(n_init="auto", **parameters)
     assert km.model_.provenance["parameters"]["n_init"] == starts
     assert km.n_init == "auto"
-
-
-def test_copy_x_changes_nothing():
-    kept = X.copy()
-    assert fitted(copy_x=False).model_.digest() == fitted(copy_x=True).model_.digest()
-    np.testing.assert_array_equal(X, kept)
 
 
 class Drawn:
@@ -286,18 +254,6 @@ def test_centres_of_several_shapes():
     given = iter([X[:3], X[:2]])
     with pytest.raises(ParameterError, match=r"shape \(3, 3\), then of \(2, 3\)"):
         lk.KMeans(3, init=lambda *_, **__: next(given), n_init=2).fit(X)
-
-
-def test_a_script_for_scikit_learn_runs_with_the_name_changed():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for module in (importlib.import_module("sklearn.cluster"), lk):
-            km = module.KMeans(
-                n_clusters=3, init="k-means++", n_init="auto", max_iter=300, tol=1e-4, verbose=0,
-                random_state=0, copy_x=True, algorithm="lloyd",
-            )  # fmt: skip
-            assert km.fit(X, y=None, sample_weight=None) is km
-            assert km.inertia_ < 1_000
 
 
 def first_rows(x, n_clusters, random_state):

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 from bokeh.document import Document
-from bokeh.models import ColumnDataSource
 
 from largek_dask import KMeans
 from largek_dask.driver.job_view import JobView
@@ -15,7 +14,6 @@ from largek_dask.plots.figures import figure, item, key, to_json
 from largek_dask.plots.panels import make_panel, marks_of, panels
 from largek_dask.plots.pictures import draw
 from largek_dask.plots.plot_collection import Plot, plot_of
-from largek_dask.plots.theme import THEMES
 from tests.plots.test_panels import started, step, view_of
 
 
@@ -48,24 +46,6 @@ def test_every_panel_with_lines_is_drawn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("kind", DRAWN)
-def test_items_can_be_read_and_hold_no_data(kind, theme):
-    panel = DRAWN[kind]
-    document = document_of(item(panel, theme))
-    sources = {source.name: source for source in document.select({"type": ColumnDataSource})}
-    assert all(not len(values) for source in sources.values() for values in source.data.values())
-    expected = {f"{kind}/{trace.name}" for trace in panel.series}
-    assert expected <= set(sources) <= expected | {f"{kind}/marks"}
-    for trace in panel.series:
-        assert set(sources[f"{kind}/{trace.name}"].data) == set(trace.columns)
-    (root,) = document.roots
-    assert root.background_fill_color == THEMES[theme].paper
-    tools = {type(tool).__name__.removesuffix("Tool") for tool in root.tools}
-    assert tools >= {"Pan", "WheelZoom", "BoxZoom", "Save", "Hover", "Reset"}
-
-
-@pytest.mark.slow
 def test_items_depend_on_kind_names_and_theme_alone():
     """Whatever the data, and however many figures have been made before."""
     other = {panel.kind: panel for panel in panels(job_view(40))}
@@ -79,17 +59,6 @@ def test_items_depend_on_kind_names_and_theme_alone():
         assert key(other[kind]) == key(panel)
         assert key(panel, "dark") != key(panel)
         assert json.dumps(item(panel, "dark")) != before
-
-
-def test_times_have_one_form_and_of_more_than_a_day_say_which():
-    forms = set()
-    for last in (90.0, 86_400.0, 86_401.0):
-        for panel in panels(view_of(started(), step(1), step(2, elapsed=last))):
-            if panel.series and panel.x == "elapsed":
-                form = figure(panel).xaxis[0].formatter
-                told = {form.seconds, form.minsec, form.minutes, form.hourmin, form.hours}
-                forms.add((last, " or ".join(sorted(told))))
-    assert forms == {(90.0, "%T"), (86_400.0, "%T"), (86_401.0, "%T or day %-j %R")}
 
 
 @pytest.mark.slow

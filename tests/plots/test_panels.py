@@ -15,7 +15,7 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.plots.job_text import details, facts
-from largek_dask.plots.panels import marks_of, panels, rounded
+from largek_dask.plots.panels import panels
 from largek_dask.service.web.render import job_content
 
 
@@ -176,22 +176,6 @@ def test_sizes_are_bars():
 # --- resumes --------------------------------------------------------------------------------------
 
 
-def test_repeated_steps_replace_the_old_ones():
-    first = [started(), *(step(n) for n in range(1, 8))]
-    again = [started(n_iter=4), *(step(n, hours=2) for n in range(5, 11))]
-    line = panels_of(view_of(*first, *again))["cost"]["series"][0]
-    assert line["x"] == [*range(1000, 11000, 1000)]
-    assert line["passes"] == [*range(1, 11)]
-    marks = marks_of(view_of(*first, *again))
-    assert [mark["text"] for mark in marks] == ["goes on after step 4"]
-
-
-def test_a_step_that_is_told_twice_is_drawn_once():
-    told = [started(), *(step(n) for n in range(1, 6))]
-    line = panels_of(view_of(*told, *told[-2:]))["cost"]["series"][0]
-    assert line["x"] == [1000, 2000, 3000, 4000, 5000]
-
-
 @given(st.integers(2, 300), st.integers(0, 300), st.integers(30, 100))
 @settings(max_examples=15, deadline=None)
 def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
@@ -306,12 +290,3 @@ def test_memory_is_bounded_and_an_update_is_small():
         for series in panel["series"]:
             assert len(series["y"]) <= 1024 + 1
             assert math.isfinite(sum(value or 0 for value in series["y"]))
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(1.23456789e-25, 1.235e-25), (1.23456789e-19, 1.235e-19), (1.23456789e25, 1.235e25),
-     (9.99996e-30, 1e-29), (0.0, 0), (5e-324, 5e-324), (-1.7976931348623157e308, None)],
-)  # fmt: skip
-def test_rounded__very_small_and_very_large(value, said):
-    assert rounded(value) == said

@@ -8,14 +8,10 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from largek_dask import KMeans
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.sizes import sizes_of
-from largek_dask.errors import DataError
-from largek_dask.model.suggest_k import SuggestedK
-from largek_dask.plots.model_panels import curve_panel
 from largek_dask.plots.panels import marks_of
 from largek_dask.plots.panels import panels as job_panels
 from largek_dask.plots.pictures import draw, image
@@ -58,13 +54,6 @@ def test_draw__long_fits_are_drawn_in_hours():
     np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
 
 
-def test_draw__leaves_out_steps_without_a_cost():
-    passes = by_title(panels(step(1, None, 0.5), *[{**s, "step": s["step"] + 1} for s in STEPS]))
-    np.testing.assert_allclose(
-        curve(passes["Cost against passes"]), [[1.5, 100], [2.5, 60], [3.5, 50]]
-    )
-
-
 def test_draw__breaks_between_a_sample_and_all_rows():
     """The cost on a sample is lower: with one line it would seem to rise."""
     sample = [step(1, 40.0, 0.1, 10, sample=10), step(2, 30.0, 0.2, 10, sample=10)]
@@ -92,11 +81,6 @@ def test_draw__sizes_are_bars(tmp_path):
     (bars,) = axes.patches
     assert sum(bars.get_data().values) == 3
     figure.savefig(tmp_path / "fit.png")
-
-
-def test_draw__of_nothing_says_so():
-    with pytest.raises(DataError, match="no step yet"):
-        panels()
 
 
 def path_model(k):
@@ -133,37 +117,6 @@ def test_no_pyplot():
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def elbow(**changes):
-    sizes = np.array([1, 2, 4, 8, 16, 32])
-    fields = {
-        "k": 8, "runner_up": None, "clear": True, "votes": {}, "words": "8 clusters.",
-        "stability": np.array([1, 0.5, 0.6, 0.95, np.nan, 0.3]), "gaussian": np.full(6, np.nan),
-        "n_clusters": sizes, "inertia": 100.0 / sizes, "passed": (8, 7, 9),
-    }  # fmt: skip
-    return SuggestedK(**{**fields, **changes})
-
-
-def elbow_axes(found):
-    figure = draw([curve_panel(found)], "a title", n_columns=1, words=found.words)
-    assert figure.get_supxlabel() == found.words
-    return figure.axes[0]
-
-
-def test_an_elbow_shows_what_is_suggested():
-    found = elbow()
-    axes = elbow_axes(found)
-    np.testing.assert_allclose(curve(axes), np.stack([found.n_clusters, found.inertia], axis=1))
-    names = [line.get_label() for line in axes.lines]
-    assert names == ["inertia", "suggested: 8 (7 to 9) clusters"]
-    names = [line.get_label() for line in elbow_axes(elbow(clear=False, passed=(8,))).lines]
-    assert names[1] == "suggested: 8 clusters or more"
-
-
-def test_an_elbow_without_a_clear_number_marks_none():
-    axes = elbow_axes(elbow(k=None, passed=(), stability=np.full(6, np.nan)))
-    assert len(axes.lines) == 1
 
 
 def test_an_image_for_a_page_has_a_description():
