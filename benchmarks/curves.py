@@ -26,8 +26,6 @@ AUTO = "auto"
 LLOYD, DENSE = "lloyd, bounds", "lloyd"
 NMBATCH, PUBLISHED = "nmbatch", "nmbatch as published"
 TABLE = "table of labels"
-ONE_ROW, ONE_ROW_TEN = "VRKM++", "VRKM++, 10 K/n"
-ROUNDS, ROUNDS_TEN = "VRKM++ in rounds", "VRKM++ in rounds, 10 K/n"
 MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
     AUTO: lk.Truncated(),
@@ -36,10 +34,6 @@ METHODS: dict[str, Any] = {
     NMBATCH: lk.NMBatch(),
     PUBLISHED: lk.NMBatch.paper(),
     TABLE: lk.VRKM(),
-    ONE_ROW: lk.VRKM.paper(),
-    ONE_ROW_TEN: lk.VRKM(table="snapshot", round_rows=1),
-    ROUNDS: lk.VRKM(table="snapshot", eta="paper"),
-    ROUNDS_TEN: lk.VRKM(table="snapshot"),
 }
 SNAPSHOTS = 12
 """Steps of a run whose energy costs an assignment of all rows; further ones for levels."""
@@ -61,16 +55,12 @@ class Task:
     seed: int = 0
     limit: float = 60.0
     """CPU seconds after which a run is cut."""
-    most: float | None = None
-    """Passes after which a run is cut."""
     levels: tuple[float, ...] = ()
     """Energies whose first step is wanted."""
     excesses: tuple[float, ...] = ()
     """The same, relative to the run's own end."""
     steps: tuple[int, ...] = ()
     """Steps that are wanted whatever their energy."""
-    marks: tuple[float, ...] = ()
-    """Passes whose last step is wanted."""
     energies: bool = True
     """False if only the clock is wanted, because another run takes the same steps."""
 
@@ -202,16 +192,10 @@ class Trace:
     met: list[NDArray[np.float32]] = field(default_factory=list)
     said: list[dict[str, float]] = field(default_factory=list)
 
-    def last_within(self, most: float) -> int | None:
-        """Last step within ``most`` passes; None if there is none."""
-        within = int(np.searchsorted(self.passes, most + 1e-6, side="right"))
-        return within - 1 if within else None
-
 
 def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
     """Run until the end, or until a limit of the task."""
     found, spent, passes = Trace(), 0.0, 0.0
-    most = np.inf if task.most is None else task.most - 1e-9
     begun = time.process_time()
     for now, about in steps_of(task.method, x, centers, task.seed):
         spent += time.process_time() - begun
@@ -220,7 +204,7 @@ def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
         found.clock.append(spent)
         found.met.append(np.array(now, np.float32))
         found.said.append(about)
-        if spent > task.limit or passes >= most:
+        if spent > task.limit:
             break
         begun = time.process_time()
     return found
@@ -244,7 +228,6 @@ def record_of(task: Task, found: Trace, energies: Energies) -> Run:
     paid = [i for i in range(n) if i not in energies.known]
     kept |= {paid[i] for i in chosen(len(paid), SNAPSHOTS)} | {n - 1}
     kept |= {step - 1 for step in task.steps if step <= n}
-    kept |= {i for i in map(found.last_within, task.marks) if i is not None}
     for i in kept:
         energies[i]
     end = energies[n - 1]

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import commit, generator_of_commit, new_parser, parse
+from benchmarks.common import commit, new_parser, parse
 from benchmarks.sets import data_folder
 
 Record = dict[str, Any]
@@ -35,8 +35,6 @@ EFFORTS = (FAST, BALANCED, BEST)
 TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
 PEERS = (TEN, TEN_GREEDY)
 STARTS = 10
-DRAWN = ("blobs", "tails", "far", "duplicates", "grid", "gaussian")
-"""Kinds of sets of which all but the kind derives from the commit."""
 BLOCK = 1 << 20
 """Differences of rows and centres that are held at a time."""
 WARM_ROWS, WARM_CLUSTERS = 2_000, 5
@@ -111,48 +109,6 @@ METHODS: dict[str, Method] = {
 """All methods by name."""
 
 
-# --- sets -----------------------------------------------------------------------------------------
-
-
-def drawn(kind: str, r: np.random.Generator) -> NDArray[Any]:
-    """10,000 to 50,000 rows of 2 to 20 features, of one kind.
-
-    Parameters
-    ----------
-    kind : str
-        One of ``DRAWN``: round clusters of unequal sizes and widths; features that by themselves
-        have Student's t distribution, 2 to 3 degrees of freedom; clusters and one row far out; some
-        hundreds of rows, each many times; integers; one isotropic Gaussian.
-    r : numpy.random.Generator
-    """
-    n, d = int(r.integers(10_000, 50_001)), int(r.integers(2, 21))
-    if kind == "tails":
-        return r.standard_t(r.uniform(2, 3), (n, d)).astype(np.float32)
-    if kind == "gaussian":
-        return r.standard_normal((n, d), np.float32)
-    if kind == "grid":
-        return np.rint(r.uniform(2, 8) * r.standard_normal((n, d))).astype(np.int16)
-    if kind == "duplicates":
-        few = r.standard_normal((int(r.integers(200, 2_000)), d), np.float32)
-        return few[r.integers(len(few), size=n)]
-    m = int(r.integers(5, 41))
-    size = r.pareto(1.5, m) + 0.1
-    of = r.choice(m, n, p=size / size.sum())
-    x = r.uniform(2, 6) * r.standard_normal((m, d))[of]
-    x += r.standard_normal((n, d)) * r.lognormal(0, 0.5, m)[of, None]
-    if kind == "far":
-        x[r.integers(n)] *= 10 ** r.uniform(3, 6)
-    return x.astype(np.float32)
-
-
-def rows_of(name: str) -> NDArray[Any]:
-    """The rows of a set as they are stored, or as the commit draws them."""
-    if name in DRAWN:
-        return drawn(name, generator_of_commit(18, DRAWN.index(name)))
-    rows: NDArray[Any] = np.load(data_folder() / f"{name}.npz")["X"]
-    return rows
-
-
 # --- objectives -----------------------------------------------------------------------------------
 
 
@@ -212,7 +168,7 @@ def child(
     """Runs of all methods on a set, or on its first rows, for all seeds."""
     # Fewer distinct rows than clusters cause warnings, and do no harm here.
     warnings.simplefilter("ignore")
-    x = rows_of(name)[:n_rows]
+    x = np.load(data_folder() / f"{name}.npz")["X"][:n_rows]
     few = x[:: max(1, len(x) // WARM_ROWS)]
     for method in methods:
         METHODS[method](few, range(2, WARM_CLUSTERS + 1), n_seeds)

@@ -8,19 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.dcd_known import LOWEST, TABLED
-from benchmarks.dcd_runs import BALANCED, EFFORTS, PEERS, TEN_GREEDY
+from benchmarks.dcd_runs import EFFORTS, PEERS
 from benchmarks.tables import table_of
 
 Result = dict[str, Any]
 Record = dict[str, Any]
 Array = NDArray[np.float64]
 
-SLACK = 1e-9
-"""Share of an objective by which one may be higher and is still not above another."""
 IDLE = 0.2
 """Cores that other processes take on a machine that is called idle."""
-GENERATED_AIM = 90.0
-STORED_ABOVE, STORED_READINGS, STORED_MEMORY, PASS_SECONDS = 0.1, 25.0, 500.0, 3.0
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -55,11 +51,6 @@ def worst_errors(name: str, record: Record, method: str) -> Array:
     return found
 
 
-def bold(told: str, held: bool) -> str:
-    """A figure; in bold where it misses its aim."""
-    return told if held else f"**{told}**"
-
-
 def percent(value: float) -> str:
     """An error in per cent as it is written."""
     return f"{value:z.3f}" if abs(value) < 10 else f"{value:,.0f}"
@@ -68,11 +59,11 @@ def percent(value: float) -> str:
 # --- notes ----------------------------------------------------------------------------------------
 
 
-def note(sets: dict[str, Record], part: str, text: str) -> list[str]:
+def note(sets: dict[str, Record], text: str) -> list[str]:
     """Text below a table: how it was measured, and where."""
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     parts = [text, on_seeds(sets), on_turns(sets), on_others(sets), f"{machines}."]
-    command = f"Made by `python -m benchmarks.dcd --only {part} --write`."
+    command = "Made by `python -m benchmarks.dcd --write`."
     return ["", " ".join([*(line for line in parts if line), command])]
 
 
@@ -135,54 +126,4 @@ def of_short(result: Result) -> str:
         f"of k = {', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]} ends above the lowest "
         f"objective known. Rows: {sizes(sets)}."
     )
-    return "\n".join(table_of(["", *sets], rows) + note(sets, "curves", text))
-
-
-def of_generated(result: Result) -> str:
-    """Sets that nobody has looked at before, in a sentence."""
-    sets, held, counted = result["generated"]["sets"], 0, 0
-    ends: list[float] = []
-    for record in sets.values():
-        own, theirs = (np.median(values(record, m), axis=0) for m in (BALANCED, TEN_GREEDY))
-        held += int(np.sum(own <= theirs * (1 + SLACK)))
-        counted += len(own)
-        ends += (100 * (own / theirs - 1)).tolist()
-    share = bold(f"{100 * held / counted:.0f} %", 100 * held / counted >= GENERATED_AIM)
-    commits = ", ".join(dict.fromkeys(record["commit"] for record in sets.values()))
-    text = (
-        f"On sets drawn by commit {commits}, balanced is at or below {TEN_GREEDY} (scikit-learn) "
-        f"at {held} of {counted} points of k = 2 to 25, {share} (to reach: {GENERATED_AIM:.0f} %): "
-        f"{percent(max(ends))} % above at most, {percent(min(ends))} % at best. Sets: "
-        f"{sizes(sets)}."
-    )
-    return "\n".join(note(sets, "generated", text))
-
-
-def of_stored(result: Result) -> str:
-    """Every partition of a store."""
-    sets = result["stored"]["sets"]
-    [record] = sets.values()
-    path, lloyd = record["path"], record["lloyd"]
-    rival = float(np.median([run["value"] for run in lloyd]))
-    over = 100 * (path["value"] / rival - 1)
-    longest = max(path["of_readings"], default=0.0)
-    rows = [
-        ["partitions", f"{path['partitions']}", f"{record['k']}"],
-        [f"k = {record['k']} above greedy k-means++ with Lloyd's algorithm, %",
-         bold(percent(over), over <= STORED_ABOVE), f"≤ {STORED_ABOVE:g}"],
-        ["readings of the store", bold(f"{path['readings']:.1f}",
-         path["readings"] <= STORED_READINGS), f"≤ {STORED_READINGS:.0f}"],
-        ["memory beside a chunk, MB", bold(f"{path['memory'] - path['chunk']:.0f}",
-         path["memory"] - path["chunk"] <= STORED_MEMORY), f"≤ {STORED_MEMORY:.0f}"],
-        ["longest step that reads all rows, CPU s", bold(f"{longest:.2f}",
-         longest <= PASS_SECONDS), f"≤ {PASS_SECONDS:.0f}"],
-        ["CPU s, all partitions", f"{path['seconds']:.1f}", ""],
-        [f"CPU s, Lloyd's algorithm, k = {record['k']} alone",
-         f"{np.median([run['seconds'] for run in lloyd]):.1f}", ""],
-    ]  # fmt: skip
-    text = (
-        f"Set B, {path['n']:,} × {path['d']}, balanced, from a Zarr store of which nothing stays "
-        f"in memory; Lloyd's algorithm on the rows in memory, median of {len(lloyd)} seeds. One "
-        "thread."
-    )
-    return "\n".join(table_of(["what", "measured", "aim"], rows) + note(sets, "stored", text))
+    return "\n".join(table_of(["", *sets], rows) + note(sets, text))

@@ -36,11 +36,6 @@ def peak(result: Result) -> str:
     return span([p["fraction"] for p in points], ".2f", "")
 
 
-def outlier(result: Result) -> str:
-    """Time with one row far out over the time without."""
-    return span([v for r in result["records"] for v in r["ratios"].values()], ".2f", "")
-
-
 def spared(result: Result) -> str:
     """Share of distances that bounds leave, with many centres."""
     runs = [r["runs"][LLOYD][0] for r in result["records"] if r["k"] >= 500]
@@ -173,13 +168,6 @@ def path_seconds(method: str) -> Callable[[Result], str]:
     return text
 
 
-def path_readings(result: Result) -> str:
-    """Readings of a store for all partitions, and CPU seconds of the longest step that reads it."""
-    [record] = result["stored"]["sets"].values()
-    path = record["path"]
-    return f"{path['readings']:.0f} readings, of {max(path['of_readings']):.1f} CPU s at most"
-
-
 def submitted_together(result: Result) -> str:
     """CPU of the scheduler for a worker's task, submitted with all others or alone."""
     n = max(result["measured"], key=int)
@@ -199,7 +187,6 @@ def figure(group: str, name: str, form: str, unit: str) -> Callable[[Result], st
 QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "exact-sums": ("kernels", exact_sums),
     "peak": ("kernels", peak),
-    "outlier": ("outlier", outlier),
     "spared": ("nmbatch", spared),
     "published-end": ("nmbatch", published_end),
     "no-moves": ("auto_parts", part("A", "no moves")),
@@ -225,7 +212,6 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "path-fast-seconds": ("dcd", path_seconds(FAST)),
     "path-balanced-seconds": ("dcd", path_seconds(BALANCED)),
     "path-best-seconds": ("dcd", path_seconds(BEST)),
-    "path-readings": ("dcd", path_readings),
     "many": ("many", submitted_together),
     "empty-pass": ("overhead", figure("found", "empty_cluster_64", ".0f", "ms")),
     "empty-local": ("overhead", figure("found", "empty_local_64", ".1f", "ms")),

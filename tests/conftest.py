@@ -11,8 +11,6 @@ import math
 import multiprocessing
 import os
 import signal
-import sys
-import types
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -198,28 +196,3 @@ def quick_slices() -> Iterator[None]:
     """Tasks give their thread back after every chunk."""
     with dask.config.set({"largek.passes.slice-seconds": 0.0}):
         yield
-
-
-@pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """What a notebook's page shows, by display id: a stand-in for IPython."""
-    shown: dict[str, list[str]] = {}
-
-    class Handle:
-        def __init__(self, display_id):
-            self.display_id = display_id
-
-        def update(self, html):
-            shown[self.display_id].append(html)
-
-    def display(html, display_id):
-        shown[display_id] = [html]
-        return Handle(display_id)
-
-    ipython = types.ModuleType("IPython")
-    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
-    ipython.display = types.ModuleType("IPython.display")
-    ipython.display.HTML, ipython.display.display = str, display
-    monkeypatch.setitem(sys.modules, "IPython", ipython)
-    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
-    return shown

@@ -1,10 +1,10 @@
-"""``largek demo``: the main job from end to end on real input, without any set-up."""
+"""``largek demo``: the main job from end to end on two photographs, without any set-up."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import math
+from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,22 +14,20 @@ from largek_dask.cli.common import command, emit, wants_json
 if TYPE_CHECKING:
     import numpy as np
     from distributed import Client
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from largek_dask.cli.photographs import Image
     from largek_dask.model import CentersModel
+
+    Image = NDArray[np.uint8]
 
 __all__ = ["demo"]
 
 MAX_ITER = 12
 """Steps: more lower the cost by less than a thousandth."""
-FILES = {
-    "data": "patches.zarr",
-    "model": "model.zarr",
-    "labels": "labels.zarr",
-    "picture": "codebook.png",
-}
+PATCH = 8
+"""Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 numbers."""
+GAP = 1
+"""White pixels between codewords."""
 
 
 @command("largek demo --out largek-demo")
@@ -39,7 +37,7 @@ FILES = {
     default=Path("largek-demo"),
     show_default=True,
     metavar="DIR",
-    help="Folder for what is written; an earlier demo's files there are replaced.",
+    help="New folder for what is written.",
 )
 @click.option(
     "-k", "--n-clusters", type=click.IntRange(min=1), default=256, show_default=True, metavar="K"
@@ -51,100 +49,63 @@ FILES = {
     show_default=True,
     help="Pixels between patches: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def demo(out: Path, n_clusters: int, stride: int, seed: int) -> None:
+def demo(out: Path, n_clusters: int, stride: int) -> None:
     """Cluster patches of two photographs: all of it in one command.
 
     Cuts the photographs that scikit-learn ships into 8 × 8 colour patches, stores them as Zarr,
     compiles kernels, starts a local Dask cluster, learns a codebook, and rebuilds the photographs
     from it.
     """
-
-    def say(text: str) -> None:
-        if not wants_json():
-            click.echo(text, err=True)
+    from concurrent.futures import ThreadPoolExecutor
 
     import numpy as np
+    from sklearn.datasets import load_sample_images
 
-    from largek_dask.cli.photographs import patches, sample_photographs
     from largek_dask.data.ingest import ingest
+    from largek_dask.errors import OutputError
     from largek_dask.estimators.kmeans import KMeans
-    from largek_dask.kernels.compiling import compiled
 
-    begun, before = perf_counter(), compiled()
-    prepare_folder(out)
+    if out.exists():
+        raise OutputError(f"{out} exists already: choose another --out, or remove it")
+    is_shown = not wants_json()
     # Absolute: workers have other working directories.
-    paths = {name: out.resolve() / file for name, file in FILES.items()}
-    photographs = sample_photographs()
-    tables = [patches(image, stride) for image in photographs.values()]
-    table = np.concatenate(tables)
-    n_rows, n_features = table.shape
-    say(f"1. {n_rows:,} patches of {len(tables)} photographs, {n_features} numbers each")
+    data, saved, labels, picture = (
+        str(out.resolve() / name)
+        for name in ("patches.zarr", "model.zarr", "labels.zarr", "codebook.png")
+    )
+    images = load_sample_images().images
+    table = np.concatenate([patches(image, stride) for image in images])
     # A quarter of the rows a chunk, so that two workers share them evenly.
-    ingest(table, str(paths["data"]), chunk_rows=-(-n_rows // 4), progress=False)
-    say(f"2. stored in {paths['data']}")
-    asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": seed}
+    ingest(table, data, chunk_rows=-(-len(table) // 4), progress=False)
+    asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": 0}
     # The same fit in this process compiles what workers then load; itself it takes half a second.
-    if KMeans(n_clusters, **asked).fit(paths["data"]).stop_reason_ == "interrupted":
-        raise KeyboardInterrupt
-    seconds_compiling = compiled().since(before).seconds
-    client = local_client()
+    km = KMeans(n_clusters, **asked).fit(data)
     # The cluster ends in the background: seconds would go there.
     with ThreadPoolExecutor(1) as background:
+        client = local_client()
         try:
-            say(f"3. a local Dask cluster; its dashboard: {client.dashboard_link}")
-            say(f"4. clustering to {n_clusters} codewords")
-            begun_fit = perf_counter()
-            km = KMeans(n_clusters, client=client, verbose=not wants_json(), **asked)
-            km.fit(paths["data"])
-            seconds_fit = perf_counter() - begun_fit
-            model = km.model_
-            model.save(str(paths["model"]))
-            model.predict(paths["data"], out=str(paths["labels"]), client=client)
+            if is_shown:
+                click.echo(f"Dashboard of a local cluster: {client.dashboard_link}", err=True)
+            km = KMeans(n_clusters, client=client, verbose=is_shown, **asked).fit(data)
+            km.model_.save(saved)
+            km.model_.predict(data, out=labels, client=client)
         finally:
             background.submit(client.close)
-        say("5. drawing what the codewords make of the photographs")
-        decibels, picture = draw(model, photographs, tables, km.labels_, stride, paths["picture"])
-    payload: dict[str, Any] = {
-        "out": str(out),
-        "n_rows": n_rows,
-        "n_features": n_features,
-        "n_clusters": n_clusters,
-        "n_iter": km.n_iter_,
-        "stop_reason": km.stop_reason_,
-        "inertia": km.inertia_,
-        "psnr": decibels,
-        "digest": model.digest(),
-        "seconds_compiling": seconds_compiling,
-        "seconds_fit": seconds_fit,
-        "seconds": perf_counter() - begun,
-        "files": {name: str(path) for name, path in paths.items() if path.exists()},
-        "picture": picture,
-    }
-    emit(payload, then=f"largek fit {out}/{FILES['data']} -k 1000 --out run")
+        psnr = draw(km.model_, images, km.labels_, stride, picture)
     if km.stop_reason_ == "interrupted":
         raise KeyboardInterrupt
-
-
-def prepare_folder(out: Path) -> None:
-    """Make the folder; remove files of an earlier demo and nothing else."""
-    import shutil
-
-    from largek_dask.errors import OutputError
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        there = sorted(out.iterdir())
-        earlier = [path for path in there if path.name in FILES.values()]
-        if there and not earlier:
-            raise OutputError(f"{out} holds other things ({there[0].name!r}): choose another --out")
-        for path in earlier:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-    except PermissionError as error:
-        raise OutputError(f"{out} cannot be written: choose another --out") from error
+    payload = {
+        "out": str(out),
+        "n_rows": len(table),
+        "n_features": table.shape[1],
+        "n_clusters": n_clusters,
+        "n_iter": km.n_iter_,
+        "inertia": km.inertia_,
+        "psnr": psnr,
+        "digest": km.model_.digest(),
+        "picture": picture if Path(picture).exists() else None,
+    }
+    emit(payload, then=f"largek fit {data} -k 1000 --out run")
 
 
 def local_client() -> Client:
@@ -167,54 +128,86 @@ def local_client() -> Client:
     )
 
 
-def draw(
-    model: CentersModel,
-    photographs: dict[str, Image],
-    tables: list[Image],
-    labels: NDArray[np.int32],
-    stride: int,
-    path: Path,
-) -> tuple[dict[str, float], str]:
-    """Draw the photographs as rebuilt from the codewords.
+def patches(image: Image, stride: int) -> Image:
+    """Return the patches of a (height, width, 3) image as (n, 192) rows.
 
-    Returns the PSNR by photograph, and the place of the picture or what to install to get it.
+    Their corners lie on a grid of ``stride`` pixels, row by row; below ``PATCH`` they overlap.
     """
     import numpy as np
 
-    from largek_dask.cli.photographs import codeword_mosaic, psnr, rebuild
-    from largek_dask.errors import MissingDependencyError
-
-    codewords = model.centers.astype(np.float64)
-    n_rows = len(labels)
-    shown = [("The codewords, most used first", codeword_mosaic(codewords, model.counts))]
-    decibels = {}
-    for (name, image), rows in zip(photographs.items(), tables, strict=True):
-        own, labels = labels[: len(rows)], labels[len(rows) :]
-        again = rebuild(codewords, own, image.shape[:2], stride)
-        decibels[name] = psnr(image, again)
-        shown += [(f"{name}: the photograph", image),
-                  (f"rebuilt, PSNR {decibels[name]:.1f} dB", again)]  # fmt: skip
-    title = f"{n_rows:,} colour patches of 8 × 8 pixels in {len(codewords)} clusters"
-    try:
-        codebook_figure(shown, title).savefig(path)
-    except MissingDependencyError as error:
-        return decibels, f"not drawn: {error}"
-    return decibels, str(path)
+    windows = np.lib.stride_tricks.sliding_window_view(image, (PATCH, PATCH), axis=(0, 1))
+    grid = windows[::stride, ::stride].transpose(0, 1, 3, 4, 2)
+    return np.ascontiguousarray(grid).reshape(-1, PATCH * PATCH * 3)
 
 
-def codebook_figure(shown: list[tuple[str, Image]], title: str) -> Figure:
-    """Draw the codewords, then each photograph and how it was rebuilt, with their captions."""
+def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Image, float]:
+    """Return an image from the codeword of each of its :func:`patches`, and the PSNR in dB.
+
+    Every pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
+    ``stride`` at the right and lower edge) are cut off.
+    """
+    import numpy as np
+
+    rows, columns = ((edge - PATCH) // stride + 1 for edge in image.shape[:2])
+    height, width = (rows - 1) * stride + PATCH, (columns - 1) * stride + PATCH
+    total, cover = np.zeros((height, width, 3)), np.zeros((height, width, 1))
+    tiles = codewords.reshape(-1, PATCH, PATCH, 3)
+    grid = labels.reshape(rows, columns)
+    # One pixel of all patches at a time: within it no two patches meet, so a slice adds it.
+    for i, j in product(range(PATCH), repeat=2):
+        down, across = slice(i, height - PATCH + i + 1), slice(j, width - PATCH + j + 1)
+        total[down, across][::stride, ::stride] += tiles[grid, i, j]
+        cover[down, across][::stride, ::stride] += 1
+    again = np.rint(total / np.maximum(cover, 1)).clip(0, 255).astype(np.uint8)
+    error = np.mean((again - image[:height, :width].astype(float)) ** 2)
+    return again, 10 * math.log10(255**2 / error) if error else math.inf
+
+
+def mosaic(codewords: Any, counts: Any) -> Image:
+    """Return all (k, 192) codewords on one sheet, those of the most rows first."""
+    import numpy as np
+
+    columns, cell = math.ceil(math.sqrt(len(codewords))), PATCH + GAP
+    n_rows = -(-len(codewords) // columns)
+    sheet = np.full((n_rows * cell + GAP, columns * cell + GAP, 3), 255, np.uint8)
+    for place, codeword in enumerate(np.argsort(-counts, kind="stable")):
+        top, left = GAP + place // columns * cell, GAP + place % columns * cell
+        tile = np.rint(codewords[codeword]).clip(0, 255).reshape(PATCH, PATCH, 3)
+        sheet[top : top + PATCH, left : left + PATCH] = tile
+    return sheet
+
+
+def draw(
+    model: CentersModel, images: list[Image], labels: Any, stride: int, path: str
+) -> list[float]:
+    """Draw the codewords and each photograph as rebuilt from them; return the PSNR of each.
+
+    Without matplotlib nothing is drawn, with a warning.
+    """
+    from largek_dask.errors import MissingDependencyError, ParameterWarning, warn
     from largek_dask.plots.pictures import new_figure
 
-    n_rows = len(shown) // 2
-    figure = new_figure(16, 1.0 + 3.4 * n_rows)
-    figure.suptitle(title, fontsize=17)
-    grid = figure.add_gridspec(n_rows, 3, width_ratios=[1.32, 1, 1])
-    places = [grid[:, 0], *(grid[row, column] for row in range(n_rows) for column in (1, 2))]
-    for i, (place, (caption, image)) in enumerate(zip(places, shown, strict=True)):
+    shown = [("The codewords, most used first", mosaic(model.centers, model.counts))]
+    decibels, n_rows = [], len(labels)
+    for image in images:
+        n = len(patches(image, stride))
+        again, psnr = rebuild(model.centers, labels[:n], image, stride)
+        labels = labels[n:]
+        decibels.append(psnr)
+        shown += [("A photograph", image), (f"rebuilt, PSNR {psnr:.1f} dB", again)]
+    try:
+        figure = new_figure(16, 7.8)
+    except MissingDependencyError as error:
+        warn(f"No picture is drawn: {error}", ParameterWarning)
+        return decibels
+    figure.suptitle(f"{n_rows:,} colour patches of 8 × 8 pixels in {len(model.centers)} clusters")
+    grid = figure.add_gridspec(2, 3, width_ratios=[1.32, 1, 1])
+    places = [grid[:, 0], *(grid[row, column] for row in (0, 1) for column in (1, 2))]
+    for place, (caption, image) in zip(places, shown, strict=True):
         axes = figure.add_subplot(place)
-        axes.imshow(image, interpolation="lanczos" if i else "nearest")
-        axes.set_title(caption, fontsize=13)
+        axes.imshow(image)
+        axes.set_title(caption)
         axes.set_anchor("N")
         axes.set_axis_off()
-    return figure
+    figure.savefig(path)
+    return decibels

@@ -1,4 +1,4 @@
-"""``largek doctor``: check versions, threads, memory, a cluster and a data set."""
+"""``largek doctor``: check versions, threads, memory and a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -17,12 +17,12 @@ from largek_dask.cli.common import (
     command,
     connected,
     emit,
-    key_values,
     one_line,
     option_scheduler,
     option_storage,
+    table,
 )
-from largek_dask.driver.formatting import count_of, human_bytes
+from largek_dask.driver.formatting import human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,10 +36,6 @@ MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
 """Packages whose versions change results or the protocol; others are only noted."""
 LOW_MEMORY, LOW_DISK = 1 << 30, 256 << 20
 """Bytes; not tuned."""
-DROP = "remove them, or skip them: KMeans(on_bad_rows='skip'), largek fit --on-bad-rows skip"
-STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
-
-
 Level = Literal["ok", "note", "broken"]
 """``broken`` keeps something from working; ``note`` costs time or memory."""
 
@@ -54,14 +50,13 @@ class Finding(NamedTuple):
     """Empty if nothing is to be done."""
 
 
-@command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
+@command("largek doctor --scheduler tcp://127.0.0.1:8786")
 @option_scheduler
-@click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
-def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
-    """Check this machine, a cluster or a data set, and say what to do.
+def doctor(scheduler: str | None, storage_options: dict[str, Any] | None) -> None:
+    """Check this machine and a cluster, and say what to do.
 
-    Checks versions, threads, memory and storage. The exit code is 1 if something is broken.
+    Checks versions, threads, memory and disks. The exit code is 1 if something is broken.
     """
     from largek_dask.errors import LargekError
 
@@ -74,8 +69,6 @@ def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, A
         except LargekError as error:
             advice = "start it, or correct the address"
             found.append(Finding("cluster", "broken", one_line(error), advice))
-    if data is not None:
-        found += check_data(data, storage_options)
     is_healthy = all(finding.level != "broken" for finding in found)
     payload = {"healthy": is_healthy, "findings": [finding._asdict() for finding in found]}
     emit(payload, lambda: _table(found))
@@ -84,23 +77,8 @@ def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, A
 
 
 def _table(findings: list[Finding]) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    rows, previous = [], ""
-    for area, level, text, advice in findings:
-        cell = Text.assemble((f"{level:8}", STYLES[level]), text)
-        if advice:
-            cell.append(f"\n→ {advice}", "dim")
-        rows.append(("" if area == previous else area, cell))
-        previous = area
-    levels = [finding.level for finding in findings]
-    n_broken, n_notes = levels.count("broken"), levels.count("note")
-    verdict = "[green]All is well.[/]" if not n_notes else (
-        f"[green]Nothing is broken[/]; {n_notes} to improve.")  # fmt: skip
-    if n_broken:
-        verdict = f"[bold red]{n_broken} broken[/], {n_notes} to improve."
-    return Group(key_values(rows), "", verdict)
+    rows = [(one.area, one.level, one.text, one.advice) for one in findings]
+    return table(("area", "level", "finding", "what to do"), rows)
 
 
 # --- this machine ---------------------------------------------------------------------------------
@@ -170,13 +148,6 @@ def check_cluster(client: Client) -> Iterator[Finding]:
     least = human_bytes(min(worker["memory_limit"] for worker in workers.values()))
     text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
     yield Finding("cluster", "ok", text)
-    for address, found in client.run(scratch_of, on_error="return").items():
-        # A worker of another version may not know the function: its version is reported.
-        if not isinstance(found, Exception) and found[1] < LOW_DISK:
-            folder, free = found
-            text = f"worker {address} has {human_bytes(free)} free for its scratch ({folder})"
-            advice = "free some there, or start it with another --local-directory"
-            yield Finding("cluster", "broken", text, advice)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         client.get_versions(check=True, packages=list(COMPARED))
@@ -186,42 +157,3 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         yield Finding("versions", level, told, "install the same versions everywhere")
     if not caught:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
-
-
-def scratch_of(dask_worker: Any) -> tuple[str, int]:
-    """Return a worker's folder for temporary files, and the free bytes there."""
-    folder = str(dask_worker.local_directory)
-    return folder, shutil.disk_usage(folder).free
-
-
-def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Check a data set by its metadata and its first chunk."""
-    import numpy as np
-
-    from largek_dask.data.sources import open_rows
-    from largek_dask.errors import LargekError, warnings_heard_by
-    from largek_dask.kernels.rows import finite_rows
-    from largek_dask.passes.chunks import name_bad_columns
-
-    heard: list[str] = []
-    try:
-        with warnings_heard_by(lambda message, _: heard.append(message)):
-            rows = open_rows(url, storage_options=storage_options)
-            x = rows.read(0)
-    except (LargekError, OSError) as error:
-        yield Finding("data", "broken", str(error), "check the address and the access rights")
-        return
-    n, d = rows.shape
-    size = f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}"
-    yield Finding("data", "ok", f"{n:,} rows × {d:,} features, {rows.dtype}, {size}")
-    for message in heard:
-        yield Finding("data", "note", message, "restore them, unless they held nothing else")
-    known = rows.stored_statistics()
-    if known is not None and known.get("n_bad"):
-        text = f"{known['n_bad']:,} rows hold NaN or infinity, the first is {known['first_bad']}"
-        yield Finding("data", "broken", text, DROP)
-    elif len(bad := np.flatnonzero(~finite_rows(x))):
-        columns = name_bad_columns(rows, x[bad[0] : bad[0] + 1])
-        more = f"{len(bad):,} such rows in the first chunk"
-        text = f"row {bad[0]} holds NaN or infinity ({columns}; {more})"
-        yield Finding("data", "broken", text, DROP)

@@ -93,8 +93,7 @@ def fit(
     if result.stop_reason != "interrupted":
         keep_last_checkpoints(folder)
     payload = _payload(folder, rows, options.mixture, model, result)
-    then = "elbow" if "partitions" in model.fit_figures() else "report"
-    emit(payload, then=f"largek {then} {folder.url}")
+    emit(payload, then=f"largek report {folder.url}")
     if result.stop_reason == "interrupted":
         raise KeyboardInterrupt
 

@@ -39,8 +39,6 @@ WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
 CONNECT_SECONDS = 10.0
 """Timeout of a connection to a scheduler."""
-PAUSE_SECONDS = 0.5
-"""Interval between connections to a scheduler that is away."""
 ID = re.compile(r"lk-[0-9a-f]+")
 """Ids that a scheduler gives to jobs."""
 
@@ -57,37 +55,18 @@ class Scheduler(NamedTuple):
     away: str
 
     @contextmanager
-    def connect(self, *, waits: bool = False) -> Iterator[Service]:
-        """Connect to the service; what Dask logs of it is left out.
-
-        ``waits``: wait for a scheduler that is away at first, if a file says that there was one.
-        """
+    def connect(self) -> Iterator[Service]:
+        """Connect to the service; what Dask logs of it is left out."""
         from distributed.utils import silence_logging_cmgr
 
-        with silence_logging_cmgr(logging.CRITICAL), self._connection(waits) as service:
-            yield service
-
-    def _connection(self, waits: bool) -> Service:
-        from largek_dask.driver.stopping import parse_duration
-        from largek_dask.errors import SchedulerAwayError
-        from largek_dask.retry import retry
         from largek_dask.service.client import connect
-        from largek_dask.service.scheduler_file import is_file
 
-        waits = waits and is_file(self.address)
-        seconds = parse_duration(self.away, "away")
         more: Any = {"away": self.away, "storage_options": self.storage_options}
-
-        def report(error: Exception, _: float) -> None:
-            why = one_line(error).rstrip(".")
-            click.echo(f"{why}. Waiting for it, at most {self.away} (--away).", err=True)
-
-        return retry(
-            lambda: connect(self.address, timeout=CONNECT_SECONDS, **more),
-            lambda error: seconds if waits and isinstance(error, SchedulerAwayError) else None,
-            pause=PAUSE_SECONDS,
-            report=report,
-        )
+        with (
+            silence_logging_cmgr(logging.CRITICAL),
+            connect(self.address, timeout=CONNECT_SECONDS, **more) as service,
+        ):
+            yield service
 
     @contextmanager
     def goes_on(self, job_id: str) -> Iterator[None]:
@@ -327,7 +306,7 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
         return
     if not scheduler.address:
         raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
-    with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
+    with scheduler.goes_on(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         if wants_json():
             _print_events(job.events())
@@ -397,19 +376,18 @@ def logs(job_id: str, scheduler: Scheduler) -> None:
 # --- results ----------------------------------------------------------------------------------
 
 
-@command("largek result lk-3f9c0d21ab --out model.zarr --scheduler tcp://host:8786")
+@command("largek result lk-3f9c0d21ab --scheduler tcp://host:8786")
 @argument_id
-@click.option("--out", metavar="MODEL.zarr", help="Also save the model there.")
 @on_scheduler(follows=True)
-def result(job_id: str, out: str | None, scheduler: Scheduler) -> None:
-    """Wait for a job, print its result, and get its model."""
-    with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
+def result(job_id: str, scheduler: Scheduler) -> None:
+    """Wait for a job and print its result.
+
+    Its model and labels are in its folder, --out of submit.
+    """
+    with scheduler.goes_on(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         job.wait()
         status = job.status()
-        if out is not None and status["state"] == "finished":
-            job.model().save(out, storage_options=scheduler.storage_options)
-            status["saved"] = out
     _end(status, is_model_enough=True)
 
 
@@ -454,7 +432,6 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
         **dict(known[names.index("ended") :]),
         "model": f"{out}/{MODEL}",
         "labels": f"{out}/{LABELS}" if status["result"]["labels"] else "not written",
-        **({"saved": status["saved"]} if "saved" in status else {}),
     }
 
 

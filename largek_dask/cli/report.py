@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,98 +34,67 @@ PICTURES = (".png", ".svg", ".pdf")
     metavar="FILE",
     help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
 )
-@click.option(
-    "--every",
-    metavar="TIME",
-    help="Write the page again after each TIME, such as 30s, until the fit has ended.",
-)
 @option_force
 @option_storage
 def report(
     run: str,
     out: str | None,
-    every: str | None,
     force: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Write a page about a fit: cost, sizes, centres.
 
     RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
-    and loads nothing; of a fit that still runs, it shows the last checkpoint. A browser that shows
-    it reloads it with --every.
+    and loads nothing; of a fit that still runs, it shows the last checkpoint.
 
     With --out FILE.png, it draws the objective, gain, rows a second, work and cluster sizes, also
     of a fit that has no checkpoint yet.
     """
-    from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
+    from largek_dask.errors import DataError
+    from largek_dask.plots.report import make_report
 
-    seconds = None if every is None else parse_duration(every, "every")
     place = Folder(run, storage_options)
     name = place.url.rpartition("/")[2].removesuffix(".zarr")
     path = new_file(out or f"{name}-report.html", force)
     if path.suffix in PICTURES:
-        draw(place).save(path, overwrite=force)
+        draw(place).figure().savefig(path)
         emit({"out": str(path)})
         return
-    while _write_page(place, path, seconds, force):
-        force = True
-        assert seconds is not None
-        time.sleep(seconds)
-
-
-def _write_page(place: Folder, path: Path, seconds: float | None, force: bool) -> bool:
-    """Write the page, if there is a model; return whether it is to be written again."""
-    from dataclasses import replace
-
-    from largek_dask.errors import DataError
-    from largek_dask.plots.report import make_report
-
-    model, notes, is_last = _model_of(place)
-    goes_on = not is_last and seconds is not None
+    model, notes = _model_of(place)
     if model is None:
-        if goes_on:
-            return True
         raise DataError(
             f"{place.url} holds neither a model nor a checkpoint: give the folder of a fit, or a "
-            "model.zarr; of a fit that has just begun, add --every 30s to wait for its first "
-            "checkpoint"
+            "model.zarr"
         )
-    page = replace(make_report(model, notes), reload_seconds=None if is_last else seconds)
+    page = make_report(model, notes)
     page.save(path, overwrite=force)
     known = {"n_clusters": model.n_clusters, "warnings": page.content["notes"]}
     emit({"out": str(path), "bytes": path.stat().st_size, **known})
-    return goes_on
 
 
-def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
-    """Return the model of a folder, notes on its fit, and whether the model is the final one.
+def _model_of(place: Folder) -> tuple[Model | None, list[str]]:
+    """Return the model of a folder and notes on its fit.
 
     Of a fit that runs it is the model of the last checkpoint, if there is one.
     """
     from largek_dask.driver.event_log import JsonLines
+    from largek_dask.driver.job_view import JobView
     from largek_dask.model import load_model
-    from largek_dask.service.fit_folder import FitFolder
     from largek_dask.service.runner import model_so_far
 
     url = model_in(place)
     model = None if url is None else load_model(url, storage_options=place.storage_options)
     if not JsonLines.is_in(place):
-        return model, [], True
-    fit = FitFolder(place)
-    warned = (str(e.get("message")) for e in fit.update() if e.get("event") == "warning")
+        return model, []
+    events = list(JsonLines.read(place))
+    warned = (str(event.get("message")) for event in events if event.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
-    # A fit says that it has stopped before it writes its model.
-    n_iter = fit.view.final_n_iter
-    has_none = n_iter == 0 or fit.view.state == "failed"
-    is_written = model is not None and n_iter in (None, model.provenance.get("n_iter"))
-    is_last = fit.has_ended and (has_none or is_written)
-    if (model is None or not fit.has_ended) and (found := model_so_far(place)) is not None:
+    has_ended = JobView().update_all(events).has_ended
+    if (model is None or not has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found
-        if not is_last:
-            step = f"{saved.n_iter:,}"
-            notes = [f"The fit has not ended: this is its checkpoint after step {step}.", *notes]
-    return model, notes, is_last
+        notes = [f"This is the checkpoint after step {saved.n_iter:,}.", *notes]
+    return model, notes
 
 
 def draw(place: Folder) -> Plot:

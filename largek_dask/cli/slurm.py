@@ -5,26 +5,24 @@ Only SLURM records what was submitted: the names of both jobs contain the folder
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from largek_dask.cli.common import table
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
 __all__ = [
     "FILES",
     "QueuedJob",
     "Slurm",
-    "check_home",
-    "queue_table",
+    "make_certificate",
     "render",
     "write",
 ]
@@ -35,8 +33,16 @@ INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
 """Variables that configure SLURM's programs; its other variables describe a job."""
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
 """Options that sbatch may refuse."""
-COLUMNS = ("%i", "%j", "%T", "%L", "%N", "%r")
-"""Columns of squeue: id with array index, name, state, time left, nodes, reason."""
+INSECURE = (
+    "give another --home of your own, or --insecure: no TLS, so everybody with an account on the "
+    "network of the nodes can run code as you"
+)
+CERTIFICATE = (
+    "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc",
+    "-days", "3650", "-subj", "/CN=largek",
+    "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
+)  # fmt: skip
+"""Arguments of openssl, which must be 3 or newer; SLURM requeues jobs for years."""
 
 
 def render(options: Mapping[str, Any]) -> dict[str, str]:
@@ -69,28 +75,37 @@ def write(options: Mapping[str, Any]) -> None:
         Path(options["home"], name).write_text(text, encoding="utf-8")
 
 
-def check_home(home: str) -> None:
-    """Raise OutputError unless a folder exists, is writable and creates files exclusively."""
-    if not os.path.isdir(home):
-        raise OutputError(f"--home {home} is not there: make it, on a file system of all nodes")
-    path = Path(home, f".largek-{uuid.uuid4().hex}")
+def make_certificate(home: str) -> None:
+    """Make a self-signed certificate in ``home/tls`` unless there is one.
+
+    All processes share it. Only the owner can open ``home`` afterwards: who reads the key can run
+    code as its owner.
+    """
+    tls = Path(home, "tls")
+    key = tls / "node.key"
     try:
-        path.open("x").close()
-        try:
-            path.open("x").close()
-        except FileExistsError:
-            return
-    except OSError as error:
-        raise OutputError(
-            f"--home {home} cannot be written ({error.strerror or error}): choose another folder, "
-            "or change its permissions"
-        ) from error
-    finally:
-        path.unlink(missing_ok=True)
-    raise OutputError(
-        f"--home {home}: this file system creates a file that exists already, so that two "
-        "schedulers could use one store; choose a folder on another file system"
-    )
+        tls.mkdir(exist_ok=True)
+        for path in (Path(home), tls):
+            os.chmod(path, 0o700)
+        if not (tls / "ca.pem").exists():
+            files = ["-keyout", str(key), "-out", str(tls / "node.pem")]
+            _run(["openssl", *CERTIFICATE, *files], "that it is version 3 or newer")
+            (tls / "tls.yaml").write_text(_settings(tls), encoding="utf-8")
+            shutil.copyfile(tls / "node.pem", tls / "ca.pem")
+        for path in filter(Path.is_file, tls.iterdir()):
+            os.chmod(path, 0o600)
+        is_open = any(path.stat().st_mode & 0o77 for path in (Path(home), key))
+    except (OSError, ClusterError) as error:
+        raise OutputError(f"no certificate can be kept in {tls}: {error}; {INSECURE}") from error
+    if is_open:
+        raise OutputError(f"{tls} can be read by others, as it keeps no permissions: {INSECURE}")
+
+
+def _settings(tls: Path) -> str:
+    """Return Dask's settings for a certificate in a folder, as JSON, which is YAML."""
+    pair = {"cert": f"{tls}/node.pem", "key": f"{tls}/node.key"}
+    files = {"ca-file": f"{tls}/ca.pem", **dict.fromkeys(("scheduler", "worker", "client"), pair)}
+    return json.dumps({"distributed": {"comm": {"require-encryption": True, "tls": files}}})
 
 
 @dataclass(frozen=True)
@@ -100,9 +115,6 @@ class QueuedJob:
     id: str
     is_scheduler: bool
     state: str
-    left: str
-    nodes: str
-    reason: str
 
 
 class Slurm:
@@ -121,13 +133,13 @@ class Slurm:
         """Return all jobs that are queued, running or ending, oldest first."""
         scheduler = f"largek-scheduler:{self.home}"
         lines = _run(
-            ["squeue", "--me", "--array", "--noheader", "--format", "|".join(COLUMNS),
+            ["squeue", "--me", "--array", "--noheader", "--format", "%i|%j|%T",
              "--name", f"{scheduler},largek-workers:{self.home}"]
         ).splitlines()  # fmt: skip
         found = []
         for line in lines:
-            job_id, name, *rest = line.split("|", len(COLUMNS) - 1)
-            found.append(QueuedJob(job_id, name == scheduler, *rest))
+            job_id, name, state = line.split("|")
+            found.append(QueuedJob(job_id, name == scheduler, state))
         # By the id of the array, then by the index in it.
         return sorted(found, key=lambda job: [int(n) for n in re.findall(r"\d+", job.id)])
 
@@ -155,7 +167,7 @@ class Slurm:
             raise
 
     def scale(self, workers: int) -> tuple[int, list[str]]:
-        """Submit or cancel workers until there are as many; 0: as many as last time.
+        """Submit or cancel workers until there are as many.
 
         Returns the number of workers' jobs before, and ids of those submitted or cancelled.
         """
@@ -164,16 +176,10 @@ class Slurm:
                 f"there is no {self.workers}: start with `largek cluster slurm --home {self.home} "
                 "--submit`"
             )
-        text = self.workers.read_text(encoding="utf-8")
-        if not workers:
-            found = re.search(r"^#SBATCH --array=0-(\d+)", text, re.M)
-            workers = int(found[1]) + 1 if found else 1
         # A job that ends may be requeued.
         there = self._wait_while(lambda job: job.state == "COMPLETING", 60)
         there = [job for job in there if not job.is_scheduler]
         more = workers - len(there)
-        text = re.sub(r"(?m)^#SBATCH --array=.*$", f"#SBATCH --array=0-{workers - 1}", text)
-        self.workers.write_text(text, encoding="utf-8")
         if more > 0:
             return len(there), [str(_sbatch([f"--array=0-{more - 1}", str(self.workers)]))]
         leaving = [job.id for job in there[workers:]]
@@ -209,7 +215,7 @@ def _sbatch(arguments: Sequence[str], advice: str = "") -> int:
 
 
 def _run(command: Sequence[str], advice: str = "") -> str:
-    """Run a program of SLURM and return its output; a ClusterError quotes its error."""
+    """Run a program and return its output; a ClusterError quotes its error."""
     env = dict(os.environ)
     if "SLURM_JOB_ID" in env:
         # Within a job, sbatch would take over its settings, such as the number of processors.
@@ -220,22 +226,11 @@ def _run(command: Sequence[str], advice: str = "") -> str:
         )
     except OSError as error:
         raise ClusterError(
-            f"{command[0]} cannot be started ({error.strerror or error}): check that SLURM's "
-            "programs are on PATH"
+            f"{command[0]} cannot be started ({error.strerror or error}): check that it is on PATH"
         ) from error
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise ClusterError(
-            f"SLURM's {command[0]} says: {words}. Check {advice or 'what `squeue --me` lists'}"
+            f"{command[0]} says: {words}. Check {advice or 'what `squeue --me` lists'}"
         )
     return done.stdout
-
-
-def queue_table(jobs: Sequence[QueuedJob], notes: Sequence[str] = ()) -> Any:
-    """Return jobs as a rich table, with notes below."""
-    rows = []
-    for job in jobs:
-        what = "scheduler" if job.is_scheduler else "worker"
-        reason = "" if job.reason == "None" else job.reason
-        rows.append((job.id, what, job.state.lower(), job.left, job.nodes, reason))
-    return table(("job", "what", "state", "left", "node", "reason"), rows, notes)

@@ -27,10 +27,7 @@ OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed"
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
-EXTRA = frozenset(
-    {"distances", "batch_rows", "lower_bound", "energy", "alive", "rounds", "factor", "eta",
-     "partitions", "settled", "gain"}
-)  # fmt: skip
+EXTRA = ("distances", "gain")
 """Figures of algorithms that have a series: see ``StepRecord.extra``."""
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
@@ -95,10 +92,8 @@ class JobView:
         The last event of this kind; "compiling" until a step has been made.
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
-    final_n_iter : int or None
-        Steps of the model that it ended with; None before its end, or if unknown.
     costs : dict
-        Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
+        Series of the objective by :class:`Line`, with passes over the data.
     series : dict
         Other series by name, against seconds used.
 
@@ -108,8 +103,8 @@ class JobView:
     >>> view.update({"event": "started", "n_rows": 100})
     >>> for n in (1, 2):
     ...     view.update({"event": "step", "step": n, "elapsed": n, "cost": 9 / n, "rows": 100})
-    >>> view.state, view.status["cost"], view.status["rows"], view.cost_values
-    ('running', 4.5, 200, [9.0, 4.5])
+    >>> view.state, view.status["cost"], view.status["rows"]
+    ('running', 4.5, 200)
     """
 
     def __init__(self, status: Mapping[str, Any] | None = None) -> None:
@@ -118,7 +113,6 @@ class JobView:
         self.compiling: Event | None = None
         self.labelled: float | None = None
         self.warnings: tuple[str, ...] = ()
-        self.final_n_iter: int | None = None
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
@@ -154,8 +148,8 @@ class JobView:
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
-        self._clock = Series(beside=1)
-        """Passes and wall time by seconds used."""
+        self._clock = Series()
+        """Passes by seconds used."""
         self._key = -1.0
         self._elapsed = self._passes = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT)
@@ -218,16 +212,6 @@ class JobView:
     def has_ended(self) -> bool:
         """Whether the job has ended; it may still be resumed."""
         return self.state in ENDS
-
-    @property
-    def cost_values(self) -> list[float]:
-        """The objective after the steps over all rows, or over samples before there are any.
-
-        Of very many steps the first, the last and the extremes.
-        """
-        on_all = [series for line, series in self.costs.items() if not line.on_sample]
-        found = [series.points()[:, Y].tolist() for series in on_all or self.costs.values()]
-        return [cost for costs in found for cost in costs]
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -303,13 +287,10 @@ class JobView:
         elif kind in ("queued", "running", "started", "step"):
             self._is_job |= kind in ("queued", "running")
             self._from_events = {"state": "queued" if kind == "queued" else "running"}
-            self.final_n_iter = None
             return
         elif not self._is_job and (kind == "best" or (kind == "stopped" and "start" not in event)):
             is_cancelled = event.get("reason") in ("cancelled", "interrupted")
             found["state"] = "cancelled" if is_cancelled else "finished"
-        if found.get("state") in ENDS and isinstance(event.get("n_iter"), int):
-            self.final_n_iter = event["n_iter"]
 
     def _on_chosen(self, event: Event) -> None:
         self.chosen = event
@@ -416,26 +397,25 @@ class JobView:
         n_rows = number_in(self._about, "n_rows")
         self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
         self._passes += rows * gap / n_rows if n_rows else 0.0
-        time = 1e3 * seconds_of(event)
-        self._clock.add(key, self._elapsed, self._passes, time)
-        self._add_cost(event, time)
+        self._clock.add(key, self._elapsed, self._passes)
+        self._add_cost(event)
         self._add_figures(event, rows)
         self._add_seconds(event)
         self._add_extra(event.get("extra"))
 
-    def _add_cost(self, event: Event, time: float) -> None:
+    def _add_cost(self, event: Event) -> None:
         cost = number_in(event, "cost")
         if cost is None:
             return
         start = number_in(event, "start")
         line = Line(None if start is None else int(start), event.get("sample") is not None)
         if line not in self.costs:
-            self.costs[line] = Series(beside=2)
+            self.costs[line] = Series(beside=1)
             starts = list(dict.fromkeys(known.start for known in self.costs))
             if len(starts) > MOST_STARTS:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
-        self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
+        self.costs[line].add(self._key, self._elapsed, cost, self._passes)
 
     def _add_figures(self, event: Event, rows: float) -> None:
         changed = number_in(event, "n_changed")
@@ -458,9 +438,8 @@ class JobView:
         self._recent.append(total)
 
     def _add_extra(self, extra: object) -> None:
-        for name in extra if isinstance(extra, Mapping) else ():
-            if name in EXTRA:
-                self._add(name, number_in(extra, name))
+        for name in EXTRA:
+            self._add(name, number_in(extra, name))
 
     def _all(self) -> Iterator[Series]:
         yield self._clock

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 
@@ -14,7 +13,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from largek_dask.algorithms.names import name_of
 from largek_dask.data.columns import first_difference, listed
 from largek_dask.data.frame_rows import is_frame, is_of
 from largek_dask.data.memory_rows import refuse_masked_rows, refuse_objects
@@ -22,14 +20,13 @@ from largek_dask.data.rows import Rows, is_added_type
 from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
 from largek_dask.driver.checkpoint import check_place, description_in
-from largek_dask.driver.events import ProgressLine, Sink
+from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, DataWarning, InterruptedFitWarning, ParameterError, warn
 from largek_dask.model.base import Model
-from largek_dask.plots.cards import FitCard, in_notebook
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -118,23 +115,16 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         """Fit with the seed in ``options``; keep the labels and how it ended; show it as asked."""
-        card = FitCard(self._about(rows, options)) if self.verbose and in_notebook() else None
-        sinks: tuple[Sink, ...] = () if card is None else (card,)
-        if self.verbose and card is None:
-            sinks = (ProgressLine(),)
-        with card or nullcontext():
-            result = fit(
-                rows,
-                options,
-                client=self.client,
-                n_threads=self.n_threads,
-                checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
-                events=sinks,
-                callbacks=self.callbacks,
-            )
-            model: Model = Model.of(result)
-            if card is not None:
-                card.end(result, model)
+        result = fit(
+            rows,
+            options,
+            client=self.client,
+            n_threads=self.n_threads,
+            checkpoint=None if self.checkpoint is None else os.fspath(self.checkpoint),
+            events=(ProgressLine(),) if self.verbose else (),
+            callbacks=self.callbacks,
+        )
+        model: Model = Model.of(result)
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
         assert result.value is not None
@@ -143,17 +133,6 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         self.history_ = result.history
         self.stop_reason_ = result.stop_reason
         return result, model
-
-    def _about(self, rows: Rows, options: FitOptions) -> dict[str, Any]:
-        """Return the facts that a card shows before a fit begins."""
-        about = {
-            "title": type(self).__name__,
-            "data": rows.describe_source(rows.location),
-            "algorithm": name_of(options.make_algorithm()),
-            "n_clusters": options.n_clusters,
-            "max_iter": options.stop.max_iter,
-        }
-        return about if options.mixture is None else {**about, "mixture": options.mixture}
 
     def _repr_html_inner(self) -> str:
         return str(super()._repr_html_inner()) + self._fitted_html()

@@ -293,7 +293,7 @@ class Model(ABC):
     def plot(self) -> Plot:
         """Return charts of the fit and of the cluster sizes: see :class:`Plot`.
 
-        A notebook shows them; ``plot().save("fit.png")`` writes a picture.
+        A notebook shows them; ``plot().figure().savefig("fit.png")`` writes a picture.
         """
         from largek_dask.plots.plot_collection import plot_of_model
 

@@ -1,7 +1,7 @@
 """Panels drawn by Bokeh, with or without their data.
 
 Each series of a panel has a data source named ``KIND/SERIES``; events have ``KIND/marks``. A page
-requests :func:`item` once and fills these sources by name, as :func:`fill` does in Python.
+requests :func:`item` once and fills these sources by name, as :func:`figure` does in Python.
 Figures contain no code and need only the core bundle of BokehJS, so that pages may forbid inline
 scripts.
 """
@@ -34,14 +34,12 @@ from bokeh.models import (
 from bokeh.plotting import figure as new_figure
 
 from largek_dask.plots.panels import Panel
-from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS, Theme
 
-__all__ = ["figure", "fill", "item", "key", "to_json"]
+__all__ = ["figure", "item", "key", "to_json"]
 
 HEIGHT, LEGEND_ROW = 280, 28
 """Heights of a figure and of a row of its legend, in pixels."""
-SHORT_NAME = 12
-"""Characters of names up to which a legend has two columns on a telephone."""
 N_TICKS = 5
 """Approximate number of ticks on an axis of time."""
 LABEL_GAP = 8
@@ -51,22 +49,19 @@ DAY = 86.4e6
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
 FORMATS = {"whole": "0,0", "share": "0.[0000]%"}
 """Formats by kind of number."""
-TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
+TEMPLATE = ("kind", "y", "x", "style", "numbers", "log", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
 
-def key(panel: Panel, theme: str = "light", x: str | None = None, log: bool | None = None) -> str:
+def key(panel: Panel, theme: str = "light") -> str:
     """Return what :func:`item` depends on: equal keys have equal items."""
-    axis = x if x in panel.axes else panel.x
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
     about = {name: getattr(panel, name) for name in TEMPLATE}
     about |= {
         "names": [trace.name for trace in panel.series],
         "columns": [sorted(trace.columns) for trace in panel.series],
-        "axis": axis,
-        "log": bool(panel.log if log is None else log) and not panel.log_x,
-        "theme": theme if theme in THEMES else "light",
-        "is_long": axis == "elapsed" and max(ends, default=0.0) > DAY,
+        "theme": theme,
+        "is_long": panel.x == "elapsed" and max(ends, default=0.0) > DAY,
     }
     return json.dumps(about)
 
@@ -94,29 +89,21 @@ def to_json(found: Model, kind: str) -> dict[str, Any]:
 
 
 def figure(
-    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
-    marks: Sequence[Mapping[str, Any]] = (),
+    panel: Panel, theme: str = "light", marks: Sequence[Mapping[str, Any]] = ()
 ) -> Model:  # fmt: skip
-    """Return a figure with its data, for ``bokeh.io.show``; parameters as in ``Plot.bokeh``."""
-    found = _figure(key(panel, theme, x, log))
-    fill(found, panel, marks, x if x and x in panel.axes else panel.x)
-    return found
-
-
-def fill(
-    found: Model, panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str = "elapsed"
-) -> None:
-    """Put the data of a panel into its figure, by the names of the sources."""
+    """Return a figure with its data, for ``bokeh.io.show``."""
+    found = _figure(key(panel, theme))
     for trace in panel.series:
         source = found.select_one({"name": f"{panel.kind}/{trace.name}"})
         source.data = {name: _nan(values) for name, values in trace.columns.items()}
     source = found.select_one({"name": f"{panel.kind}/marks"})
     if source is not None:
-        x = [mark.get(axis) for mark in marks]
+        x = [mark["elapsed"] for mark in marks]
         spans = [None if mark["kind"] == "checkpoint" else at
                  for mark, at in zip(marks, x, strict=True)]  # fmt: skip
         texts = {name: [mark[name] for mark in marks] for name in ("kind", "text")}
         source.data = {"x": _nan(x), "span": _nan(spans), **texts}
+    return found
 
 
 def _nan(values: Iterable[Any]) -> list[Any]:
@@ -127,17 +114,16 @@ def _figure(key: str) -> Any:
     """Return a figure without data."""
     about = json.loads(key)
     kind, style, theme = about["kind"], about["style"], THEMES[about["theme"]]
-    names, columns, axis, log = (about[name] for name in ("names", "columns", "axis", "log"))
-    is_above = log and "above" in columns[0]
-    n_rows = _legend_rows(names)
+    names, axis, log = about["names"], about["x"], about["log"] and not about["log_x"]
+    is_named = 1 < len(names) <= MOST_NAMED
     found = new_figure(
         name=kind,
-        height=HEIGHT + LEGEND_ROW * max(0, n_rows - 1),
+        height=HEIGHT + LEGEND_ROW * (len(names) - 1) * is_named,
         sizing_mode="stretch_width",
-        x_axis_type="log" if about["log_x"] else "datetime" if axis in TIMES else "linear",
+        x_axis_type="log" if about["log_x"] else "datetime" if axis == "elapsed" else "linear",
         y_axis_type="log" if log else "linear",
         x_axis_label=X_LABELS.get(axis, axis),
-        y_axis_label=f"{about['y']} above the best" if is_above else about["y"],
+        y_axis_label=about["y"],
         y_range=DataRange1d(start=0) if about["from_zero"] and not log else DataRange1d(),
         tools="pan,box_zoom,wheel_zoom,reset",
         # Scrolling moves the page; tools are selected first.
@@ -147,41 +133,38 @@ def _figure(key: str) -> Any:
         output_backend="canvas",
     )
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
-    x, y = "x" if axis == about["axes"][0] else axis, "above" if is_above else "y"
-    drawn = [_draw(found, f"{kind}/{name}", columns[i], (x, y), style, theme, i)
+    drawn = [_draw(found, f"{kind}/{name}", about["columns"][i], style, theme, i)
              for i, name in enumerate(names)]  # fmt: skip
     # Marks do not widen the axes.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderer for renderers in drawn for renderer in renderers]
-    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, about["is_long"]))
-    if axis in ("elapsed", "time", "passes"):
+    found.add_tools(_hover([renderers[-1] for renderers in drawn], axis, about["is_long"]))
+    if axis == "elapsed":
         _draw_marks(found, kind, theme)
-    if n_rows:
+    if is_named:
         items = [LegendItem(label={"value": name}, renderers=renderers)
                  for name, renderers in zip(names, drawn, strict=True)]  # fmt: skip
         found.add_layout(
-            Legend(items=items, orientation="horizontal", ncols=_legend_columns(names),
-                   click_policy="hide", background_fill_color=theme.paper,
+            Legend(items=items, click_policy="hide", background_fill_color=theme.paper,
                    label_text_color=theme.ink, label_text_font_size="12px",
                    border_line_color=None, padding=0, margin=4, spacing=8),
             "below",
         )  # fmt: skip
     _style(found, theme, about["numbers"], log)
-    if axis in TIMES:
-        found.xaxis.formatter = _time_formatter(axis, about["is_long"])
+    if axis == "elapsed":
+        found.xaxis.formatter = _time_formatter(about["is_long"])
         found.xaxis.ticker.desired_num_ticks = N_TICKS
-    elif axis == "passes" or about["log_x"]:
+    elif about["log_x"]:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     return found
 
 
 def _draw(
-    found: Any, name: str, columns: Sequence[str], place: tuple[str, str], style: str,
-    theme: Theme, i: int,
-) -> list[Any]:  # fmt: skip
+    found: Any, name: str, columns: Sequence[str], style: str, theme: Theme, i: int
+) -> list[Any]:
     """Draw a trace without data; return its renderers."""
     source = ColumnDataSource({column: [] for column in columns}, name=name)
-    color, (x, y) = theme.lines[i % len(theme.lines)], place
+    color = theme.lines[i % len(theme.lines)]
     # Tooltips escape the name of a renderer.
     how: dict[str, Any] = {"source": source, "name": name.partition("/")[2]}
     if style == "bars":
@@ -189,28 +172,22 @@ def _draw(
                            line_color=color, **how)]  # fmt: skip
     line = {"line_color": color, "line_width": 2.2 if i == 0 else 1.5,
             "line_dash": DASHES[(i // len(theme.lines) + i) % len(DASHES)]}  # fmt: skip
-    if style == "steps":
-        drawn = found.step(x, y, mode="after", **line, **how)
-    else:
-        drawn = found.line(x, y, **line, **how)
-    marks = found.scatter(x, y, size="mark", marker=MARKERS[i % len(MARKERS)],
+    drawn = found.line("x", "y", **line, **how)
+    marks = found.scatter("x", "y", size=4, marker=MARKERS[i % len(MARKERS)],
                           fill_color=theme.paper if i % 2 else color, line_color=color,
                           **how)  # fmt: skip
     return [drawn, marks]
 
 
-def _hover(renderers: Sequence[Any], x: str, y: str, axis: str, is_long: bool) -> HoverTool:
+def _hover(renderers: Sequence[Any], axis: str, is_long: bool) -> HoverTool:
     """Return a tooltip with name, position and value of a point."""
-    used = "day %-j %T" if is_long else "%T"
-    form = {"time": "%F %T", "elapsed": used}.get(axis, "0,0.[00]")
-    formatters = {f"@{x}": "datetime"} if axis in TIMES else {}
-    formatters[f"@{y}"] = "printf"
+    is_time = axis == "elapsed"
+    form = ("day %-j %T" if is_long else "%T") if is_time else "0,0.[00]"
     return HoverTool(
         renderers=list(renderers),
-        tooltips=[("", "$name"), (X_LABELS.get(axis, axis), f"@{x}{{{form}}}"),
-                  ("", f"@{y}{{%.6g}}")],
-        formatters=formatters,
-    )  # fmt: skip
+        tooltips=[("", "$name"), (X_LABELS.get(axis, axis), f"@x{{{form}}}"), ("", "@y{%.6g}")],
+        formatters={"@y": "printf", **({"@x": "datetime"} if is_time else {})},
+    )
 
 
 def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
@@ -224,14 +201,6 @@ def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
         line_color=theme.paper, y_range_name="marks",
     )  # fmt: skip
     found.add_tools(HoverTool(renderers=[drawn], tooltips=[("@kind", "@text")]))
-
-
-def _legend_columns(names: Sequence[str]) -> int:
-    return 2 if max(map(len, names)) <= SHORT_NAME else 1
-
-
-def _legend_rows(names: Sequence[str]) -> int:
-    return -(-len(names) // _legend_columns(names)) if 1 < len(names) <= MOST_NAMED else 0
 
 
 def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
@@ -259,16 +228,12 @@ def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
         found.yaxis.ticker = BasicTicker(min_interval=1)
 
 
-def _time_formatter(axis: str, is_long: bool) -> DatetimeTickFormatter:
+def _time_formatter(is_long: bool) -> DatetimeTickFormatter:
     """Return a formatter of hours, minutes and seconds; with the day in a long job."""
-    if axis == "time":
-        hours, days = "%R", "%-d %b"
-    else:
-        hours, days = "day %-j %R" if is_long else "%T", "day %-j"
     formats = dict.fromkeys(("seconds", "minsec"), "%T")
-    formats |= dict.fromkeys(("minutes", "hourmin", "hours"), hours)
-    formats |= dict.fromkeys(("days", "months", "years"), days)
+    formats |= dict.fromkeys(("minutes", "hourmin", "hours"), "day %-j %R" if is_long else "%T")
+    formats |= dict.fromkeys(("days", "months", "years"), "day %-j")
     # Earlier versions of Bokeh have no such setting: 0 is not the beginning of a day.
-    scaling = {"boundary_scaling": False} if axis == "elapsed" and (
+    scaling = {"boundary_scaling": False} if (
         "boundary_scaling" in DatetimeTickFormatter.properties()) else {}  # fmt: skip
     return DatetimeTickFormatter(microseconds="%T.%f", milliseconds="%T.%3N", **formats, **scaling)

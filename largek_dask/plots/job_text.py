@@ -18,9 +18,7 @@ from largek_dask.driver.job_view import KINDS, OF_A_STEP, JobView, number_in
 from largek_dask.driver.stopping import ENDS
 
 __all__ = [
-    "COLORS",
     "JOB_COLUMNS",
-    "Show",
     "compiling_told",
     "details",
     "energy_in",
@@ -35,25 +33,11 @@ __all__ = [
     "queue_words",
     "shape_of",
     "shown",
-    "sparkline",
     "waits_of",
     "whole",
 ]
 
-Show = Callable[[Event | None], None]
-"""Called with every event, and with None where only the status is new."""
-
 NONE = "–"
-BLOCKS = "▁▂▃▄▅▆▇█"
-COLORS = {
-    "unreadable": "red",
-    "queued": "yellow",
-    "waiting": "magenta",
-    "running": "blue",
-    "finished": "green",
-    "failed": "red",
-    "cancelled": "yellow",
-}
 JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
 
 
@@ -128,23 +112,6 @@ def shape_of(event: Event) -> str:
     chunks = figure(event.get("n_chunks"), whole)
     noun = "chunk" if chunks == "1" else "chunks"
     return f"{figure(rows, whole)} × {figure(features, whole)} in {chunks} {noun}"
-
-
-def sparkline(values: list[float], width: int) -> str:
-    """Return values as blocks, the last of each bin.
-
-    Examples
-    --------
-    >>> sparkline([9.0, 4.0, 2.0, 1.0, 1.0], 5)
-    '█▄▂▁▁'
-    """
-    if not values:
-        return ""
-    n = min(width, len(values))
-    kept = [values[(i + 1) * len(values) // n - 1] for i in range(n)]
-    low, high = min(kept), max(kept)
-    top = len(BLOCKS) - 1
-    return "".join(BLOCKS[round((v - low) / (high - low or 1.0) * top)] for v in kept)
 
 
 def facts(view: JobView) -> list[tuple[str, str]]:

@@ -11,29 +11,32 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.objective import INERTIA
 from largek_dask.driver.history import sample_of
 from largek_dask.driver.sizes import sizes_of
-from largek_dask.model import Model
+from largek_dask.model import MixtureModel, Model
 from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
-__all__ = ["curve_panel", "events_of", "shape_of"]
+__all__ = ["curve_panel", "events_of", "title_of"]
 
 DECADES = 100.0
 """Objectives that differ by more than this factor are drawn on a logarithmic axis."""
-SUGGESTED_SIZE = 12
-"""Size of the mark at the suggested number of clusters, in pixels."""
-MOST_LISTED = 25
-"""Rows of a table of numbers of clusters."""
 
 
-def shape_of(model: Model) -> Sequence[int] | None:
-    """Return the shape of the rows that a model was fitted to, if it is known."""
+def title_of(model: Model) -> str:
+    """Return the number of clusters or components, and the shape of the rows if it is known."""
+    shape = _shape_of(model)
+    of = f" of {shape[0]:,} rows × {shape[1]:,}" if shape else f" in {model.n_features:,} columns"
+    what = "components" if isinstance(model, MixtureModel) else "clusters"
+    return f"{model.n_clusters:,} {what}{of}"
+
+
+def _shape_of(model: Model) -> Sequence[int] | None:
     found: Sequence[int] | None = model.provenance.get("data", {}).get("content", {}).get("shape")
     return found or None
 
 
 def events_of(model: Model) -> list[dict[str, Any]]:
     """Return events of the fit of a model, from its history and the sizes of its clusters."""
-    shape = shape_of(model)
+    shape = _shape_of(model)
     n_rows = shape[0] if shape else max((step["rows"] for step in model.history), default=0)
     events: list[dict[str, Any]] = [
         {"event": "started", "n_rows": n_rows, "n_features": model.n_features,
@@ -60,7 +63,6 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
                    [None if is_log and value <= 0 else value for value in y.tolist()])
         for name, y in curves.items()
     ]  # fmt: skip
-    places = np.unique(np.linspace(0, len(inertia) - 1, min(MOST_LISTED, len(inertia))).astype(int))
     return make_panel(
         "path",
         "Inertia by number of clusters",
@@ -71,7 +73,10 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
         log=is_log,
         from_zero=not is_log,
         columns=("clusters", *curves),
-        rows=[(f"{n_clusters[i]:,}", *(f"{y[i]:,.7g}" for y in curves.values())) for i in places],
+        rows=[
+            (f"{k:,}", *(f"{y[i]:,.7g}" for y in curves.values()))
+            for i, k in enumerate(n_clusters.tolist())
+        ],
     )
 
 
@@ -82,5 +87,4 @@ def _suggested(found: SuggestedK) -> list[Trace]:
     least, most = found.range
     name = f"suggested: {found.k:,}{'' if least == most else f' ({least:,} to {most:,})'} clusters"
     value = float(found.inertia[np.flatnonzero(found.n_clusters == found.k)[0]])
-    columns: dict[str, list[float]] = {"x": [found.k], "y": [value], "mark": [SUGGESTED_SIZE]}
-    return [Trace(name + ("" if found.clear else " or more"), columns)]
+    return [make_trace(name + ("" if found.clear else " or more"), [found.k], [value])]

@@ -28,8 +28,8 @@ from largek_dask.plots.job_text import (
 
 __all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
 
-TIME, PASSES = 3, 4
-"""Columns of a point of the cost: wall time in ms, and passes over the data."""
+PASSES = 3
+"""Column of a point of the cost: passes over the data."""
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
@@ -39,8 +39,6 @@ EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
 """Rows of a table."""
-MARKED, MARK_SIZE = 8, 7
-"""Points of a line that have a mark, and its size in pixels."""
 
 Words = Callable[[float], str]
 Column = list[Any]
@@ -51,10 +49,9 @@ SHORT: Words = "{:.3g}".format
 class Trace:
     """A line, bars or points of a panel.
 
-    ``columns`` holds ``x`` and ``y``, and ``mark``, the size of the mark at each point in pixels.
-    A column with the name of another axis of the panel holds the positions on that axis. ``above``
-    is the distance of the objective to its best value, ``right`` the right edge of a bar. All
-    numbers are finite; None interrupts the line.
+    ``columns`` holds ``x`` and ``y``. A column with the name of another axis of the panel holds the
+    positions on that axis, ``right`` the right edge of a bar. All numbers are finite; None
+    interrupts the line.
     """
 
     name: str
@@ -72,11 +69,11 @@ class Panel:
     figures: Sequence[tuple[str, str]] = ()
     series: Sequence[Trace] = ()
     axes: Sequence[str] = ("elapsed",)
-    """Possible horizontal axes, the default first: elapsed (ms), time (ms since 1970), passes."""
+    """Possible horizontal axes, the default first: elapsed (ms), passes."""
     y: str = ""
     """Label of the vertical axis."""
     style: str = "line"
-    """"line", "steps" (values hold until the next) or "bars"."""
+    """"line" or "bars"."""
     numbers: str = ""
     """Format of the vertical axis: "whole", "share", or plain numbers."""
     log: bool = False
@@ -140,12 +137,8 @@ def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
 
 
 def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
-    """Make a line with marks at a few points and at its end."""
-    places = [i for i, value in enumerate(y) if value is not None]
-    wanted = {places[round(i * (len(places) - 1) / (MARKED - 1))] for i in range(MARKED)
-              } if places else set()  # fmt: skip
-    mark: Column = [MARK_SIZE if i in wanted else 0 for i in range(len(y))]
-    return Trace(shown(name), {"x": x, "y": y, "mark": mark, **columns})
+    """Make a line with a printable name."""
+    return Trace(shown(name), {"x": x, "y": y, **columns})
 
 
 def _line(name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False) -> Trace:
@@ -232,8 +225,8 @@ def _cost(view: JobView) -> Panel | None:
         "cost",
         f"{objective.of_step[:1].upper()}{objective.of_step[1:]}",
         figures=[("last", precise(last[Y])), (end, precise(best[Y]))],
-        series=[_cost_line(line, points, best[Y]) for line, points in drawn.items()],
-        axes=("elapsed", "time", "passes") if last[TIME] > 0 else ("elapsed", "passes"),
+        series=[_cost_line(line, points) for line, points in drawn.items()],
+        axes=("elapsed", "passes"),
         y=f"{objective.of_step} ({objective.unit}){'' if less else ', more is better'}",
         columns=("line", "last", end, "points"),
         rows=[
@@ -264,16 +257,12 @@ def _line_name(line: Line) -> str:
     return rows if line.start is None else f"start {line.start + 1}, {rows}"
 
 
-def _cost_line(line: Line, points: Points, best: float) -> Trace:
-    above = np.abs(points[:, Y] - best)
+def _cost_line(line: Line, points: Points) -> Trace:
     return make_trace(
         _line_name(line),
         _positions(points, X, 1e3),
         _column(points[:, Y], 8),
-        time=_positions(points, TIME),
         passes=_positions(points, PASSES),
-        # A logarithmic axis has no place for 0.
-        above=_column(np.where(above > 0, above, np.nan)),
     )
 
 
@@ -342,16 +331,5 @@ MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
            human_count, numbers="whole", from_zero=True),
     _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
            lambda value: f"{100 * value:.3g}%", log=True, numbers="share"),
-    _plain("batch", "Rows of the batch", {"rows of the batch": "batch_rows"}, "rows", whole,
-           log=True, numbers="whole", style="steps"),
-    _plain("mixture", "Energy of the mixture", {"energy a row": "energy"},
-           "mean squared distance", precise),
-    _plain("components", "Components alive", {"components": "alive"}, "components", whole,
-           numbers="whole", style="steps"),
-    _plain("rounds", "Rounds",
-           {"rounds an epoch": "rounds", "factor of what is expected": "factor", "rate η": "eta"},
-           "rounds, factor, rate", precise, log=True),
-    _plain("partitions", "Partitions", {"at work on": "partitions", "settled": "settled"},
-           "clusters, partitions", whole, numbers="whole", style="steps"),
     _sizes,
 )  # fmt: skip

@@ -1,37 +1,29 @@
-"""Panels drawn by matplotlib, as figures or as SVG for a page; pyplot is not used.
-
-:func:`draw` returns a ``matplotlib.figure.Figure``; ``figure.savefig(path)`` writes it.
-"""
+"""Panels drawn by matplotlib, as a figure or as an image of a page; pyplot is not used."""
 
 from __future__ import annotations
 
+import base64
 import io
-import math
-import re
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from largek_dask.errors import DataError, MissingDependencyError
 from largek_dask.plots.panels import Panel
-from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS
+from largek_dask.plots.theme import MOST_NAMED, THEMES, X_LABELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "has_matplotlib", "new_figure", "svg"]
+__all__ = ["draw", "has_matplotlib", "image", "new_figure"]
 
-NOTHING = "there is nothing to draw: the fit has made no step yet, so wait for one"
 LIGHT = THEMES["light"]
-LINE_STYLES = {"solid": "-", "dashed": "--", "dotted": ":", "dotdash": "-.",
-               "dashdot": (0, (6, 2, 1, 2, 1, 2))}  # fmt: skip
-MARKERS = ("o", "s", "^", "D", "v", "h", "P")
-POINTS_PER_PIXEL = 0.7
+DASHES = ("-", "--", "-.")
 WIDTH = 4.8
 """Width of a chart on a page, in inches; text is readable on a telephone."""
 WORDS_WIDTH = 120
@@ -79,65 +71,53 @@ def draw(
     """
     drawn = [(panel, panel.x) for panel in panels if panel.series]
     if not drawn:
-        raise DataError(NOTHING)
+        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
     drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel.axes]
     n_rows = -(-len(drawn) // n_columns)
     figure = new_figure(11, 3.2 * n_rows + 0.4 * bool(title))
-    figure.suptitle(title, fontsize=14, color=LIGHT.ink)
-    figure.supxlabel(fill(words, WORDS_WIDTH), fontsize=10, color=LIGHT.ink)
+    figure.suptitle(title, fontsize=14)
+    figure.supxlabel(fill(words, WORDS_WIDTH), fontsize=10)
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes in grid.flat[len(drawn) :]:
         axes.set_axis_off()
     for axes, (panel, axis) in zip(grid.flat, drawn, strict=False):
         _draw_panel(axes, panel, axis, marks)
         against = f" against {'time' if axis == 'elapsed' else axis}" * (len(panel.axes) > 1)
-        axes.set_title(f"{panel.title}{against}", loc="left", fontsize=12, color=LIGHT.ink)
+        axes.set_title(f"{panel.title}{against}", loc="left", fontsize=12)
     return figure
 
 
-def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> Markup:
-    """Return a panel as SVG for a page, whose style sheet gives its colours."""
+def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> Markup:
+    """Return a panel as an image for a page, which holds its data."""
     import matplotlib
 
-    # Text stays text, and equal panels give equal bytes.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": f"{panel.kind} {axis}",
-                "path.simplify": False, "font.size": 9}  # fmt: skip
-    file = io.StringIO()
-    with matplotlib.rc_context(settings):
+    file = io.BytesIO()
+    # Equal panels give equal bytes.
+    with matplotlib.rc_context({"svg.hashsalt": panel.kind, "font.size": 9}):
         figure = new_figure(WIDTH, 0.45 * WIDTH)
         _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    body = file.getvalue().partition("<svg")[2].partition(">")[2].rpartition("</svg>")[0]
-    body = re.sub(r"<(metadata|style)\b.*?</\1>|<!--.*?-->", "", body, flags=re.S)
-    body = re.sub(r"\s*(<[^>]*>)\s*", _short_tag, body)
-    names = ("paper", "ink", "quiet", "rule")
-    colors = {name: getattr(LIGHT, name) for name in names}
-    colors |= {f"line{i}": color for i, color in enumerate(LIGHT.lines)}
-    for name, color in colors.items():
-        body = body.replace(color, f"var(--{name})")
-    width, height = 72 * figure.get_size_inches()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    data = base64.b64encode(file.getvalue()).decode()
+    words = f"{panel.title}: {panel.words}"
     return Markup(
-        f'<svg class="chart" viewBox="0 0 {width:g} {height:g}" role="img">'
-        f"<title>{escape(panel.title)}</title><desc>{escape(panel.words)}</desc>{body}</svg>"
-    )
-
-
-def _short_tag(tag: re.Match[str]) -> str:
-    """Remove fonts, line breaks, digits, and ids that nothing refers to."""
-    text = re.sub(r"\s+", " ", tag[1])
-    text = re.sub(r' id="[a-z_.]+_\d+"|font-family: [^;"]*;? ?', "", text)
-    return re.sub(r"(\d\.\d)\d+", r"\1", text)
+        '<img class="chart" alt="{}" src="data:image/svg+xml;base64,{}">'
+    ).format(words, data)  # fmt: skip
 
 
 def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str, Any]]) -> None:
     column = "x" if axis == panel.x else axis
-    places = [_floats(trace.columns[column]) for trace in panel.series]
+    places = [np.array(trace.columns[column], float) for trace in panel.series]
     size, unit = _unit(places) if axis == "elapsed" else (1.0, "")
     for i, (trace, x) in enumerate(zip(panel.series, places, strict=True)):
-        columns = {name: _floats(values) for name, values in trace.columns.items()
-                   if name in ("y", "mark", "right")}  # fmt: skip
-        _draw_trace(axes, panel.style, trace.name, i, x / size, columns)
-    if axis in ("elapsed", "time", "passes"):
+        y, color = np.array(trace.columns["y"], float), LIGHT.lines[i % len(LIGHT.lines)]
+        if panel.style == "bars":
+            edges = [*x, trace.columns["right"][-1]]
+            axes.stairs(np.nan_to_num(y), edges, fill=True, color=color, alpha=0.45)
+        else:
+            marker = "." if len(x) <= WIDTH * 5 else None
+            axes.plot(x / size, y, color=color, linestyle=DASHES[i % len(DASHES)], marker=marker,
+                      label=trace.name)  # fmt: skip
+    if axis in ("elapsed", "passes"):
         # Marks do not widen the axis.
         low, high = axes.get_xlim()
         known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint" and mark[axis])
@@ -145,69 +125,32 @@ def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str
             if low <= at <= high:
                 axes.axvline(at, color=LIGHT.quiet, linewidth=0.9, linestyle=":")
         axes.set_xlim(low, high)
-    axes.set_xlabel(f"{X_LABELS.get(axis, axis)}{unit}", color=LIGHT.ink)
-    axes.set_ylabel(panel.y, color=LIGHT.ink)
+    axes.set_xlabel(f"{X_LABELS.get(axis, axis)}{unit}")
+    axes.set_ylabel(panel.y)
     _style(axes, panel)
-
-
-def _draw_trace(
-    axes: Axes, style: str, name: str, i: int, x: NDArray[np.float64], columns: Mapping[str, Any]
-) -> None:
-    y, mark = columns["y"], columns["mark"] * POINTS_PER_PIXEL
-    color = LIGHT.lines[i % len(LIGHT.lines)]
-    if style == "bars":
-        edges = np.append(x, columns["right"][-1:])
-        axes.stairs(np.nan_to_num(y), edges, fill=True, color=color, alpha=0.45)
-        return
-    axes.plot(
-        x,
-        y,
-        color=color,
-        linestyle=LINE_STYLES[DASHES[i % len(DASHES)]],
-        linewidth=1.8 if i == 0 else 1.3,
-        drawstyle="steps-post" if style == "steps" else "default",
-        marker=MARKERS[i % len(MARKERS)],
-        markevery=np.flatnonzero(mark).tolist(),
-        markersize=max(mark, default=0),
-        markerfacecolor=LIGHT.paper if i % 2 else color,
-        label=name,
-    )
 
 
 def _style(axes: Axes, panel: Panel) -> None:
     """Set scales, ticks, grid and legend."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+    from matplotlib.ticker import EngFormatter
 
-    has_values = any(y is not None for trace in panel.series for y in trace.columns["y"])
     if panel.log_x:
         axes.set_xscale("log")
-        low, high = axes.get_xlim()
-        if high < 10 * low:
-            axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_minor_formatter("")
-    formatters = {"whole": EngFormatter(sep=""), "share": PercentFormatter(1.0)}
-    if panel.log and has_values:
+    if panel.log and any(y is not None for trace in panel.series for y in trace.columns["y"]):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("")
     elif panel.from_zero:
         axes.set_ylim(bottom=0)
-    if panel.numbers in formatters and not panel.log:
-        axes.yaxis.set_major_formatter(formatters[panel.numbers])
-        axes.locator_params(axis="y", integer=panel.numbers == "whole")
-    for spine in axes.spines.values():
-        spine.set_color(LIGHT.quiet)
+    if panel.numbers == "whole":
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.locator_params(axis="y", integer=True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(which="both", color=LIGHT.quiet, labelcolor=LIGHT.quiet)
     axes.grid(visible=True, color=LIGHT.rule, linewidth=0.8)
-    axes.set_axisbelow(True)
     if 1 < len(panel.series) <= MOST_NAMED:
-        axes.legend(loc="upper right", frameon=False, labelcolor=LIGHT.ink, fontsize=8)
-
-
-def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
-    return np.array([math.nan if value is None else value for value in values], float)
+        axes.legend(loc="upper right", frameon=False, fontsize=8)
 
 
 def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:

@@ -1,29 +1,23 @@
-"""The charts of a job or a model, shown in a notebook or saved as a picture."""
+"""The charts of a job or a model, shown in a notebook or drawn as one figure."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from largek_dask.driver.events import Event
-from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import ParameterError
 from largek_dask.model import Model, PathModel
-from largek_dask.plots.job_text import NONE, iso
-from largek_dask.plots.model_panels import curve_panel, events_of, shape_of
+from largek_dask.plots.model_panels import curve_panel, events_of, title_of
 from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.plots.pictures import draw
-from largek_dask.plots.render import render, section, write
+from largek_dask.plots.render import render, section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["Plot", "plot_of", "plot_of_model"]
-
-NOTEBOOK_ROWS = 40
-"""Most rows of a table in a notebook."""
 
 
 class Plot:
@@ -59,13 +53,10 @@ class Plot:
         return [panel.kind for panel in self.panels if panel.series]
 
     def figure(self) -> Figure:
-        """Return all charts as one matplotlib figure."""
+        """Return all charts as one matplotlib figure; ``figure().savefig(path)`` writes it."""
         return draw(self.panels, self.title, self.marks)
 
-    def bokeh(
-        self, kind: str = "cost", *, theme: str = "light", x: str | None = None,
-        log: bool | None = None,
-    ) -> Any:  # fmt: skip
+    def bokeh(self, kind: str = "cost", *, theme: str = "light") -> Any:
         """Return a panel as a Bokeh figure; ``bokeh.io.show`` shows it.
 
         Parameters
@@ -73,11 +64,6 @@ class Plot:
         kind : str
             One of :attr:`kinds`.
         theme : {"light", "dark"}
-        x : {"elapsed", "time", "passes"}, optional
-            Horizontal axis of the cost; time used by default.
-        log : bool, optional
-            Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
-            value.
 
         Raises
         ------
@@ -88,47 +74,15 @@ class Plot:
 
         for panel in self.panels:
             if panel.kind == kind and panel.series:
-                return figure(panel, theme, x=x, log=log, marks=self.marks)
+                return figure(panel, theme, marks=self.marks)
         raise ParameterError(f"there is no panel {kind!r}; choose one of {', '.join(self.kinds)}.")
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the charts to a picture; :meth:`bokeh` has charts that can be zoomed.
-
-        Parameters
-        ----------
-        path : str or path
-            Ends in ``.png``, ``.svg`` or ``.pdf``.
-        overwrite : bool
-            Replace an existing file.
-
-        Raises
-        ------
-        OutputError
-            The file exists, or cannot be written.
-        DataError
-            There is nothing to draw.
-        """
-        drawn = self.figure()
-        import matplotlib
-
-        # Text stays text: smaller, searchable, readable aloud.
-        with matplotlib.rc_context({"svg.fonttype": "none"}):
-            write(path, drawn.savefig, overwrite)
-
     def _repr_html_(self) -> str:
-        sections = [section(panel, panel.words, most=NOTEBOOK_ROWS) for panel in self.panels]
-        events = [
-            ((iso(mark["time"] / 1e3) or NONE)[:19].replace("T", " "),
-             human_seconds(mark["elapsed"] / 1e3), mark["kind"], mark["text"])
-            for mark in reversed(self.marks)
-        ]  # fmt: skip
-        if events:
-            table = ("at (UTC)", "after", "kind", "what"), events[:NOTEBOOK_ROWS], ("what",)
-            sections.append({"title": "What happened", "table": table})
+        sections = [section(panel, panel.words) for panel in self.panels]
         return render("report.html", title=self.title, sections=sections, marks=self.marks)
 
     def __repr__(self) -> str:
-        return f"<Plot of {self.title}: {', '.join(self.kinds) or 'nothing yet'}; save(path)>"
+        return f"<Plot of {self.title}: {', '.join(self.kinds) or 'nothing yet'}>"
 
 
 def plot_of(
@@ -142,14 +96,12 @@ def plot_of(
 
 def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
     """Return the charts of a model, from the events of its fit or from its history."""
-    shape = shape_of(model)
-    of = f" of {shape[0]:,} rows × {shape[1]:,}" if shape else ""
     known = events_of(model)
     # Its history may not contain all that the events do, and these may lack sizes.
     status, told = (
         ({}, known) if events is None else ({"state": "finished"}, [*known[-1:], *events])
     )
-    found = plot_of("", status, told, f"{model.n_clusters:,} clusters{of}")
+    found = plot_of("", status, told, title_of(model))
     if isinstance(model, PathModel):
         path = curve_panel(model.path_.suggest_k(), model.path_.lower_bound)
         found.panels = [path, *found.panels]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +12,11 @@ import numpy as np
 
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.job_view import JobView
-from largek_dask.model import MixtureModel, Model, PathModel
-from largek_dask.plots.model_panels import curve_panel, events_of, shape_of
+from largek_dask.errors import OutputError
+from largek_dask.model import Model, PathModel
+from largek_dask.plots.model_panels import curve_panel, events_of, title_of
 from largek_dask.plots.panels import Panel, panels
-from largek_dask.plots.render import Section, render, section, write
+from largek_dask.plots.render import Section, render, section
 
 __all__ = ["Report", "make_report"]
 
@@ -26,23 +26,6 @@ MOST_FEATURES, MOST_COMPARED = 40, 8
 """Features and clusters of the table of centres."""
 MOST_TEXT = 400
 """Most characters of a value."""
-ENDINGS = {
-    "max_iter": "The fit used up its steps (max_iter) before it converged: more may lower it.",
-    "max_time": "The fit used up its time (max_time) before it converged: more may lower it.",
-    "max_time_without_last_pass": "There was no time for the last pass: labels, sizes and the "
-    "objective are those of the search, and may be inaccurate.",
-    "interrupted": "The fit was interrupted: the model is the best one so far.",
-    "cancelled": "The fit was cancelled: the model is the best one so far.",
-}
-GROUPS = {
-    "parameters": "Parameters",
-    "engine": "Algorithm",
-    "stop": "Stopping",
-    "data": "Rows",
-    "report": "Reported by the algorithm",
-    "versions": "Versions",
-}
-"""Headings of the groups of the provenance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +45,11 @@ class Report:
     title: str
     content: Mapping[str, Any] = field(repr=False)
     """The values of its template."""
-    reload_seconds: float | None = None
-    """Seconds after which a browser reloads the page; None: never."""
-
-    def _render(self, is_page: bool) -> str:
-        seconds = None if self.reload_seconds is None else math.ceil(self.reload_seconds)
-        return render("report.html", title=self.title, is_page=is_page, reload_seconds=seconds,
-                      **self.content)  # fmt: skip
 
     @property
     def html(self) -> str:
         """The whole page; without matplotlib it has tables alone."""
-        return self._render(is_page=True)
+        return render("report.html", title=self.title, is_page=True, **self.content)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the page to a file.
@@ -89,11 +65,16 @@ class Report:
         OutputError
             The file exists, or cannot be written.
         """
-        html = self.html
-        write(path, lambda place: place.write_text(html, encoding="utf-8"), overwrite)
+        try:
+            with open(path, "w" if overwrite else "x", encoding="utf-8") as file:
+                file.write(self.html)
+        except OSError as error:
+            raise OutputError(
+                f"{os.fspath(path)} cannot be written: {error}; overwrite=True replaces a file."
+            ) from error
 
     def _repr_html_(self) -> str:
-        return self._render(is_page=False)
+        return render("report.html", title=self.title, is_page=False, **self.content)
 
     def __repr__(self) -> str:
         return f"<Report of {self.title}; save(path) writes it>"
@@ -105,25 +86,11 @@ def make_report(model: Model, warnings: Sequence[str] = ()) -> Report:
     found = (_cost(model, charts), _path(model), _sizes(model, charts), _features(model))
     content = {
         **_head(model),
-        "notes": [*_notes_of(model), *warnings],
+        "notes": warnings,
         "sections": [one for one in found if one],
         "provenance": _provenance(model),
-        "version": model.provenance.get("versions", {}).get("largek_dask"),
-        "digest": model.digest()[:16],
     }
-    shape = shape_of(model)
-    of = f" of {shape[0]:,} rows\u00a0×\u00a0{shape[1]:,}" if shape else (
-        f" in {model.n_features:,} columns")  # fmt: skip
-    what = "components" if isinstance(model, MixtureModel) else "clusters"
-    return Report(f"{model.n_clusters:,} {what}{of}", content)
-
-
-def _notes_of(model: Model) -> list[str]:
-    """Return what a reader has to know first about a model."""
-    n_empty = int(np.count_nonzero(model.counts == 0))
-    empty = [f"{n_empty:,} of {model.n_clusters:,} clusters have no rows."] if n_empty else []
-    ending = ENDINGS.get(str(model.provenance.get("stop_reason")))
-    return [*empty, ending] if ending else empty
+    return Report(title_of(model), content)
 
 
 def _head(model: Model) -> dict[str, Any]:
@@ -139,13 +106,7 @@ def _head(model: Model) -> dict[str, Any]:
         tiles["time"] = human_seconds(known["seconds"]).replace(" ", "\u00a0")
     if "stop_reason" in known:
         tiles["stopped"] = str(known["stop_reason"]).replace("_", " ")
-    engine = known.get("engine", known.get("parameters", {}).get("algorithm", {}))
-    by = engine.get("name") if isinstance(engine, Mapping) else None
-    created = known.get("created")
-    if isinstance(created, str):
-        created = created[:16].replace("T", " ") + " UTC" * created.endswith("+00:00")
-    lead = [f"a model of the kind {model.kind}", by, created]
-    return {"tiles": tiles, "lead": [part for part in lead if part]}
+    return {"tiles": tiles, "lead": [f"a model of the kind {model.kind}"]}
 
 
 def _cost(model: Model, charts: Mapping[str, Panel]) -> Section:
@@ -212,17 +173,12 @@ def _features(model: Model) -> Section | None:
     }
 
 
-def _provenance(model: Model) -> list[tuple[str, dict[str, str]]]:
-    known = dict(model.provenance)
-    groups = [(heading, dict(_flat(found))) for name, heading in GROUPS.items()
-              if isinstance(found := known.pop(name, None), Mapping) and found]  # fmt: skip
-    if figures := model.fit_figures():
-        named = {name.replace("_", " "): _number(value) for name, value in figures.items()}
-        groups.insert(0, ("Figures of the fit", named))
-    rest = {"digest": model.digest(), **dict(_flat(known))}
+def _provenance(model: Model) -> dict[str, str]:
+    figures = {name: _number(value) for name, value in model.fit_figures().items()}
+    found = dict(_flat({**figures, "digest": model.digest(), **model.provenance}))
     if model.feature_names is not None:
-        rest["columns"] = _cut(", ".join(model.feature_names), MOST_TEXT)
-    return [*groups, ("The model", rest)]
+        found["columns"] = _cut(", ".join(model.feature_names), MOST_TEXT)
+    return found
 
 
 def _cut(text: str, most: int) -> str:

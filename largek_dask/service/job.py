@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distributed.utils import silence_logging_cmgr
@@ -23,7 +22,7 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.plots.cards import card, in_notebook, notebook
+from largek_dask.plots.cards import card
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
 from largek_dask.service.spec import check_secrets
@@ -153,13 +152,12 @@ class Job:
     def watch(self, stream: TextIO | None = None) -> str:
         """Show the job until it has ended: what it has told so far, then what comes.
 
-        In a notebook a card that is updated, elsewhere lines of text. Ctrl-C ends the watching; the
-        job goes on.
+        Ctrl-C ends the watching; the job goes on.
 
         Parameters
         ----------
         stream : text stream, optional
-            Where to show it; standard output by default, or the notebook.
+            Where to show it; standard output by default.
 
         Returns
         -------
@@ -173,11 +171,10 @@ class Job:
             :func:`connect`); the job goes on when it is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
-        is_card = stream is None and in_notebook()
-        shown = notebook(view) if is_card else nullcontext(Lines(view, stream))
+        show = Lines(view, stream)
         try:
             # A scheduler that is away shows in the view; Dask's own log would tear it apart.
-            with silence_logging_cmgr(logging.CRITICAL), shown as show:
+            with silence_logging_cmgr(logging.CRITICAL):
                 for event in self._news(follow=True):
                     if event is not None:
                         view.update(event)
@@ -194,8 +191,7 @@ class Job:
     def plot(self) -> Plot:
         """Return all events so far as charts: see :class:`Plot`.
 
-        A notebook shows them; ``plot().save("job.html")`` writes a page that can be zoomed,
-        ``.png`` and ``.svg`` a picture.
+        A notebook shows them; ``plot().figure().savefig("job.png")`` writes a picture.
         """
         events = self.events(follow=False)
         return plot_of(self.id, self.status(), events)

@@ -174,7 +174,7 @@ class Finder:
             raise ClusterError(
                 f"{self.place} says {told.address}, which asks for certificates, and {files}: be "
                 "the user who has started the scheduler, or set DASK_CONFIG to the folder of a "
-                "tls.yaml with certificates of your own (`largek cluster certificates` makes them)"
+                "tls.yaml with certificates of your own"
             )
         return found
 
@@ -353,8 +353,7 @@ def why_no_answer(address: str, security: Security | None = None) -> str:
         if is_tls and speaks:
             return (
                 f"{address} speaks TLS, and a certificate is refused ({error}): use certificates "
-                "of one authority on all machines (`largek cluster certificates` makes and renews "
-                "them), and look at them with `openssl s_client`"
+                "of one authority on all machines, and look at them with `openssl s_client`"
             )
     except OSError:
         return CHECK

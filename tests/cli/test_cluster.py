@@ -68,7 +68,7 @@ def calls(fake, name=""):
 def queue(fake, home, *lines):
     """Have ``squeue`` say jobs: ``id what state``, where what is scheduler or workers."""
     rows = [line.split() for line in lines]
-    text = [f"{one}|largek-{what}:{home}|{state}|11:00|n1|None" for one, what, state in rows]
+    text = [f"{one}|largek-{what}:{home}|{state}" for one, what, state in rows]
     (fake / "squeue.out").write_text("\n".join(text))
 
 
@@ -83,18 +83,11 @@ def printed(*arguments):
     return json.loads(done.stdout)["files"]
 
 
-def test_files_are_printed():
-    files = printed()
-    assert list(files) == list(FILES)
-    plain = run("--print").stdout
-    assert all(f"### {name}\n{text}" in plain for name, text in files.items())
-
-
 def test_files_have_what_is_asked_for(home):
     given = shlex.split(
         f"--home {home}/ --workers 12 --cpus 4 --mem 1.5G --time 36h "
         "--scheduler-mem 6000M --partition day --scheduler-partition long --interface ib0 "
-        "--sbatch --constraint=icelake --sbatch --account=a1"
+        "--sbatch=--constraint=icelake --sbatch=--account=a1"
     )
     files = printed(*given)
     assert not re.search(r"\{\{|\{%", "".join(files.values()))
@@ -142,27 +135,23 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_certificates_are_made_once_and_only_their_owner_reads_them(fake, home):
+def test_a_certificate_is_made_once_and_only_its_owner_reads_it(fake, home):
     home.chmod(0o755)
     done = run("--home", home, "--submit")
     assert done.exit_code == 0, done.output
-    assert f"New certificates in {home}/tls" in done.stderr
     tls = home / "tls"
     assert mode(home) == mode(tls) == 0o700
     before = {path: path.read_bytes() for path in tls.iterdir()}
-    assert {path.name for path in before} == {
-        "ca.pem", "ca.key", "node.pem", "node.key", "tls.yaml"
-    }  # fmt: skip
+    assert {path.name for path in before} == {"ca.pem", "node.pem", "node.key", "tls.yaml"}
     assert {mode(path) for path in before} == {0o600}
-    assert yaml.safe_load((tls / "tls.yaml").read_text())["distributed"]["comm"]["tls"][
-        "ca-file"
-    ] == str(tls / "ca.pem")
+    settings = yaml.safe_load((tls / "tls.yaml").read_text())["distributed"]["comm"]["tls"]
+    assert settings["ca-file"] == str(tls / "ca.pem")
+    assert settings["worker"] == {"cert": f"{tls}/node.pem", "key": f"{tls}/node.key"}
     # Somebody has opened them meanwhile.
     (tls / "node.key").chmod(0o644)
     tls.chmod(0o755)
     done = run("--home", home, "--submit")
     assert done.exit_code == 0, done.output
-    assert "certificates" not in done.stderr
     assert {path: path.read_bytes() for path in tls.iterdir()} == before
     assert (mode(tls), mode(tls / "node.key")) == (0o700, 0o600)
 
@@ -173,15 +162,12 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     monkeypatch.setenv("PATH", str(fake / "bin"))
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "there is no openssl on PATH" in done.stderr
+    assert "openssl cannot be started" in done.stderr
     assert "--insecure: no TLS, so everybody with an account" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
     assert done.exit_code == 0, done.output
-    assert (
-        "Everybody with an account on the network of the nodes can run code as you" in done.stderr
-    )
-    assert not (home / "tls").exists()
+    assert "can run code as you" in done.stderr
     assert "tls" not in (home / "scheduler.sbatch").read_text()
 
 
@@ -190,7 +176,7 @@ def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home
     home.chmod(0o755)
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "keeps no permissions: give a --home" in done.stderr
+    assert "can be read by others" in done.stderr
 
     def refuse(*_, **__):
         raise PermissionError(1, "Operation not permitted")
@@ -198,7 +184,7 @@ def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home
     monkeypatch.setattr("os.chmod", refuse)
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "(Operation not permitted): give a --home of your own, or give --insecure" in done.stderr
+    assert "Operation not permitted; give another --home of your own, or --insecure" in done.stderr
     assert calls(fake, "sbatch") == []
 
 
@@ -244,36 +230,17 @@ def test_a_scheduler_without_workers_is_taken_back(fake, home):
     assert calls(fake, "scancel") == ["scancel 4711"]
 
 
-def test_jobs_that_are_there_are_not_submitted_again(fake, home):
-    queue(fake, home, "4711 scheduler RUNNING")
-    done = run("--home", home, "--submit")
-    assert done.exit_code == 1
-    assert "in the queue of SLURM already, such as 4711" in done.stderr
-    assert calls(fake, "sbatch") == []
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ("--time 14m", "at least 900 s"),
-        ("--time soon", "'soon' is no time"),
-        ("--mem 1000M", "at least 1G"),
-        ("--mem much", "'much' is no size"),
-        ("--scheduler-mem much", "'--scheduler-mem': 'much'"),
-        ("--scheduler-mem 8", "'--scheduler-mem': '8' is 8 MiB"),
-        ("--scheduler-mem 1023M", "is 1023 MiB"),
+        ("--time soon", "'soon'"),
+        ("--mem much", "'--mem': Could not interpret 'much'"),
         ("--home here", "absolute path"),
-        ("--home /nowhere/at/all", "is not there"),
+        ("--home /nowhere/at/all", "/nowhere/at/all"),
         ("--home '/tmp/a b'", "letters, digits"),
         ("--home /tmp/a,b", "letters, digits"),
-        ("--partition 'a b'", "'--partition': 'a b'"),
-        ("--sbatch constraint=x", "one option of sbatch"),
-        ("--sbatch --job-name=mine", "set already"),
-        ("--sbatch --no-requeue", "set already"),
-        ("--sbatch -a0-3", "set already"),
         ("--workers 0", "0 is not in the range"),
-        ("--dashboard-address 8787", "'--dashboard-address': '8787'"),
-        ("--dashboard-address 'a b:1'", "'--dashboard-address': 'a b:1'"),
         ("--print", "give one of --submit, --print"),
     ],
 )
@@ -284,35 +251,7 @@ def test_bad_input(given, told, fake, home):
     assert not [line for line in calls(fake, "sbatch") if "--parsable" in line]
 
 
-@pytest.mark.parametrize(
-    ("given", "time"), [("15min", "15:00"), ("2 h", "120:00"), ("1-00:30:05", "1470:05")]
-)
-def test_times(given, time):
-    files = printed("--time", given)
-    assert all(f"\n#SBATCH --time={time}\n" in files[name] for name in FILES[:2])
-
-
-def test_a_folder_in_which_jobs_cannot_be_kept(fake, home, monkeypatch):
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    opened = Path.open
-    for replaced, error in (
-        (lambda path, mode: opened(path, "a"), "creates a file that exists already"),
-        (refuse, "cannot be written (Permission denied)"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "open", replaced)
-            done = run("--home", home, "--submit")
-        assert done.exit_code == 1
-        assert error in done.stderr
-        assert list(home.iterdir()) == []
-    assert calls(fake) == []
-
-
-@pytest.mark.parametrize(
-    "action", ["--submit --home", "--home", "--stop --home", "--scale 3 --home"]
-)
+@pytest.mark.parametrize("action", ["--submit --home", "--stop --home", "--scale 3 --home"])
 def test_a_machine_without_slurm(action, home, monkeypatch):
     monkeypatch.setenv("PATH", str(home))
     done = run(*action.split(), home)
@@ -320,35 +259,12 @@ def test_a_machine_without_slurm(action, home, monkeypatch):
     assert "there is no sbatch on this machine" in done.stderr
 
 
-def test_status(fake, home):
-    queue(fake, home, "4712_10 workers PENDING", "4712_9 workers RUNNING", "4711 scheduler RUNNING")
-    told = json.loads(run("--home", home, "--json").stdout)
-    assert [job["id"] for job in told["jobs"]] == ["4711", "4712_9", "4712_10"]
-    assert told["jobs"][0] == {
-        "id": "4711", "is_scheduler": True, "state": "RUNNING", "left": "11:00", "nodes": "n1",
-        "reason": "None",
-    }  # fmt: skip
-    assert told["scheduler"] is None
-    assert "there is no" in told["why"]
-    said = {"format": 1, "type": "Scheduler", "address": "tcp://10.0.0.1:99", "token": 1,
-            "version": "1", "started": "2026-11-25T03:00:00Z"}  # fmt: skip
-    (home / "jobs").mkdir()
-    (home / "jobs/scheduler.json").write_text(json.dumps(said))
-    shown = run("--home", home).stdout
-    assert "tcp://10.0.0.1:99" in shown
-    page = "http://127.0.0.1:8787/status"
-    (home / "jobs/scheduler.json").write_text(json.dumps(said | {"dashboard": page}))
-    shown = run("--home", home).stdout
-    assert f"Dashboard: {page}" in shown
-    assert shown.index("4712_9") < shown.index("4712_10")
-
-
 def test_scale(fake, home):
     assert "there is no" in run("--scale", 3, "--home", home).stderr
     run("--home", home, "--workers", 4, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4711 scheduler RUNNING")
     assert run("--scale", 6, "--home", home).exit_code == 0
-    assert calls(fake)[-2] == f"sbatch --parsable --array=0-1 {home}/workers.sbatch"
+    assert calls(fake)[-1] == f"sbatch --parsable --array=0-1 {home}/workers.sbatch"
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4720_0 workers PENDING")
     assert run("--scale", 2, "--home", home).exit_code == 0
     assert calls(fake, "scancel") == ["scancel 4712_2 4712_3 4720_0"]
@@ -358,23 +274,12 @@ def test_scale(fake, home):
         assert run("--home", home, f"--scale={bad}").exit_code == 2
 
 
-def test_scale_has_as_many_as_were_asked_for_last(fake, home):
-    run("--home", home, "--workers", 4, "--submit")
-    queue(fake, home, "4711 scheduler RUNNING", "4712_3 workers PENDING")
-    assert run("--home", home, "--scale").exit_code == 0
-    assert f"sbatch --parsable --array=0-2 {home}/workers.sbatch" in calls(fake)
-    assert run("--scale", 6, "--home", home).exit_code == 0
-    queue(fake, home, "4711 scheduler RUNNING")
-    assert run("--home", home, "--scale").exit_code == 0
-    assert calls(fake)[-2] == f"sbatch --parsable --array=0-5 {home}/workers.sbatch"
-
-
 def test_sbatch_in_a_job_of_slurm_takes_over_nothing_of_it(fake, home, monkeypatch):
     run("--home", home, "--workers", 4, "--submit")
     (fake / "bin" / "sbatch").write_text(f"#!/bin/bash\nenv >{fake}/env\necho 1\n")
     for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CONF"):
         monkeypatch.setenv(name, "7")
-    assert run("--home", home, "--scale").exit_code == 0
+    assert run("--home", home, "--scale", 2).exit_code == 0
     given = dict(
         line.split("=", 1) for line in (fake / "env").read_text().splitlines() if "=" in line
     )
@@ -387,8 +292,8 @@ def test_scale_waits_for_a_worker_that_ends(fake, home, monkeypatch):
     queue(fake, home, "4712_0 workers RUNNING", "4712_1 workers COMPLETING")
     monkeypatch.setattr("time.sleep", lambda _: queue(fake, home, "4712_0 workers RUNNING"))
     told = json.loads(run("--scale", 2, "--home", home, "--json").stdout)
-    assert told == {"before": 1, "after": 1, "changed": ["4713"]}
-    assert calls(fake)[-2] == f"sbatch --parsable --array=0-0 {home}/workers.sbatch"
+    assert told == {"before": 1, "changed": ["4713"]}
+    assert calls(fake)[-1] == f"sbatch --parsable --array=0-0 {home}/workers.sbatch"
 
 
 def test_stop_ends_the_scheduler_first(fake, home, monkeypatch):
@@ -404,21 +309,6 @@ def test_stop_ends_the_scheduler_first(fake, home, monkeypatch):
     assert json.loads(done.stdout) == {"cancelled": ["4711", "4712_0"]}
     assert asked == [["scancel 4711"]]
     assert calls(fake, "scancel") == ["scancel 4711", "scancel 4712_0"]
-
-
-def test_stop_of_nothing(fake, home):
-    assert "no jobs of this folder" in run("--stop", "--home", home).stdout
-    assert calls(fake, "scancel") == []
-
-
-def test_options_of_files_need_files(fake, home):
-    for action in ([], ["--stop"], ["--scale", 3]):
-        done = run("--home", home, "--cpus", 4, *action)
-        assert done.exit_code == 2
-        assert "--cpus is for --submit" in done.stderr
-    assert "give one of" in run("--home", home, "--stop", "--scale").stderr
-    assert "--home DIR" in run("--stop").stderr
-    assert "absolute" in run("--home", "here").stderr
 
 
 # --- the scripts ----------------------------------------------------------------------------------
@@ -508,14 +398,6 @@ def test_a_worker_that_does_not_end_when_it_is_asked_to(home):
     assert bash(f"{code} end_in_time $worker; wait $worker; echo $? $looked") == "137 3"
     ended = "kill $worker; wait $worker; end_in_time $worker; echo $looked"
     assert bash(f"{code} {ended}") == "0"
-
-
-@pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])
-def test_an_interface_that_is_not_there(name, home):
-    path = script(home, name, "--interface", "nosuch0")
-    told = bash(f"bash {path}")
-    assert "there is no interface nosuch0; give one of" in told
-    assert "lo" in told.rpartition("give one of ")[2].split()
 
 
 @pytest.mark.parametrize("name", ["scheduler.sbatch", "step.sh"])

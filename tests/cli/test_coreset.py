@@ -116,8 +116,3 @@ def test_coreset__of_sparse_rows_is_refused(tmp_path):
     done = run("coreset", tmp_path / "x.zarr", tmp_path / "few.zarr", "--rows", 10, code=1)
     assert "sparse rows" in done.stderr
     assert not (tmp_path / "few.zarr").exists()
-
-
-def test_coreset__of_no_row_is_a_wrong_use(tmp_path, table):
-    run("coreset", tmp_path / "x.npy", tmp_path / "few.zarr", "--rows", 0, code=2)
-    run("coreset", tmp_path / "x.npy", tmp_path / "few.zarr", code=2)

@@ -101,15 +101,6 @@ def test_plan__row_state_is_no_more_than_asked(data, asked, kept):
     assert run_json("fit", data[0], "-k", 5, *options)["memory_row_state"] == kept
 
 
-def test_fit__table_and_progress(data, tmp_path):
-    done = run("fit", data[0], "-k", 3, "--out", tmp_path / "run")
-    lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["rows", "600"] in lines
-    assert ["clusters", "3"] in lines
-    assert "largek report" in done.stdout
-    assert "stopped: " in done.stderr
-
-
 def test_fit__same_job_resumes(data, tmp_path):
     url, _ = data
     out = tmp_path / "run"
@@ -207,20 +198,6 @@ def test_fit__wrong_options(data, tmp_path, options, code, message):
     done = run("fit", data[0], "--out", tmp_path / "run", *options, code=code)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_fit__needs_an_output(data):
-    assert "give --out DIR" in run("fit", data[0], "-k", 3, code=2).stderr
-
-
-def test_fit__settings_reach_the_algorithm(data, tmp_path):
-    out = tmp_path / "run"
-    options = ["--algorithm", "minibatch", "--set", "batch_rows=50", "--max-iter", 3]
-    run("fit", data[0], "-k", 3, "--out", out, *options)
-    model = load_model(str(out / "model.zarr"))
-    assert model.provenance["parameters"]["algorithm"]["batch_rows"] == 50
-    # 12 or 13 rows of each of the four chunks.
-    assert [step["rows"] for step in model.history] == [48, 52, 48]
 
 
 # --- plan ---------------------------------------------------------------------------------------
@@ -350,18 +327,6 @@ def test_plan__counts_the_second_limb_where_weights_may_need_it():
     assert weighted["memory_model"] >= plain["memory_model"] + sums
 
 
-def test_plan__table_says_whether_it_fits(data, monkeypatch):
-    import distributed.system
-
-    asked = ["fit", data[0], "-k", 300, "--plan", "--algorithm", "lloyd"]
-    assert "fits yes" in " ".join(run(*asked).stdout.split())
-    told = run_json(*asked)
-    assert (told["passes_before"], told["passes_most"]) == (2, 303)
-    assert told["steps_a_reading"] is None, "rows stay in memory"
-    monkeypatch.setattr(distributed.system, "MEMORY_LIMIT", 1000)
-    assert "fits no" in " ".join(run(*asked).stdout.split())
-
-
 # --- predict, score -----------------------------------------------------------------------------
 
 
@@ -395,12 +360,6 @@ def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, s
     assert "exists already" in run(*base, code=1).stderr
 
 
-def test_predict__names_what_can_be_written(data, fitted, tmp_path):
-    done = run("predict", fitted[1]["model"], data[0], "--out", tmp_path / "labels.xlsx", code=1)
-    assert "name it .zarr (or without a suffix), .npy, .csv or .parquet." in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("command", ["predict", "score", "report"])
 def test_the_folder_of_a_fit_stands_for_its_model(data, fitted, tmp_path, command):
     out, told = fitted
@@ -414,14 +373,6 @@ def test_the_folder_of_a_fit_stands_for_its_model(data, fitted, tmp_path, comman
         done = run_json(command, model, *(str(word).format(number) for word in arguments))
         found.append({k: v for k, v in done.items() if k not in ("seconds", "out")})
     assert found[0] == found[1]
-
-
-def test_score__is_minus_the_inertia(data, fitted):
-    _, told = fitted
-    scored = run_json("score", told["model"], data[0])
-    assert scored["score"] == -told["inertia"]
-    assert scored["mean_squared_distance"] == pytest.approx(told["inertia"] / 600)
-    assert "mean squared distance" in run("score", told["model"], data[0]).stdout
 
 
 def test_not_a_model(data, tmp_path):
@@ -472,12 +423,6 @@ def test_charts__of_nothing(tmp_path):
         "the fit has made no step yet"
         in run("report", tmp_path, "--out", tmp_path / "x.png", code=1).stderr
     )
-
-
-def test_charts__a_model_without_history_shows_its_sizes(tmp_path):
-    km = KMeans(2, random_state=0, init=np.eye(3)[:2]).partial_fit(np.eye(3).repeat(4, 0))
-    km.model_.save(str(tmp_path / "m.zarr"))
-    assert draw(Folder(str(tmp_path / "m.zarr"))).kinds == ["sizes"]
 
 
 def test_job_files_are_all_that_a_job_writes(data, tmp_path):

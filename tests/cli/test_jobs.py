@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.client import this_user
 from largek_dask.service.job import Job
 from largek_dask.service.terminal import Lines
@@ -90,8 +89,8 @@ def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
     assert kinds[-1] == "finished"
     assert "step" in kinds
 
-    out = tmp_path / "model.zarr"
-    told = "".join(run("result", job_id, "--out", out).stdout.split())  # lines are folded
+    out = tmp_path / "run" / "model.zarr"
+    told = "".join(run("result", job_id).stdout.split())  # lines are folded
     km = lk.KMeans(5, algorithm="lloyd", random_state=3, tol=0).fit(data)
     assert lk.load_model(str(out)).digest() == km.model_.digest()
     for text in (job_id, km.model_.digest(), "converged", str(out), "run/labels.zarr"):
@@ -100,8 +99,6 @@ def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
     assert "[red]x" in run("jobs").stdout
     logged = run("logs", job_id).stdout.splitlines()
     assert set(watched) <= set(logged)
-    # Once more: it is there already.
-    assert "model.zarr" in run("result", job_id, "--out", out, code=1).stderr
 
 
 def test_submit_prints_the_id_and_says_what_to_do_next(service, run, data, tmp_path):
@@ -147,20 +144,6 @@ def test_workers__a_job_waits_for_a_tag_and_goes_on_without(service, run, submit
     run("submit", "--resume", job_id, "--workers-max", 1)
     assert job.wait("120s") == "finished"
     assert job.status()["workers_asked"] == {"min": 1, "max": 1, "tags": []}
-
-
-def test_options_of_few_reach_the_job_as_well(service, submit):
-    """They could not be given to a job until the command line had all options of a fit."""
-    asked = ("--empty-clusters", "keep", "--memory-limit", "2MiB", "--effort", "best")
-    spec = job_on_the_scheduler(service, submit("--max-iter", 1, *asked)).record.spec
-    assert (spec.empty_clusters, spec.memory_limit) == ("keep", 2 << 20)
-    assert spec.algorithm.model_dump() == {"name": "auto", "parameters": {"effort": "best"}}
-
-
-def test_a_setting_of_auto_reaches_the_job(service, submit):
-    job_id = submit("--max-iter", 1, "--set", "effort=fast")
-    spec = job_on_the_scheduler(service, job_id).record.spec
-    assert spec.algorithm.parameters == {"effort": "fast"}
 
 
 def test_events_as_json_are_one_a_line(run, submit):
@@ -318,19 +301,6 @@ def test_jobs_are_found(run, three, tag):
     assert "state of a listing" in run("jobs", "--state", "asleep", code=1).stderr
 
 
-def test_workers_forget_a_job_that_is_cancelled(service, run, submit):
-    job_id = submit("--name", "endless", *ENDLESS)
-    job = service.job(job_id)
-    eventually(lambda: job.status().get("step", 0) >= 2, "it takes steps")
-    held = [
-        worker.plugins[WorkPlugin.name].jobs for worker in service.client.cluster.workers.values()
-    ]
-    assert any(held)
-    run("cancel", job_id)
-    assert job.wait("60s") == "cancelled"
-    eventually(lambda: not any(held), "workers have forgotten it")
-
-
 def test_jobs_are_deleted(run, submit, service, tmp_path):
     job_id = submit("--max-iter", 2)
     service.job(job_id).wait("60s")
@@ -424,21 +394,3 @@ def test_wrong_usage(run, arguments, code, message):
     done = run(*arguments, code=code)
     assert message in done.stderr
     assert done.stdout == ""
-
-
-def test_jobs_need_a_scheduler():
-    done = CliRunner(env={"DASK_SCHEDULER_ADDRESS": None}).invoke(main, ["jobs"])
-    assert done.exit_code == 2
-    assert "Missing option '--scheduler' (env var: 'DASK_SCHEDULER_ADDRESS')" in done.stderr
-
-
-def test_no_jobs_yet(tmp_path, monkeypatch):
-    with ExitStack() as stack:
-        client = make_client(stack, 0, processes=False, protocol="tcp://")
-        address = client.scheduler.address
-        done = CliRunner().invoke(main, ["jobs", "--scheduler", address])
-        assert done.exit_code == 1
-        assert "has no largek service" in done.stderr
-        lk.connect(client, store=str(tmp_path / "[store]"))
-        done = CliRunner().invoke(main, ["jobs", "--scheduler", address])
-        assert f"no jobs in {tmp_path}/[store]" in done.stdout.replace("\n", "")

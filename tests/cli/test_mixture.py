@@ -94,11 +94,6 @@ def test_fit__tells_F_energy_and_likelihood(data, tmp_path):
         assert "inertia" not in words
 
 
-def test_fit__k_means_says_nothing_of_mixtures(data, tmp_path):
-    told = run_json("fit", data, "-k", K, "--out", tmp_path / "run")
-    assert told.keys().isdisjoint({"F", "energy", "log_likelihood"})
-
-
 def test_fit__the_algorithm_by_its_name(data, tmp_path):
     base = ["fit", data, "-k", K, "--mixture", "iso", "--max-iter", 3]
     told = [
@@ -117,11 +112,6 @@ def test_fit__goes_on_only_with_the_same_covariances(data, tmp_path):
     run(*base, "diag")
     done = run(*base, "iso", code=1)
     assert "the covariance of its algorithm is 'diag', not 'iso'. Give the same" in done.stderr
-
-
-def test_fit__other_covariances_are_refused(data, tmp_path):
-    done = run("fit", data, "-k", K, "--mixture", "full", "--out", tmp_path / "run", code=2)
-    assert "'full' is not one of 'iso', 'isoflex', 'diag'" in done.stderr
 
 
 def test_plan(data):
@@ -219,18 +209,6 @@ def test_predict__probabilities(data, fitted, tmp_path):
     # And the package reads it as rows.
     assert lk.open_rows(url).shape == (600, K)
     assert "exists already" in run(*base, code=1).stderr
-
-
-def test_predict__densities_and_probabilities_in_files(data, fitted, tmp_path):
-    model = lk.load_model(fitted["model"])
-    base = ["predict", fitted["model"], data, "--out"]
-    run(*base, tmp_path / "d.npy", "--density")
-    run(*base, tmp_path / "p.zarr", "--proba")
-    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), model.score_samples(data))
-    sparse = model.predict_proba(data, dense=False)
-    found = lk.open_rows(tmp_path / "p.zarr").read(0)
-    np.testing.assert_array_equal(found.data, sparse.data[: len(found.data)])
-    assert "p.zarr" in run(*base, tmp_path / "p.npy", "--proba", code=1).stderr
 
 
 def test_predict__one_thing_a_run(data, fitted, tmp_path):

@@ -74,28 +74,6 @@ def test_it_tells_what_the_functions_tell(data, model, tmp_path, kind, dtype):
     assert told.keys() - plain.keys() == {*NAMES, "n_left_out"}
 
 
-def test_it_is_shown(data, model, tmp_path):
-    truth = TRUTH.copy()
-    truth[:50] = -1
-    done = run("score", model[0], data, "--labels", write(tmp_path, truth, "npy"))
-    rows = [line.strip().split("  ", 1) for line in done.stdout.splitlines() if "  " in line]
-    shown = {row[0]: row[1].strip() for row in rows if len(row) == 2}
-    # Row 7 is of both kinds.
-    assert (shown["rows"], shown["left out"]) == ("400", "51")
-    for name in NAMES:
-        expected = getattr(lk.scores, name)(model[1], truth)
-        assert shown[name] == f"{expected:.10g}"
-    assert "left out" not in run("score", model[0], data).stdout
-
-
-def test_labels_of_a_run_are_classes_too(data, model, tmp_path):
-    """What `largek predict` has written: a clustering agrees with itself."""
-    run("predict", model[0], data, "--out", tmp_path / "labels.zarr")
-    told = run_json("score", model[0], data, "--labels", tmp_path / "labels.zarr")
-    assert [told[name] for name in NAMES] == [1, 1, 1, 1]
-    assert told["n_left_out"] == 2
-
-
 @pytest.mark.parametrize("kind", ["zarr", "npy", "remote npy"])
 @pytest.mark.parametrize(
     ("values", "words"),
@@ -115,26 +93,6 @@ def test_what_is_not_one_integer_a_row_is_refused(data, model, tmp_path, kind, v
     assert words in done.stderr
     assert "no row" in words or "--labels" in done.stderr
     assert done.stdout == ""
-
-
-def test_it_is_refused_before_rows_are_read(data, model, tmp_path, monkeypatch):
-    def never(*_, **__):
-        raise AssertionError("rows are read")
-
-    monkeypatch.setattr("largek_dask.model.CentersModel.score", never)
-    for values in (TRUTH[:-1], TRUTH - 2):
-        url = write(tmp_path, values, "npy")
-        assert "--labels" in run("score", model[0], data, "--labels", url, code=1).stderr
-
-
-def test_what_is_not_there_or_is_no_array(data, model, tmp_path):
-    base = ["score", model[0], data, "--labels"]
-    assert "does not exist" in run(*base, tmp_path / "no.npy", code=1).stderr
-    assert "does not exist" in run(*base, tmp_path / "no.zarr", code=1).stderr
-    (tmp_path / "truth.csv").write_text("1\n2\n")
-    assert "a Zarr store is a folder" in run(*base, tmp_path / "truth.csv", code=1).stderr
-    done = run(*base, model[0], code=1)
-    assert "is a Zarr group (it holds centers, counts, shift)" in done.stderr
 
 
 def test_chunks_that_are_lost_are_no_classes(data, model, tmp_path):

@@ -1,18 +1,16 @@
-"""`docker-compose.yml` as an engine reads it: variables put in, overlays laid over."""
+"""`docker-compose.yml` as an engine reads it, with variables put in."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from tests.deploy.running import DEPLOY, ROOT
+from tests.deploy.running import ROOT
 
 FILE = ROOT / "docker-compose.yml"
-OVERLAY = DEPLOY / "compose" / "tls.yml"
 VARIABLE = re.compile(r"\$(?:\$|\{(\w+)(:\?[^}]*)?\}|\w+)")
 
 
@@ -42,28 +40,10 @@ def filled(value: Any, given: Mapping[str, str]) -> Any:
     return value
 
 
-def loaded(*overlays: str, given: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The file with the texts of overlays over it, as `docker compose -f ... -f ... config`."""
-    texts = [FILE.read_text(), *overlays]
-    result: dict[str, Any] = {}
-    for text in texts:
-        result = over(result, yaml.load(text, yaml.CSafeLoader))
-    return dict(filled(result, example() if given is None else given))
-
-
-def over(lower: Any, upper: Any, key: str = "") -> Any:
-    """Compose's rules: mappings are merged, most lists are longer then, commands are replaced."""
-    if isinstance(lower, Mapping) and isinstance(upper, Mapping):
-        keys = [*lower, *(one for one in upper if one not in lower)]
-        return {
-            one: over(lower[one], upper[one], one)
-            if one in lower and one in upper
-            else copy.deepcopy(upper.get(one, lower.get(one)))
-            for one in keys
-        }
-    if isinstance(lower, list) and isinstance(upper, list) and key not in ("command", "test"):
-        return [*copy.deepcopy(lower), *copy.deepcopy(upper)]
-    return copy.deepcopy(upper)
+def loaded(given: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The file as `docker compose config` shows it."""
+    document = yaml.load(FILE.read_text(), yaml.CSafeLoader)
+    return dict(filled(document, example() if given is None else given))
 
 
 def mounted(service: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, str]:

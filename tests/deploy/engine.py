@@ -18,8 +18,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from tests.deploy import composed
 from tests.deploy.containers import Container, Image, called
 from tests.deploy.running import ROOT
@@ -31,7 +29,6 @@ PAUSE = 0.5
 """Seconds between two checks of health; the file's five would be time without anything done."""
 OTHERS = {
     "store": ("weed", "the extra test"),
-    "prometheus": ("prometheus", "Debian's prometheus"),
 }
 """Programs of services of other images, with which these begin, and what has them here."""
 KINDS = ("net", "uts")
@@ -150,28 +147,16 @@ class Replica:
         process.kill()
         eventually(lambda: self.starts > starts, f"{self.log.stem} to be started again")
 
-    def signal_stop(self) -> None:
-        """SIGTERM for its command, as `docker stop`; it is not started again."""
+    def end(self) -> None:
+        """SIGKILL; it is not started again."""
         self._stopping.set()
-        assert self._process is not None
-        # unshare, the shell that is process 1, and the command.
-        for shell in psutil.Process(self._process.pid).children():
-            for command in shell.children():
-                command.terminate()
-
-    def stopped(self, seconds: float) -> bool:
-        """Whether it has ended by itself so many seconds later; it is killed otherwise."""
-        self._stopping.set()
-        self._thread.join(seconds)
-        in_time = not self._thread.is_alive()
-        if not in_time and self._process is not None:
+        if self._process is not None:
             self._process.kill()
-            self._thread.join(60)
-        return in_time
+        self._thread.join(60)
 
 
 class Engine:
-    """What `docker compose up` does with the services that are ours, the store and Prometheus.
+    """What `docker compose up` does with the services that are ours, and with the store.
 
     Programs of other images, and `wget`, are put into ours.
 
@@ -180,7 +165,7 @@ class Engine:
     image : Image
         The one that the Dockerfile makes.
     place : Path
-        A folder with ``secrets`` and ``tls``; volumes, logs and the list of hosts come there.
+        A folder with ``secrets``; volumes, logs and the list of hosts come there.
     stack : ExitStack
         Ends all of it.
     more : Mapping of str to str
@@ -197,25 +182,11 @@ class Engine:
         (place / "volumes").mkdir()
         (place / "wget").write_text(WGET)
         (place / "wget").chmod(0o755)
-        self.document: dict[str, Any] = {}
-        self.lay()
+        given = {**composed.example(), "LARGEK_SECRETS": str(place / "secrets")}
+        self.document = composed.loaded(given)
         stack.callback(self._end)
 
     # --- what `docker compose` does ---------------------------------------------------------------
-
-    def lay(self, *overlays: str) -> None:
-        """Read the file, with overlays over it; services that they change are stopped."""
-        given = {
-            **composed.example(),
-            "LARGEK_SECRETS": str(self.place / "secrets"),
-            "LARGEK_TLS": str(self.place / "tls" / "scheduler"),
-        }
-        before, self.document = self.document, composed.loaded(*overlays, given=given)
-        services = self.document["services"]
-        changed = [name for name in self.replicas if before["services"][name] != services[name]]
-        # Whoever depends on another one is stopped before it.
-        for name in reversed(changed):
-            self.stop(name)
 
     def up(self, name: str) -> None:
         """Start a service that does not run, after those that it depends on."""
@@ -271,15 +242,6 @@ class Engine:
             return False
         return code == 0
 
-    def stop(self, name: str) -> None:
-        """SIGTERM, and time to end as the file gives it, which has to do."""
-        grace = seconds(self.document["services"][name]["stop_grace_period"])
-        replicas = self.replicas.pop(name)
-        for one in replicas:
-            one.signal_stop()
-        in_time = [one.stopped(grace) for one in replicas]
-        assert all(in_time), f"{name} has not ended within {grace:g} s\n{self.tails()}"
-
     # --- for tests --------------------------------------------------------------------------------
 
     def container(self, name: str, number: int = 0, command: Sequence[str] = ()) -> Container:
@@ -326,12 +288,6 @@ class Engine:
             process.kill()
             process.wait(60)
 
-    def said(self, name: str, *command: str, seconds: float = 60) -> str:
-        """What a command prints in the surroundings of a service that runs."""
-        code, printed = self.container(name, command=command).run(seconds, self._host(name)[0])
-        assert code == 0, f"{command}\n{printed}"
-        return printed
-
     def wait(self, reached: Callable[[], Any], what: str, longest: float = 120) -> None:
         """Wait for something; where it does not come, the logs of all services are told, too."""
         try:
@@ -359,7 +315,7 @@ class Engine:
     def _end(self) -> None:
         for name in reversed(list(self.replicas)):
             for one in self.replicas.pop(name):
-                one.stopped(0)
+                one.end()
 
 
 def seconds(text: str) -> float:

@@ -12,9 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
-
-from largek_dask.cli import main
 from tests.helpers.needs import program
 
 ROOT = Path(__file__).parents[2]
@@ -106,16 +103,19 @@ def steps(out: str | Path) -> list[int]:
     return []
 
 
-def make_certificates(*arguments: Any, check: bool = True) -> Result:
-    """Run ``largek cluster certificates``."""
+def make_certificate(folder: Path, at: str | None = None) -> None:
+    """Make ``folder/tls`` as README.md says; by default its settings name the files there."""
     program("openssl", "Debian's openssl")
-    done = CliRunner().invoke(main, ["cluster", "certificates", *map(str, arguments)])
-    assert not check or done.exit_code == 0, done.output
-    return done
+    text = (DEPLOY / "README.md").read_text().split("\n## TLS\n")[1]
+    [code] = re.findall(r"```shell\n(mkdir .*?)```", text, re.S)
+    folder.mkdir(exist_ok=True)
+    (folder / "deploy").symlink_to(DEPLOY)
+    subprocess.run(["bash", "-ec", code], cwd=folder, check=True, capture_output=True)
+    settings = folder / "tls" / "tls.yaml"
+    settings.write_text(settings.read_text().replace("/etc/largek/tls", at or f"{folder}/tls"))
 
 
-def certificate_folder(folder: Path) -> str:
-    """The folder in which ``tls.yaml`` expects certificates by default; made in a new folder."""
-    make_certificates("--out", folder / "tls", "a")
-    [found] = set(re.findall(r"(/.*)/\w+\.(?:pem|key)", (folder / "tls/a/tls.yaml").read_text()))
+def certificate_folder() -> str:
+    """Return the folder in which ``tls.yaml`` expects certificates."""
+    [found] = set(re.findall(r"(/[\w/]*)/\w+\.(?:pem|key)", (DEPLOY / "tls.yaml").read_text()))
     return str(found)

@@ -17,13 +17,12 @@ import yaml
 from largek_dask import config
 from largek_dask.service.web.hosts import Hosts
 from tests.deploy import composed
-from tests.deploy.running import DEPLOY, ROOT, certificate_folder
+from tests.deploy.running import DEPLOY, ROOT
 from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "compose"
 KUBERNETES = DEPLOY / "kubernetes" / "base"
 OURS = ("bucket", "scheduler", "worker", "jupyter")
-OVERLAY = composed.OVERLAY.read_text()
 
 
 def faults(document):
@@ -141,9 +140,8 @@ def address_faults(service, document):
 # --- what is there --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlays", [[], [OVERLAY]], ids=["plain", "tls"])
-def test_parts_fit_together(overlays):
-    document = composed.loaded(*overlays)
+def test_parts_fit_together():
+    document = composed.loaded()
     assert faults(document) == []
     assert set(document["services"]) == {"store", *OURS, "prometheus", "grafana"}
     profiles = {name: one.get("profiles") for name, one in document["services"].items()}
@@ -154,27 +152,16 @@ def test_parts_fit_together(overlays):
 
 def test_variables():
     """Every one that is read is in the example and names itself; and all of that are read."""
-    found = {}
-    for path in (composed.FILE, composed.OVERLAY):
-        found |= composed.variables(path.read_text())
+    found = composed.variables(composed.FILE.read_text())
     assert set(found) == set(composed.example())
     assert all(found.values())
     assert all(composed.example().values())
 
 
-def test_the_readme__no_command_undoes_the_one_before():
-    """`up` has as many workers as `.env` says, whatever `--scale` said before."""
-    part = (DEPLOY / "README.md").read_text().split("\n## Docker Compose\n")[1].split("\n## ")[0]
-    [typed] = re.findall(r"```shell\n(.*?)```", part, re.S)
-    ups = re.findall(r"^docker compose (?:.* )?up (.*)$", typed, re.M)
-    assert len(ups) == 2
-    assert not any("--scale" in options for options in ups)
-
-
 @pytest.mark.slow
 def test_schema_of_compose():
     check = program("check-jsonschema", "the extra deploy")
-    command = [check, "--builtin-schema", "vendor.compose-spec", composed.FILE, composed.OVERLAY]
+    command = [check, "--builtin-schema", "vendor.compose-spec", composed.FILE]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -200,30 +187,6 @@ def kubernetes(file, kind):
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "kind"),
-    [
-        ("scheduler", "scheduler.yaml", "Deployment"),
-        ("worker", "workers.yaml", "StatefulSet"),
-    ],
-)
-def test_commands_are_those_of_kubernetes(name, file, kind):
-    [box] = kubernetes(file, kind)["spec"]["template"]["spec"]["containers"]
-    service = composed.loaded()["services"][name]
-    assert service["command"] == box["args"]
-    there = {one["name"]: one["value"] for one in box["env"]}
-    assert service["environment"]["DASK_CONFIG"] == there["DASK_CONFIG"]
-    # Ready is the same question of both.
-    probe = box["readinessProbe"]["httpGet"]
-    [port] = [p["containerPort"] for p in box["ports"] if p["name"] == probe["port"]]
-    assert service["environment"]["LARGEK_HEALTH"] == f"http://127.0.0.1:{port}{probe['path']}"
-    there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
-    mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
-    names = there["largek"]["observe"].pop("hosts")
-    assert mine["largek"]["observe"].pop("hosts") == names[:1]
-    assert mine == there
-
-
 def test_the_page_of_jobs_answers_under_the_names_of_its_service():
     there = yaml.safe_load(kubernetes("configuration.yaml", "ConfigMap")["data"]["largek.yaml"])
     mine = yaml.safe_load((FOLDER / "largek.yaml").read_text())
@@ -235,42 +198,6 @@ def test_the_page_of_jobs_answers_under_the_names_of_its_service():
             for name in names:
                 assert asyncio.run(Hosts(lambda: None).accepts(f"{name}:8787"))
             assert not asyncio.run(Hosts(lambda: None).accepts("evil.example:8787"))
-
-
-def test_tls_changes_no_more_than_the_protocol(tmp_path):
-    plain, encrypted = composed.loaded()["services"], composed.loaded(OVERLAY)["services"]
-    assert [*plain["scheduler"]["command"], "--protocol=tls"] == encrypted["scheduler"]["command"]
-    folder = certificate_folder(tmp_path)
-    for name in ("scheduler", "worker", "jupyter"):
-        assert set(encrypted[name]["volumes"][-1]) == {"type", "source", "target", "read_only"}
-        assert encrypted[name]["volumes"][-1]["target"] == folder
-        assert encrypted[name]["environment"].pop("DASK_CONFIG") == folder
-        # Dask reads that folder without being told, too.
-        assert plain[name]["environment"].pop("DASK_CONFIG") == "/etc/dask"
-    for name in ("worker", "jupyter"):
-        old, new = (str([one[name]["command"], one[name]["environment"]]) for one in
-                    (plain, encrypted))  # fmt: skip
-        assert old.count("tcp://") == 1
-        assert old.replace("tcp://", "tls://") == new
-    for name in ("store", "bucket", "prometheus", "grafana"):
-        assert plain[name] == encrypted[name]
-
-
-def test_checks_of_health_are_the_images():
-    text = (ROOT / "Dockerfile").read_text()
-    [check] = re.findall(r"^HEALTHCHECK (.*)\\\n(.*)$", text, re.M)
-    options, _, test = "".join(check).partition("CMD ")
-    services = composed.loaded()["services"]
-    for name in OURS[1:]:
-        mine = services[name]["healthcheck"]
-        assert ["CMD", *yaml.safe_load(test)] == mine["test"]
-        told = dict(re.findall(r"--([\w-]+)=(\w+)", options))
-        assert told == {key.replace("_", "-"): str(mine[key]) for key in mine if key != "test"}
-    for name in OURS[:3]:
-        assert services[name]["build"]["target"] == "largek"
-    assert services["jupyter"]["build"]["target"] == "notebook"
-    for target in ("largek", "notebook"):
-        assert re.search(rf"^FROM \S+ AS {target}$", text, re.M)
 
 
 def test_what_prometheus_and_grafana_read():
@@ -352,11 +279,3 @@ def test_secrets_are_left_out_of_images_and_of_the_repository():
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/secrets/", "/tls/"} <= set(ignored)
     assert (ROOT / ".dockerignore").read_text().splitlines()[1] == "*"
-
-
-def test_secrets__what_is_asked_wrongly(tmp_path):
-    for arguments, says in ((("--out",), "unknown option"), ((tmp_path / "a", "b"), "one folder")):
-        done = secrets(*arguments)
-        assert done.returncode == 1
-        assert says in done.stderr
-    assert "jupyter_token" in secrets("--help").stdout

@@ -1,18 +1,15 @@
 """The image itself: built without an engine, tried as its user, and composed."""
 
-import json
 import re
 import subprocess
 from contextlib import ExitStack, contextmanager
 
 import pytest
-import yaml
 
-from deploy import lean
 from tests.deploy import composed
 from tests.deploy.containers import Container, built, called
 from tests.deploy.engine import Engine
-from tests.deploy.running import DEPLOY, make_certificates
+from tests.deploy.running import DEPLOY
 from tests.helpers.needs import program
 
 # A Debian and an environment are made for it, where nothing is kept.
@@ -35,16 +32,6 @@ def folder(path):
     path.mkdir()
     path.chmod(0o777)
     return path
-
-
-def test_what_the_image_says(image):
-    settings = image.settings
-    assert settings["User"] == "1000:1000"
-    assert settings["StopSignal"] == "SIGTERM"
-    assert settings["WorkingDir"] == "/scratch"
-    assert settings["Labels"]["org.opencontainers.image.title"] == "largek_dask"
-    assert settings["Healthcheck"]["Test"][:3] == ["CMD", "python", "-c"]
-    assert not re.search("(?i)secret|password|token|key", " ".join(settings["Env"]))
 
 
 def test_demo_as_the_images_user_where_nothing_else_can_be_written(image, tmp_path):
@@ -85,14 +72,6 @@ def test_what_is_left_out_is_not_missed(image):
 
 def test_size(image):
     assert 200e6 < image.bytes < LARGEST - KERNELS
-
-
-def test_libraries_have_nothing_for_debuggers(image):
-    """What is larger than what its loader maps is so because nobody has stripped it."""
-    libraries = [path for path in (image.root / "opt/largek/lib").rglob("*.so*") if path.is_file()]
-    assert len(libraries) > 100
-    large = [path for path in libraries if path.stat().st_size > lean.needed(path.read_bytes())]
-    assert not large
 
 
 def test_no_compiler_and_nothing_of_whoever_built_it(image):
@@ -167,8 +146,6 @@ QUICK = {
 def engine(image, tmp_path_factory):
     place = tmp_path_factory.mktemp("composed")
     called(DEPLOY / "compose" / "secrets.sh", place / "secrets")
-    make_certificates("--out", place / "tls", "scheduler,worker,jupyter", "me")
-    called("chown", "-R", "1000", place / "tls" / "scheduler")
     with ExitStack() as stack:
         yield Engine(image, place, stack, QUICK)
 
@@ -225,48 +202,3 @@ def test_composed__each_service_killed_in_turn(engine):
         notebook.goes_on()
         notebook.digest()
     engine.wait_healthy("worker")
-
-
-GET = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
-
-
-def test_composed__prometheus_reads_the_scheduler(engine):
-    """After the test before. (Workers are found by DNS, which is not there.)"""
-    engine.up("prometheus")
-
-    def answer(path):
-        url = f"http://127.0.0.1:9090/api/v1/{path}"
-        told = json.loads(engine.said("prometheus", "python", "-c", GET, url))
-        assert told["status"] == "success"
-        return told["data"]
-
-    def has(query):
-        found = answer(f"query?query={query}")["result"]
-        return {one["metric"]["instance"]: float(one["value"][1]) for one in found}
-
-    engine.wait(lambda: has("largek_jobs"), "figures of the scheduler")
-    assert has("up") == {"scheduler:8787": 1.0}
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
-    groups = [group["name"] for group in answer("rules")["groups"]]
-    assert groups == [group["name"] for group in rules["groups"]]
-    engine.stop("prometheus")
-
-
-def test_composed_with_tls(engine):
-    """After the tests before: `docker compose up` with the overlay, on the same volumes."""
-    engine.up("worker")
-    store = engine.replicas["store"][0].starts
-    engine.lay(composed.OVERLAY.read_text())
-    assert list(engine.replicas) == ["store"], "the overlay changes more than it has to"
-    before = {path: path.stat().st_size for path in engine.place.glob("*.log")}
-    engine.up("worker")
-    with Notebook.submitting(engine, 5, "second") as notebook:
-        notebook.digest()
-    assert engine.replicas["store"][0].starts == store
-    for name in ("scheduler", "worker"):
-        path = engine.log(name)
-        with open(path, "rb") as file:
-            file.seek(before[path])
-            text = file.read().decode()
-        assert "tls://" in text
-        assert "tcp://" not in text, text

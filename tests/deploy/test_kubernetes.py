@@ -3,7 +3,6 @@
 There is no cluster here: what a server would refuse beyond its schema is looked for by `faults`.
 """
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,13 +13,10 @@ import yaml
 from largek_dask import config
 from largek_dask.service.spec import place_of
 from tests.deploy.running import DEPLOY, certificate_folder
-from tests.helpers import needs
 from tests.helpers.needs import program
 
 FOLDER = DEPLOY / "kubernetes"
 OVERLAYS = ("local-pvc", "s3", "tls")
-OPERATOR = "LARGEK_OPERATOR"
-"""A variable: the folder that `pip install --no-deps --target` has put dask-kubernetes into."""
 GIVEN = {"Secret": {"s3", "tls"}, "ConfigMap": set()}
 """What users make themselves, as the comments of the overlays say."""
 CLIENT = {"largek-client": "true"}
@@ -58,10 +54,6 @@ def pods(documents):
     for one in of_kind(documents, "Deployment", "StatefulSet"):
         template = one["spec"]["template"]
         yield one["metadata"]["name"], template["metadata"]["labels"], template["spec"]
-    for one in of_kind(documents, "DaskCluster"):
-        for part in ("scheduler", "worker"):
-            labels = one["spec"][part]["metadata"]["labels"]
-            yield part, labels, one["spec"][part]["spec"]
 
 
 def meets(selector, labels):
@@ -115,8 +107,7 @@ def pod_faults(spec, documents):
             yield from unknown(
                 "PersistentVolumeClaim", claim and {"name": claim["claimName"]}, documents
             )
-    if documents and of_kind(documents, "Deployment"):
-        yield from unknown("ServiceAccount", {"name": spec["serviceAccountName"]}, documents)
+    yield from unknown("ServiceAccount", {"name": spec["serviceAccountName"]}, documents)
 
 
 def unknown(kind, reference, documents):
@@ -125,7 +116,7 @@ def unknown(kind, reference, documents):
         return
     name = reference.get("name") or reference.get("secretName")
     made = {one["metadata"]["name"] for one in of_kind(documents, kind)} | GIVEN.get(kind, set())
-    if name not in made and not of_kind(documents, "DaskCluster"):
+    if name not in made:
         yield f"there is no {kind} {name}"
 
 
@@ -329,7 +320,7 @@ def test_overlays_differ_in_what_they_say(built, tmp_path):
     assert [a.replace("tcp://", "tls://") for a in command(plain, "worker")] == command(
         encrypted, "worker"
     )
-    folder = certificate_folder(tmp_path)
+    folder = certificate_folder()
     for _, _, spec in pods(encrypted):
         [mounted] = [
             m for m in spec["containers"][0]["volumeMounts"] if m["name"] == "certificates"
@@ -373,58 +364,3 @@ def test_storage_is_reached_by_all_who_read_and_write_there(overlay, built):
     for labels in (CLIENT, {"largek-part": "scheduler"}, {"largek-part": "worker"}):
         assert any(meets(selector, labels) for selector in ways.values()), labels
     assert not any(meets(selector, STRANGER) for selector in ways.values())
-
-
-# --- the operator's cluster -----------------------------------------------------------------------
-
-
-def closed(schema):
-    """A schema of a custom resource that refuses unknown keys, as `kubectl` does by default."""
-    if isinstance(schema, list):
-        return [closed(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: closed(value) for key, value in schema.items()}
-    open_ended = made.get("x-kubernetes-preserve-unknown-fields")
-    if isinstance(made.get("properties"), dict) and "type" in made and not open_ended:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
-@pytest.fixture(scope="module")
-def refusals():
-    """``refusals(document)``: what the operator's own schema says against a DaskCluster."""
-    jsonschema = needs.module("jsonschema")
-    folder = Path(os.environ.get(OPERATOR, "/nowhere"))
-    found = list(folder.glob("dask_kubernetes/**/crds/daskcluster.yaml"))
-    if not found:
-        needs.missing(f"dask-kubernetes is not in the folder that {OPERATOR} names")
-    [version] = yaml.load(found[0].read_text(), yaml.CSafeLoader)["spec"]["versions"]
-    schema = closed(version["schema"]["openAPIV3Schema"])
-    for known in ("apiVersion", "kind", "metadata"):
-        schema["properties"][known] = {}
-    checker = jsonschema.Draft7Validator(schema)
-    return lambda document: [error.message for error in checker.iter_errors(document)]
-
-
-def operators():
-    return yaml.safe_load((FOLDER / "operator" / "daskcluster.yaml").read_text())
-
-
-def test_operator__its_schema_takes_it(refusals):
-    assert refusals(operators()) == []
-
-
-def test_operator__the_same_pods_as_without_it(built):
-    """Commands, security, memory and mounts are those of the s3 overlay."""
-    document = operators()
-    assert faults([document]) == []
-    ours = {name: spec for name, _, spec in pods(built["s3"])}
-    for name, _, spec in pods([document]):
-        mine, [theirs] = ours[name]["containers"][0], spec["containers"]
-        arguments = [a for a in theirs["args"] if not a.startswith("--name=")]
-        assert arguments == [a for a in mine["args"] if "://" not in a]
-        for key in ("env", "envFrom", "resources", "securityContext", "volumeMounts"):
-            assert theirs[key] == mine[key], key
-        for key in ("securityContext", "volumes", "terminationGracePeriodSeconds"):
-            assert spec[key] == ours[name][key], key

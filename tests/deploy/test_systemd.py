@@ -72,27 +72,6 @@ def test_units_are_taken_without_a_word(tmp_path):
     assert not any(exposed(unit) for unit in units[:2])
 
 
-def test_what_units_promise():
-    shutdown = lk.config.get("service.shutdown-seconds")
-    for unit in (SCHEDULER, WORKER):
-        assert value(unit, "Restart") == "always"
-        assert value(unit, "StartLimitIntervalSec") == "0"
-        assert value(unit, "KillMode") == "mixed"
-        assert int(value(unit, "TimeoutStopSec")) > shutdown
-        assert not [key for key, _ in settings(unit) if key == "MemoryDenyWriteExecute"]
-        # Models and labels are for the group, and for nobody else.
-        assert int(value(unit, "UMask"), 8) == 0o027
-        assert int(value(unit, "StateDirectoryMode"), 8) == 0o750
-        used = set(re.findall(r"\$\{(\w+)\}", value(unit, "ExecStart")))
-        assert used
-        assert used <= set(example())
-    # Dask sees RLIMIT_RSS and no unit's MemoryMax.
-    assert value(WORKER, "MemoryMax") == value(WORKER, "LimitRSS")
-    both = value(SCHEDULER, "ExecStart") + value(WORKER, "ExecStart")
-    for name in example():
-        assert name in both or name in ("DASK_CONFIG", "AWS_ENDPOINT_URL")
-
-
 def begun_at_boot(root):
     """Units that systemd would start with a machine whose files are below ``root``."""
     units = root / "etc/systemd/system"

@@ -18,6 +18,7 @@ from largek_dask.driver.job_view import SUMMED, JobView
 from largek_dask.plots.cards import card
 from largek_dask.plots.job_text import facts, left_of
 from largek_dask.service.web.render import job_content
+from tests.helpers.checks import costs_of
 from tests.plots.day import day_of_events
 
 LOGS = [
@@ -45,7 +46,7 @@ def test_a_real_log_gives_what_earlier_readers_gave(log):
     assert dict(log["facts"]).items() <= shown.items()
     assert set(shown) - set(dict(log["facts"])) <= {"energy", "time"}
     assert left_of(view) == log["left"]
-    assert view.cost_values == log["costs"]
+    assert costs_of(view) == log["costs"]
     assert list(view.warnings) == log["warnings"]
     assert all(text in card(view) for text in ("lk-1", "night", shown["step"]))
 
@@ -140,7 +141,7 @@ def test_no_event_raises_and_all_figures_stay_finite(events):
         found = counters(view)
         assert all(found[name] >= n for name, n in before.items())
         before = found
-    plain([view.figures(), view.metrics(), view.metric_seconds(), view.cost_values])
+    plain([view.figures(), view.metrics(), view.metric_seconds(), costs_of(view)])
     assert all(text.isprintable() for _, text in facts(view))
     job_content(view, "", can_cancel=False)
     card(view)

@@ -1,9 +1,6 @@
 """Parameters of scripts for other libraries."""
 
-import importlib
 import inspect
-import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -23,16 +20,6 @@ X = np.random.default_rng(0).normal(size=(300, 3)) + 6 * np.repeat(np.eye(3), 10
 
 def parameters_of(estimator):
     return [name for name in inspect.signature(estimator).parameters if name != "self"]
-
-
-def test_what_is_taken_is_found_again():
-    """scikit-learn reads parameters from the signature, which stays what is written."""
-    km = lk.KMeans(3, n_init="auto", verbose=True, copy_x=False, algorithm="elkan")
-    asked = km.get_params()
-    assert list(asked) == sorted(parameters_of(lk.KMeans))
-    assert (asked["n_init"], asked["verbose"], asked["copy_x"]) == ("auto", True, False)
-    assert clone(km).get_params() == asked
-    assert pickle.loads(pickle.dumps(km)).get_params() == asked
 
 
 # --- what is taken ------------------------------------------------------------------------------
@@ -87,12 +74,6 @@ def test_starts_as_many_as_suit(parameters, starts):
     km = fitted(n_init="auto", **parameters)
     assert km.model_.provenance["parameters"]["n_init"] == starts
     assert km.n_init == "auto"
-
-
-def test_copy_x_changes_nothing():
-    kept = X.copy()
-    assert fitted(copy_x=False).model_.digest() == fitted(copy_x=True).model_.digest()
-    np.testing.assert_array_equal(X, kept)
 
 
 class Drawn:
@@ -198,18 +179,6 @@ def test_centres_of_several_shapes():
     given = iter([X[:3], X[:2]])
     with pytest.raises(ParameterError, match=r"shape \(3, 3\), then of \(2, 3\)"):
         lk.KMeans(3, init=lambda *_, **__: next(given), n_init=2).fit(X)
-
-
-def test_a_script_for_scikit_learn_runs_with_the_name_changed():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for module in (importlib.import_module("sklearn.cluster"), lk):
-            km = module.KMeans(
-                n_clusters=3, init="k-means++", n_init="auto", max_iter=300, tol=1e-4, verbose=0,
-                random_state=0, copy_x=True, algorithm="lloyd",
-            )  # fmt: skip
-            assert km.fit(X, y=None, sample_weight=None) is km
-            assert km.inertia_ < 1_000
 
 
 def first_rows(x, n_clusters, random_state):

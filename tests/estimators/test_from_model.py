@@ -3,12 +3,8 @@
 import pickle
 
 import numpy as np
-import pandas as pd
 import pytest
-import scipy.sparse
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
 import largek_dask as lk
@@ -104,24 +100,6 @@ def test_a_model_made_by_hand(dtype):
     assert km.partial_fit(centers).n_iter_ == 1
     sphere = lk.SphericalKMeans.from_model(Model(arrays, normalize="l2"))
     np.testing.assert_array_equal(sphere.predict(9 * centers), [0, 1, 2])
-
-
-def test_names_of_columns_are_kept_and_checked(tmp_path):
-    table = pd.DataFrame(X, columns=["a", "b", "c"])
-    fitted = lk.KMeans(4, random_state=0).fit(table)
-    km = lk.KMeans.from_model(saved(fitted, tmp_path))
-    np.testing.assert_array_equal(km.feature_names_in_, fitted.feature_names_in_)
-    np.testing.assert_array_equal(km.predict(table), fitted.labels_)
-    with pytest.raises(ValueError, match="feature names"):
-        km.predict(table.rename(columns={"a": "x"}))
-    pipe = make_pipeline(FunctionTransformer(), km).set_output(transform="pandas")
-    assert list(pipe.transform(table).columns) == [f"kmeans{j}" for j in range(4)]
-
-
-def test_sparse_rows():
-    x = scipy.sparse.csr_matrix(np.where(X > 2, X, 0))
-    fitted = lk.KMeans(3, random_state=0).fit(x)
-    np.testing.assert_array_equal(lk.KMeans.from_model(fitted.model_).predict(x), fitted.labels_)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """KMeans: scikit-learn's face over everything below."""
 
 import json
-import pickle
 import re
 import shutil
-import warnings
 
 import dask.array
 import numpy as np
@@ -12,13 +10,9 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import zarr
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
-from largek_dask.algorithms.names import ALGORITHMS, algorithm_of
 from largek_dask.errors import (
     CheckpointError,
     DataError,
@@ -89,15 +83,6 @@ def test_predict_transform_score(blobs):
     )
 
 
-def test_fit_predict_and_fit_transform_are_fit_then_the_other(blobs):
-    x, _ = blobs
-    weight = np.linspace(0, 2, len(x))
-    km = fitted(x)
-    labels = clone(km).fit_predict(x, sample_weight=weight)
-    np.testing.assert_array_equal(labels, clone(km).fit(x, sample_weight=weight).labels_)
-    np.testing.assert_array_equal(clone(km).fit_transform(x), km.transform(x))
-
-
 def test_sample_weight__number_zero_and_repeats(blobs):
     x, _ = blobs
     start = x[:4]
@@ -128,24 +113,6 @@ def test_random_state__kinds(blobs):
     }
     assert len(seeds) == 3
     fitted(x, random_state=None)
-
-
-def test_random_state__wrong():
-    for wrong in (-1, "x", 1.5):
-        with pytest.raises(ParameterError, match="random_state"):
-            fitted(np.eye(5), random_state=wrong)
-
-
-@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "minibatch", lk.Lloyd(), lk.MiniBatch(64)])
-def test_algorithms__by_name_and_as_objects(blobs, algorithm):
-    x, which = blobs
-    km = fitted(x, algorithm=algorithm, max_iter=20)
-    assert partition(km.labels_) == partition(which)
-
-
-def test_algorithm_of__every_name_makes_one():
-    for name, kind in ALGORITHMS.items():
-        assert isinstance(algorithm_of(name), kind)
 
 
 @pytest.mark.parametrize("method", ["fit", "fit_predict"])
@@ -207,36 +174,6 @@ def test_dask_array_is_not_computed_as_a_whole(blobs):
     lazy = dask.array.from_array(x, chunks=(60, 3)).map_blocks(piece, dtype=x.dtype, meta=x[:0])
     fitted(lazy, max_iter=2)
     assert max(largest) <= 60
-
-
-def test_frames__names_are_kept_and_checked(blobs):
-    x, _ = blobs
-    frame = pd.DataFrame(x, columns=list("abc"))
-    km = fitted(frame)
-    assert list(km.feature_names_in_) == list("abc")
-    with pytest.raises(ValueError, match="feature names"):
-        km.predict(frame[["b", "a", "c"]])
-    with pytest.warns(UserWarning, match="does not have valid feature names"):
-        km.predict(x)
-    assert not hasattr(km.fit(lk.open_rows(x)), "feature_names_in_")
-
-
-def test_set_output_and_names_out(blobs):
-    x, _ = blobs
-    km = fitted(x).set_output(transform="pandas")
-    frame = km.transform(x[:3])
-    assert list(frame.columns) == ["kmeans0", "kmeans1", "kmeans2", "kmeans3"]
-    assert list(km.get_feature_names_out()) == list(frame.columns)
-
-
-def test_pipeline_clone_pickle(blobs):
-    x, which = blobs
-    pipe = make_pipeline(StandardScaler(), lk.KMeans(4, random_state=0, init="k-means++"))
-    assert partition(pipe.fit_predict(x)) == partition(which)
-    km = pipe[-1]
-    assert clone(km).get_params() == km.get_params()
-    again = pickle.loads(pickle.dumps(km))
-    assert again.model_.digest() == km.model_.digest()
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -363,16 +300,6 @@ def test_callbacks__see_every_step_and_may_stop(blobs):
     assert km.stop_reason_ == "callback"
 
 
-def test_verbose__one_progress_line(blobs, capsys):
-    x, _ = blobs
-    fitted(x, verbose=1)
-    told = capsys.readouterr()
-    assert "stopped: " in told.err
-    assert told.out == ""
-    fitted(x)
-    assert capsys.readouterr().err == ""
-
-
 def test_interrupt__gives_the_model_so_far(blobs):
     x, _ = blobs
 
@@ -447,13 +374,6 @@ def test_checkpoint__an_empty_folder_and_one_that_was_killed_early_are_free(blob
     assert (early / "job.json").exists()
 
 
-def test_memory_limit_and_threads_change_nothing(blobs):
-    x, _ = blobs
-    wanted = fitted(x, init=x[:4]).model_.digest()
-    for parameters in ({"memory_limit": "1 kB"}, {"n_threads": 1}, {"n_threads": 3}):
-        assert fitted(x, init=x[:4], **parameters).model_.digest() == wanted
-
-
 # --- partial_fit --------------------------------------------------------------------------------
 
 
@@ -481,18 +401,6 @@ def test_partial_fit__centres_are_means_of_all_votes(blobs):
     np.testing.assert_array_equal(km.predict(x[160:]), km.labels_)
 
 
-def test_partial_fit__does_not_depend_on_chunks_or_threads(blobs):
-    x, _ = blobs
-    digests = set()
-    for n_threads in (1, 3):
-        for chunk in (17, 240):
-            km = lk.KMeans(4, random_state=0, init=x[:4], n_threads=n_threads)
-            lazy = dask.array.from_array(x, chunks=(chunk, 3))
-            assert lk.open_rows(lazy).n_chunks == -(-240 // chunk)
-            digests.add(km.partial_fit(lazy).partial_fit(lazy).model_.digest())
-    assert len(digests) == 1
-
-
 def test_partial_fit__goes_on_after_fit(blobs):
     x, _ = blobs
     km = fitted(x)
@@ -518,12 +426,6 @@ def test_partial_fit__normalizes_and_skips(blobs):
     km.partial_fit(damaged)
     assert km.labels_[-1] == -1
     assert np.linalg.norm(km.cluster_centers_, axis=1).max() <= 1 + 1e-9
-
-
-def test_no_warning_in_ordinary_use(blobs):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fitted(blobs[0], n_init=2)
 
 
 @pytest.mark.parametrize(
@@ -556,18 +458,6 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, size, kind, pa
     assert (model.predict(near) == 3).all()
     np.testing.assert_array_equal(model.transform(near[:1]).argmin(), 3)
     assert np.isfinite(model.score(near))
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [("f4", 2.0**-51), ("f8", 2.0**-486)])
-def test_rows_far_enough_for_squares_are_clustered_as_larger_ones(dtype, scale):
-    rng = np.random.default_rng(0)
-    groups = rng.integers(10, size=400)
-    x = (groups[:, None] + rng.random((400, 3))).astype(dtype)
-    small = (x * scale).astype(dtype)
-    least = np.sqrt(float(np.finfo(dtype).smallest_normal) / float(np.finfo(dtype).eps))
-    assert least <= np.abs(small - small.mean(axis=0)).max() < 8 * least
-    km, same = (lk.KMeans(10, random_state=0).fit(rows) for rows in (x, small))
-    np.testing.assert_array_equal(same.labels_, km.labels_)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -6,7 +6,6 @@ import time
 
 import dask
 import numpy as np
-import pandas as pd
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -72,16 +71,6 @@ def test_url__same_bits_as_here(client, x, url):
     assert there.inertia_ == here.inertia_
     assert there.model_.digest() == here.model_.digest()
     assert there.score(url) == -here.inertia_
-
-
-@pytest.mark.parametrize("kind", [np.asarray, pd.DataFrame])
-def test_what_lies_in_memory_works_as_well(client, x, kind):
-    here = lk.KMeans(6, random_state=1, max_iter=3).fit(x)
-    km = lk.KMeans(6, random_state=1, max_iter=3, client=client)
-    with watched_passes() as seen:
-        np.testing.assert_array_equal(km.fit_predict(kind(x)), here.labels_)
-    assert seen[0].n_chunks == 5
-    assert computing_workers(seen[0]) == 2
 
 
 def run_json(*arguments, code=0):

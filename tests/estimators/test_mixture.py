@@ -1,21 +1,14 @@
 """Mixture: scikit-learn's face over vc-GMM."""
 
 import inspect
-import pickle
-import re
 from dataclasses import fields
 
 import dask
 import numpy as np
-import pandas as pd
 import pytest
 import zarr
 from scipy.sparse import csr_matrix
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
 from largek_dask.data.derived_rows import dithered
@@ -27,7 +20,6 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import MixtureModel
-from tests.helpers.checks import watched_passes
 from tests.helpers.covering import in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums
 
@@ -93,11 +85,6 @@ def test_it_finds_what_was_planted(kind):
     spreads = np.sqrt(mixture.covariances_[near].reshape(K, -1).mean(1))
     np.testing.assert_allclose(spreads, SPREADS, rtol=0.15)
     np.testing.assert_allclose(mixture.weights_[near], [0.1, 0.2, 0.3, 0.4], atol=0.05)
-
-
-def test_not_converged_is_told():
-    mixture = fitted(max_iter=2)
-    assert (mixture.converged_, mixture.stop_reason_, mixture.n_iter_) == (False, "max_iter", 2)
 
 
 def test_coreset_and_candidates():
@@ -206,23 +193,6 @@ def test_sample():
         mixture.sample(0)
 
 
-@pytest.mark.parametrize(
-    "method", ["predict", "predict_proba", "score_samples", "score", "bic", "aic"]
-)
-def test_rows_have_the_features_of_the_fit(method):
-    with pytest.raises(NotFittedError):
-        getattr(lk.Mixture(2), method)(X)
-    mixture = fitted(max_iter=1)
-    with pytest.raises(ValueError, match="X has 2 features, but Mixture is expecting 6"):
-        getattr(mixture, method)(X[:, :2])
-
-
-@pytest.mark.parametrize("method", ["sample", "to_sklearn"])
-def test_what_needs_no_rows_needs_a_fit(method):
-    with pytest.raises(NotFittedError):
-        getattr(lk.Mixture(2), method)()
-
-
 # --- what it is given -----------------------------------------------------------------------------
 
 
@@ -240,13 +210,6 @@ def test_sample_weight__number_zero_and_repeats():
     np.testing.assert_array_equal(weighted.labels_[repeated], plain.labels_)
     assert weighted.log_likelihood_ == plain.log_likelihood_
     assert weighted.lower_bound_ == plain.lower_bound_
-
-
-def test_fit_predict_is_fit_then_labels():
-    weight = np.linspace(0, 2, len(X))
-    mixture = lk.Mixture(K, random_state=0)
-    labels = clone(mixture).fit_predict(X, sample_weight=weight)
-    np.testing.assert_array_equal(labels, mixture.fit(X, sample_weight=weight).labels_)
 
 
 def test_rows_that_are_skipped():
@@ -304,31 +267,6 @@ def test_what_cannot_be_dithered(x, dither, message):
         fitted(x=x, dither=dither)
 
 
-def test_tables_and_pipelines():
-    table = pd.DataFrame(X, columns=list("abcdef"))
-    mixture = fitted(x=table)
-    assert mixture.feature_names_in_.tolist() == list("abcdef")
-    assert mixture.to_sklearn().feature_names_in_.tolist() == list("abcdef")
-    with pytest.warns(UserWarning, match="does not have valid feature names"):
-        np.testing.assert_array_equal(mixture.predict(X), mixture.labels_)
-    pipeline = make_pipeline(StandardScaler(), lk.Mixture(K, random_state=0)).fit(X)
-    scaled = (X - X.mean(0)) / X.std(0)
-    assert pipeline.score(X) == pytest.approx(fitted("iso", scaled).score(scaled), rel=1e-6)
-
-
-def test_stores_in_chunks_give_the_same_bits(tmp_path):
-    url = str(tmp_path / "x.zarr")
-    lk.ingest(X, url, chunk_rows=150, progress=False)
-    with watched_passes() as seen:
-        there = fitted("diag", url, n_threads=2)
-    assert seen[0].n_chunks == 4
-    here = fitted("diag", init="auto")
-    assert there.model_.digest() == here.model_.digest()
-    np.testing.assert_array_equal(there.labels_, here.labels_)
-    np.testing.assert_array_equal(there.score_samples(url), here.score_samples(X))
-    assert there.score(url) == here.score(X)
-
-
 def test_checkpoint__goes_on_and_only_with_the_same_job(tmp_path):
     folder = tmp_path / "run"
     with dask.config.set({"largek.checkpoints.seconds": 0}):
@@ -337,12 +275,6 @@ def test_checkpoint__goes_on_and_only_with_the_same_job(tmp_path):
         again = fitted("diag", checkpoint=folder)
     assert again.history_[:3] == first.history_
     assert again.model_.digest() == fitted("diag").model_.digest()
-
-
-def test_callbacks_and_progress(capsys):
-    mixture = fitted(callbacks=[lambda snapshot: snapshot.record["step"] == 2], verbose=1)
-    assert (mixture.stop_reason_, mixture.converged_) == ("callback", False)
-    assert "F -" in capsys.readouterr().err
 
 
 def test_interrupted__the_best_so_far(monkeypatch):
@@ -407,29 +339,6 @@ def test_defaults_are_those_of_the_options_and_of_the_algorithm(name):
     default = inspect.signature(lk.Mixture.__init__).parameters[name].default
     expected = OPTIONS[name].default if name in OPTIONS else getattr(lk.VCGMM(), name)
     assert default == expected
-
-
-def test_documented_parameters_and_attributes():
-    described = inspect.getdoc(lk.Mixture)
-    section = re.findall(r"Parameters\n-+\n(.*?)\n\n", described, re.DOTALL)[0]
-    named = re.findall(r"^(\w+) : ", section, re.MULTILINE)
-    assert named == [*inspect.signature(lk.Mixture.__init__).parameters][1:]
-    attributes = re.findall(r"Attributes\n-+\n(.*?)\n\n", described, re.DOTALL)[0]
-    mixture = fitted(x=pd.DataFrame(X, columns=list("abcdef")), max_iter=1)
-    named = re.findall(r"^(\w+_)\b", attributes.replace(", precisions_", "\nprecisions_"), re.M)
-    assert set(named) == {name for name in vars(mixture) if name.endswith("_")}
-
-
-def test_clone_pickle_and_parameters():
-    mixture = fitted("diag", candidates=3)
-    again = pickle.loads(pickle.dumps(mixture))
-    np.testing.assert_array_equal(again.predict(X), mixture.labels_)
-    np.testing.assert_array_equal(again.score_samples(X), mixture.score_samples(X))
-    fresh = clone(mixture)
-    assert fresh.get_params() == mixture.get_params()
-    assert not hasattr(fresh, "means_")
-    assert fresh.set_params(candidates=2).candidates == 2
-    assert repr(fresh).startswith("Mixture(")
 
 
 # --- how it begins --------------------------------------------------------------------------------

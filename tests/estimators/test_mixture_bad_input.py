@@ -1,7 +1,6 @@
 """What a mixture cannot be fitted to is refused before anything is computed; odd data are not."""
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
@@ -9,8 +8,6 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.errors import (
-    BadRowsError,
-    CheckpointError,
     DataError,
     ParameterError,
     ParameterWarning,
@@ -115,21 +112,6 @@ def test_equal_rows_are_refused(kind):
         fitted(x, kind=kind, weight=weight)
 
 
-def test_bad_rows_are_named():
-    x = X.copy()
-    x[17, 1] = np.inf
-    with pytest.raises(BadRowsError, match="row 17"):
-        fitted(x)
-
-
-def test_another_covariance_is_another_job(tmp_path):
-    fitted(max_iter=1, checkpoint=tmp_path)
-    with pytest.raises(
-        CheckpointError, match="the covariance of its algorithm is 'isoflex', not 'diag'"
-    ):
-        fitted(kind="diag", max_iter=1, checkpoint=tmp_path)
-
-
 # --- what is cut ----------------------------------------------------------------------------------
 
 
@@ -155,12 +137,6 @@ def test_a_coreset_of_more_rows_than_there_are_is_all_of_them():
     assert found.model_.digest() == plain.model_.digest()
     assert [entry["rows"] for entry in found.history_] == [len(X)] * found.n_iter_
     assert fitted(coreset=len(X) - 1).model_.digest() != plain.model_.digest()
-
-
-def test_defaults_are_cut_without_a_word():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fitted(k=2)
 
 
 # --- what works -----------------------------------------------------------------------------------

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.parts.relocation import Relocation
 from largek_dask.errors import DegenerateDataWarning, ParameterError
-from largek_dask.model import CentersModel, PathModel, load_model
-from tests.helpers.paths import PathToy, squares
+from largek_dask.model import CentersModel, PathModel
+from tests.helpers.paths import PathToy
 
 K = 5
 X = np.random.default_rng(4).normal(size=(150, 2))
@@ -41,20 +39,6 @@ def test_every_partition_is_there_after_a_fit(km: lk.KMeans) -> None:
     np.testing.assert_array_equal(km.path_.centers(K), km.cluster_centers_)
     np.testing.assert_array_equal(km.path_.model(K).predict(X), km.labels_)
     np.testing.assert_array_equal(km.path_.model(K).counts, np.bincount(km.labels_))
-
-
-def test_the_estimator_goes_on_as_always(km: lk.KMeans) -> None:
-    found = squares(X, km.cluster_centers_)
-    np.testing.assert_array_equal(km.predict(X), found.argmin(1))
-    np.testing.assert_allclose(km.transform(X), np.sqrt(found))
-    assert km.score(X) == -km.inertia_
-    assert list(km.get_feature_names_out()) == [f"kmeans{j}" for j in range(K)]
-    again = pickle.loads(pickle.dumps(km))
-    assert again.path_.model(3).digest() == km.path_.model(3).digest()
-    new = clone(km)
-    assert new.get_params() == km.get_params()
-    assert not hasattr(new, "path_")
-    assert new.fit(X).model_.digest() == km.model_.digest()
 
 
 def test_no_other_algorithm_gives_a_path() -> None:
@@ -145,10 +129,3 @@ def test_centers_that_the_last_pass_moves_are_those_of_the_path(
     assert km.path_.inertia[-1] == km.inertia_ == pytest.approx(-km.path_.model(3).score(X))
     assert km.path_.stationarity(3).movement is None
     assert km.path_.stationarity(2).movement == 0
-
-
-def test_saved_with_its_path(km: lk.KMeans, tmp_path: Path) -> None:
-    km.model_.save(str(tmp_path / "m.zarr"))
-    found = load_model(str(tmp_path / "m.zarr"))
-    assert found.digest() == km.model_.digest()
-    assert found.path_.model(2).digest() == km.path_.model(2).digest()

@@ -1,17 +1,11 @@
 """MiniBatchKMeans and SphericalKMeans: names for what scikit-learn and faiss have."""
 
-import pickle
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 import largek_dask as lk
 from largek_dask.errors import InterruptedFitWarning, ParameterError
@@ -96,18 +90,6 @@ def test_spherical__ends_where_plain_spherical_k_means_stands_still():
     assert km.inertia_ < before
 
 
-def test_spherical__labels_are_by_cosine_where_distance_to_means_says_otherwise():
-    """Means of a wide cluster are short, and take rows from their neighbours."""
-    x = directions(noise=0.8)
-    km = lk.SphericalKMeans(K, random_state=0).fit(x)
-    means = np.stack([unit(x)[km.labels_ == j].mean(0) for j in range(K)])
-    by_means = ((unit(x)[:, None] - means) ** 2).sum(-1).argmin(1)
-    assert (by_means != km.labels_).any()
-    assert ((unit(x) @ means.T) / np.linalg.norm(means, axis=1)).argmax(1).tolist() == (
-        km.labels_.tolist()
-    )
-
-
 @pytest.mark.parametrize(
     ("kind", "k"),
     in_turns(["float32", "float64", "integers", "sparse", "repeated", "far"], [300, 9, 1])
@@ -164,15 +146,6 @@ def test_spherical__several_chunks_workers_and_stores_give_the_same_bits(tmp_pat
         assert (km.inertia_, km.n_iter_) == (wanted.inertia_, wanted.n_iter_)
 
 
-def test_spherical__bad_rows_are_skipped_where_asked():
-    x = directions()
-    x[5, 1] = np.nan
-    km = lk.SphericalKMeans(K, random_state=0, on_bad_rows="skip").fit(x)
-    assert km.labels_[5] == -1
-    whole = np.delete(x, 5, axis=0)
-    np.testing.assert_array_equal(km.predict(whole), np.delete(km.labels_, 5))
-
-
 def test_spherical__steps_are_counted_and_limited():
     x = directions(noise=0.8)
     whole = lk.SphericalKMeans(K, random_state=0, tol=0).fit(x)
@@ -226,12 +199,6 @@ def test_spherical__an_interruption_gives_the_directions_so_far(monkeypatch):
     assert faults_of_spherical(km, x) == []
 
 
-def test_spherical__a_callback_ends_all_of_it():
-    km = lk.SphericalKMeans(K, random_state=0, callbacks=[lambda snapshot: True])
-    assert km.fit(directions()).stop_reason_ == "callback"
-    assert (km.n_iter_, km.model_.provenance["unit_centers"]["steps"]) == (1, 0)
-
-
 def test_spherical__goes_on_from_a_checkpoint(tmp_path):
     x, asked = directions(noise=0.8), {"random_state": 0, "tol": 0, "init": directions()[:K]}
     whole = lk.SphericalKMeans(K, **asked).fit(x)
@@ -241,16 +208,6 @@ def test_spherical__goes_on_from_a_checkpoint(tmp_path):
     again = lk.SphericalKMeans(K, **asked, checkpoint=place).fit(x)
     assert again.model_.digest() == whole.model_.digest()
     assert again.n_iter_ == whole.n_iter_
-
-
-def test_spherical__model_is_saved_with_its_directions(tmp_path):
-    x = directions()
-    km = lk.SphericalKMeans(K, random_state=0).fit(x)
-    km.model_.save(str(tmp_path / "model.zarr"))
-    model = lk.load_model(str(tmp_path / "model.zarr"))
-    np.testing.assert_array_equal(model.predict(x), km.labels_)
-    assert model.score(x) == -km.inertia_ == -model.provenance["inertia"]
-    assert model.counts.sum() == len(x)
 
 
 def test_spherical__partial_fit_turns_centres():
@@ -268,12 +225,6 @@ def test_spherical__partial_fit_turns_centres():
         np.testing.assert_allclose(km.cluster_centers_, centers, atol=1e-9)
         assert (km.predict(x[:50]) == (unit(x[:50]) @ centers.T).argmax(1)).all()
     np.testing.assert_array_equal(km.model_.counts, votes)
-
-
-def test_spherical__has_no_path():
-    km = lk.SphericalKMeans(K, algorithm="dcdbundle", random_state=0).fit(directions())
-    assert faults_of_spherical(km, directions()) == []
-    assert not hasattr(km, "path_")
 
 
 # --- MiniBatchKMeans ----------------------------------------------------------------------------
@@ -307,30 +258,3 @@ def test_what_is_fixed_is_no_parameter(kind):
     with pytest.raises(TypeError, match="unexpected keyword"):
         kind(**{"algorithm" if kind is lk.MiniBatchKMeans else "normalize": None})
     assert isinstance(kind(), lk.KMeans)
-
-
-@pytest.mark.parametrize("kind", THIN)
-def test_cloned_pickled_and_searched_for(kind):
-    x = directions()
-    km = kind(K, random_state=0, max_iter=15)
-    assert clone(km).get_params() == km.get_params()
-    fitted = pickle.loads(pickle.dumps(clone(km).fit(x)))
-    np.testing.assert_array_equal(fitted.predict(x), clone(km).fit(x).labels_)
-    name = "batch_size" if kind is lk.MiniBatchKMeans else "tol"
-    values = [64, 256] if kind is lk.MiniBatchKMeans else [0.0, 0.1]
-    grid = GridSearchCV(km, {"n_clusters": [2, K], name: values}, cv=2).fit(x)
-    assert grid.best_params_["n_clusters"] == K
-    assert getattr(grid.best_estimator_, name) == grid.best_params_[name]
-
-
-@pytest.mark.parametrize("kind", THIN)
-def test_in_a_pipeline_with_tables_out(kind):
-    table = pd.DataFrame(directions(), columns=list("abcde"))
-    pipe = make_pipeline(StandardScaler(), kind(K, random_state=0, max_iter=15))
-    found = pipe.set_output(transform="pandas").fit_transform(table)
-    name = kind.__name__.lower()
-    assert list(found.columns) == [f"{name}{j}" for j in range(K)]
-    assert pipe[-1].get_feature_names_out().tolist() == list(found.columns)
-    fitted = kind(2, max_iter=5).fit(table)
-    assert fitted.feature_names_in_.tolist() == list("abcde")
-    assert fitted.model_.feature_names == tuple("abcde")

@@ -19,7 +19,7 @@ from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
 from largek_dask.kernels.bounds.boxes import WIDTHS, Boxes
-from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_CENTERS, FEWEST_DIRECT
+from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_DIRECT
 from largek_dask.kernels.code_cache import cache_folder
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.tile import DIRECT_FEATURES
@@ -199,17 +199,6 @@ def test_many_clusters_are_warmed_where_there_are_going_to_be_many(fresh_cluster
     assert len(told) == 6
     (machine,) = lk.warmup(fresh_cluster(2, processes=False), n_clusters=5_000)
     assert (machine.kernels, machine.there) == (1, 6)
-
-
-def test_what_is_written_about_many_clusters_is_so() -> None:
-    few, direct = f"{FEWEST_CENTERS:,} clusters", f"{FEWEST_DIRECT:,}"
-    told = " ".join(str(lk.warmup.__doc__).split())
-    assert f"From {few} on ({direct} with" in told
-    assert f"from {direct} on" in told
-    helped = CliRunner().invoke(main, ["warmup", "-h"]).output
-    assert f"from {direct} on" in " ".join(helped.split())
-    page = Path(__file__).parents[2] / "docs/start/install.md"
-    assert f"From {few} on ({direct} with" in page.read_text()
 
 
 @pytest.mark.usefixtures("quick")

@@ -19,7 +19,9 @@ import largek_dask as lk
 from largek_dask.data.rows import Rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import FitResult
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.options import OPTIONS, FitOptions
+from largek_dask.driver.series import Y
 from largek_dask.kernels.distances import DIRECT_FEATURES
 from largek_dask.model import PathModel
 from largek_dask.passes.base import BasePasses
@@ -280,3 +282,10 @@ def recorded_warnings() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield told
+
+
+def costs_of(view: JobView) -> list[float]:
+    """The objective after the steps over all rows, or over samples before there are any."""
+    on_all = [series for line, series in view.costs.items() if not line.on_sample]
+    found = [series.points()[:, Y].tolist() for series in on_all or view.costs.values()]
+    return [cost for costs in found for cost in costs]

@@ -6,30 +6,22 @@ import sys
 import numpy as np
 import pytest
 from bokeh.document import Document
-from bokeh.models import ColumnDataSource
 
 from largek_dask import KMeans
 from largek_dask.driver.job_view import JobView
-from largek_dask.errors import (
-    DataError,
-    MissingDependencyError,
-    OutputError,
-    ParameterError,
-)
-from largek_dask.plots.figures import figure, fill, item, key, to_json
+from largek_dask.errors import DataError, MissingDependencyError, ParameterError
+from largek_dask.plots.figures import figure, item, key, to_json
 from largek_dask.plots.panels import make_panel, marks_of, panels
 from largek_dask.plots.pictures import draw
 from largek_dask.plots.plot_collection import Plot, plot_of
-from largek_dask.plots.theme import THEMES
 from tests.plots.test_panels import started, step, view_of
 
 
 def job_view(n=6):
     """Of a job that has every panel."""
-    extra = {"distances": 0.5, "batch_rows": 10.0, "energy": 1.0, "alive": 5.0, "gain": 0.1,
-             "rounds": 3.0, "factor": 0.5, "partitions": 3.0, "settled": 2.0}  # fmt: skip
+    extra = {"distances": 0.5, "gain": 0.1}
     sizes = {"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32}
-    steps = [step(i, extra={**extra, "partitions": float(i)}) for i in range(1, n)]
+    steps = [step(i, extra=extra) for i in range(1, n)]
     warning = {"event": "warning", "time": "2026-11-25T06:00:03+00:00", "message": "slow"}
     checkpoint = {"event": "checkpoint", "time": "2026-11-25T06:00:03+00:00", "n_iter": 3}
     found = view_of(started(), *steps,
@@ -49,26 +41,8 @@ def document_of(found):
 
 
 def test_every_panel_with_lines_is_drawn():
-    assert len(DRAWN) == 10
+    assert len(DRAWN) == 5
     assert item(make_panel("empty", "Nothing")) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("kind", DRAWN)
-def test_items_can_be_read_and_hold_no_data(kind, theme):
-    panel = DRAWN[kind]
-    document = document_of(item(panel, theme))
-    sources = {source.name: source for source in document.select({"type": ColumnDataSource})}
-    assert all(not len(values) for source in sources.values() for values in source.data.values())
-    expected = {f"{kind}/{trace.name}" for trace in panel.series}
-    assert expected <= set(sources) <= expected | {f"{kind}/marks"}
-    for trace in panel.series:
-        assert set(sources[f"{kind}/{trace.name}"].data) == set(trace.columns)
-    (root,) = document.roots
-    assert root.background_fill_color == THEMES[theme].paper
-    tools = {type(tool).__name__.removesuffix("Tool") for tool in root.tools}
-    assert tools >= {"Pan", "WheelZoom", "BoxZoom", "Save", "Hover", "Reset"}
 
 
 @pytest.mark.slow
@@ -85,33 +59,6 @@ def test_items_depend_on_kind_names_and_theme_alone():
         assert key(other[kind]) == key(panel)
         assert key(panel, "dark") != key(panel)
         assert json.dumps(item(panel, "dark")) != before
-    cost = DRAWN["cost"]
-    assert len({key(cost), key(cost, x="time"), key(cost, x="passes"), key(cost, log=True)}) == 4
-    assert key(cost, x="nonsense", theme="nonsense") == key(cost)
-
-
-def test_times_have_one_form_and_of_more_than_a_day_say_which():
-    forms = set()
-    for last in (90.0, 86_400.0, 86_401.0):
-        for panel in panels(view_of(started(), step(1), step(2, elapsed=last))):
-            if panel.series and panel.x == "elapsed":
-                form = figure(panel).xaxis[0].formatter
-                told = {form.seconds, form.minsec, form.minutes, form.hourmin, form.hours}
-                forms.add((last, " or ".join(sorted(told))))
-    assert forms == {(90.0, "%T"), (86_400.0, "%T"), (86_401.0, "%T or day %-j %R")}
-
-
-@pytest.mark.parametrize("kind", DRAWN)
-def test_names_of_lines_have_room_on_a_telephone(kind):
-    """A letter is 7 pixels wide at most, on the average; what stands before a name takes 25."""
-    drawn = figure(DRAWN[kind])
-    for legend in drawn.legend:
-        names = [item.label.value for item in legend.items]
-        assert names == [trace.name for trace in DRAWN[kind].series]
-        columns = [names[i :: legend.ncols] for i in range(legend.ncols)]
-        wide = sum(25 + 7 * max(map(len, column)) for column in columns)
-        assert legend.ncols == 1 or wide + legend.spacing * (legend.ncols - 1) <= 260
-        assert drawn.height >= 280 + 20 * (max(map(len, columns)) - 1)
 
 
 @pytest.mark.slow
@@ -151,21 +98,12 @@ def test_what_happened_widens_no_axis():
         assert all(renderer.data_source is not marks for renderer in level.renderers)
 
 
-def test_fill_takes_the_marks_of_the_axis():
-    drawn = figure(DRAWN["cost"], x="passes")
-    fill(drawn, DRAWN["cost"], MARKS, "passes")
-    marks = drawn.select_one({"name": "cost/marks"})
-    assert list(marks.data["x"]) == [mark["passes"] for mark in MARKS]
-
-
 def test_lines_differ_in_more_than_colour():
-    lines = [glyph for renderer in figure(DRAWN["rounds"]).renderers
-             if type(glyph := renderer.glyph).__name__ == "Line"]  # fmt: skip
-    marks = [glyph.marker for renderer in figure(DRAWN["rounds"]).renderers
-             if type(glyph := renderer.glyph).__name__ == "Scatter"][:2]  # fmt: skip
-    assert len(lines) == 2
-    told = {(tuple(line.line_dash), mark) for line, mark in zip(lines, marks, strict=True)}
-    assert len(told) == 2
+    glyphs = [renderer.glyph for renderer in figure(DRAWN["gain"]).renderers]
+    dashes = {tuple(glyph.line_dash) for glyph in glyphs if type(glyph).__name__ == "Line"}
+    markers = {glyph.marker for glyph in glyphs if type(glyph).__name__ == "Scatter"}
+    assert len(dashes) == len(DRAWN["gain"].series) == 3
+    assert len(markers) >= 3
 
 
 # --- plots of jobs and models ---------------------------------------------------------------------
@@ -180,7 +118,7 @@ def plot():
 def test_a_model_is_drawn_by_its_history_and_sizes(plot):
     assert plot.kinds == ["cost", "gain", "work", "sizes"]
     assert "5 clusters of 500 rows × 3" in repr(plot)
-    assert type(plot.bokeh(x="passes", log=True)).__name__ == "figure"
+    assert type(plot.bokeh(theme="dark")).__name__ == "figure"
     with pytest.raises(ParameterError, match="cost, gain, work, sizes"):
         plot.bokeh("speed")
     (panel,) = [panel for panel in plot.panels if panel.kind == "sizes"]
@@ -189,19 +127,13 @@ def test_a_model_is_drawn_by_its_history_and_sizes(plot):
 
 def test_a_notebook_shows_it_without_scripts(plot):
     html = plot._repr_html_()
-    assert html.count('<svg class="chart"') == 5
+    assert html.count('<img class="chart"') == 5
     assert "<script" not in html
     assert "Does it still gain?" in html
-    assert len(html) < 100_000
+    assert len(html) < 400_000
 
 
-def test_a_notebook_shows_what_happened():
-    """A list of all events; charts have a line at each but checkpoints."""
-    html = Plot(PANELS, "a job", MARKS)._repr_html_()
-    told = next(part for part in html.split("<section>") if "What happened" in part)
-    assert "slow" in told
-    assert "checkpoint after step 3" in told
-    assert "<details" not in told
+def test_what_happened_is_marked_but_checkpoints():
     (cost,) = [panel for panel in PANELS if panel.kind == "cost"]
     axes = draw([cost], marks=MARKS).axes[0]
     assert [line.get_linestyle() for line in axes.lines].count(":") == 1
@@ -217,36 +149,23 @@ def without_matplotlib(monkeypatch):
 @pytest.mark.usefixtures("without_matplotlib")
 def test_without_matplotlib_there_are_tables(plot):
     html = plot._repr_html_()
-    assert "<svg" not in html
+    assert "<img" not in html
     assert "largek_dask[plots]" in html
     assert "<td" in html
 
 
 @pytest.mark.usefixtures("without_matplotlib")
-def test_without_matplotlib_a_plot_is_no_picture(plot, tmp_path):
+def test_without_matplotlib_a_plot_is_no_picture(plot):
     with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
-        plot.save(tmp_path / "fit.svg")
+        plot.figure()
 
 
-def test_it_is_saved_as_a_picture(plot, tmp_path):
-    for name in ("fit.png", "fit.svg"):
-        plot.save(tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 10_000
-        with pytest.raises(OutputError, match="exists already"):
-            plot.save(tmp_path / name)
-        plot.save(tmp_path / name, overwrite=True)
-    with pytest.raises(OutputError, match="ending"):
-        plot.save(tmp_path / "fit.nonsense")
-    with pytest.raises(OutputError, match="cannot be written"):
-        plot.save(tmp_path / "no" / "fit.png")
-
-
-def test_of_nothing_it_says_so(tmp_path):
+def test_of_nothing_it_says_so():
     nothing = plot_of("7f3a", {}, [])
     assert nothing.kinds == []
     assert "nothing yet" in repr(nothing)
     with pytest.raises(DataError, match="no step yet"):
-        nothing.save(tmp_path / "a.png")
+        nothing.figure()
     assert isinstance(nothing._repr_html_(), str)
 
 

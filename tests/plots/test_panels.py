@@ -10,16 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largek_dask import KMeans, Mixture
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask import KMeans
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.plots.job_text import details, facts
-from largek_dask.plots.panels import marks_of, panels, rounded
+from largek_dask.plots.panels import panels
 from largek_dask.service.web.render import job_content
-from tests.helpers.covering import slow
-from tests.plots.day import day_of_events
 
 
 def strict(answer):
@@ -73,18 +70,16 @@ def test_places_on_an_axis_are_told_apart_wherever_they_lie():
     assert all(type(x) is int for x in line["x"])
 
 
-def test_cost_is_drawn_against_time_used_wall_time_and_passes():
+def test_cost_is_drawn_against_time_used_and_passes():
     view = view_of(started(), *(step(n) for n in (1, 2, 4)))
     cost = panels_of(view)["cost"]
-    assert cost["axes"] == ["elapsed", "time", "passes"]
+    assert cost["axes"] == ["elapsed", "passes"]
     (line,) = cost["series"]
     assert line["name"] == "on all rows"
     assert line["x"] == [1000, 2000, 4000]
     assert line["y"] == [1000, 500, 250]
     # Of step 3 nobody was told: it is counted as a pass like the one after it.
     assert line["passes"] == [1, 2, 4]
-    assert line["time"] == [1795586401000 + 1000 * n for n in (0, 1, 3)]
-    assert line["above"] == [750, 250, None]
     assert cost["figures"] == [["last", "250"], ["lowest", "250"]]
     assert cost["rows"] == [["on all rows", "250", "250", "3"]]
 
@@ -109,7 +104,6 @@ def test_where_more_is_better_the_highest_is_told():
     cost = panels_of(view)["cost"]
     assert cost["words"] == "Last -3, highest -3."
     assert cost["y"] == "F (nats), more is better"
-    assert cost["series"][0]["above"] == [2, None]
 
 
 def test_every_figure_of_a_step_has_its_panel():
@@ -182,23 +176,6 @@ def test_sizes_are_bars():
 # --- resumes --------------------------------------------------------------------------------------
 
 
-def test_repeated_steps_replace_the_old_ones():
-    first = [started(), *(step(n) for n in range(1, 8))]
-    again = [started(n_iter=4), *(step(n, hours=2) for n in range(5, 11))]
-    line = panels_of(view_of(*first, *again))["cost"]["series"][0]
-    assert line["x"] == [*range(1000, 11000, 1000)]
-    assert line["passes"] == [*range(1, 11)]
-    assert line["time"][4] - line["time"][3] > 7_000_000
-    marks = marks_of(view_of(*first, *again))
-    assert [mark["text"] for mark in marks] == ["goes on after step 4"]
-
-
-def test_a_step_that_is_told_twice_is_drawn_once():
-    told = [started(), *(step(n) for n in range(1, 6))]
-    line = panels_of(view_of(*told, *told[-2:]))["cost"]["series"][0]
-    assert line["x"] == [1000, 2000, 3000, 4000, 5000]
-
-
 @given(st.integers(2, 300), st.integers(0, 300), st.integers(30, 100))
 @settings(max_examples=15, deadline=None)
 def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
@@ -219,51 +196,18 @@ def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
     assert known == sorted(set(known))
 
 
-# --- every algorithm ------------------------------------------------------------------------------
-
-
-EXTRA = {
-    "nmbatch": {"batch", "work"},
-    "minibatch": {"batch"},
-    "vrkm": {"batch", "rounds", "work"},
-    "dcdbundle": {"partitions"},
-    "dcclust": {"partitions"},
-    "truncated": {"work"},
-    "lloyd": {"work"},
-    "vc-gmm": {"work", "mixture", "components"},
-}
-
-
-def test_every_algorithm_is_asked():
-    assert set(EXTRA) == set(ALGORITHMS) - {"auto"}
-
-
-FEW = ("vrkm", "dcdbundle", "vc-gmm")
-
-
-@pytest.mark.parametrize("algorithm", [*FEW, *slow(*sorted(EXTRA.keys() - FEW))])
-def test_every_algorithm_has_its_panels(algorithm, tmp_path):
+@pytest.mark.parametrize("algorithm", ["vrkm", "dcdbundle"])
+def test_a_fit_has_its_panels(algorithm, tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3)).astype("float32")
     fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))
     model = fit.fit(x).model_
     view = JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path))))
     found = panels_of(view)
-    assert EXTRA[algorithm] <= set(found)
     (line,) = [line for line in found["cost"]["series"] if line["name"] == "on all rows"]
-    expected = [step["cost"] for step in model.history]
-    assert line["y"][-1] == pytest.approx(expected[-1], rel=1e-6)
+    assert line["y"][-1] == pytest.approx(model.history[-1]["cost"], rel=1e-6)
     for panel in found.values():
         for series in panel["series"]:
             assert any(value is not None for value in series["y"]), panel["kind"]
-
-
-def test_a_mixture_shows_its_bound_and_energy(tmp_path):
-    x = np.random.default_rng(0).normal(size=(600, 3))
-    fit = Mixture(4, covariance="diag", random_state=0, checkpoint=str(tmp_path)).fit(x)
-    found = panels_of(JobView({"id": "a"}).update_all(JsonLines.read(Folder(str(tmp_path)))))
-    assert found["cost"]["title"] == "F"
-    energy = dict(found["mixture"]["figures"])["energy a row"]
-    assert float(energy) == pytest.approx(fit.model_.history[-1]["extra"]["energy"], rel=1e-6)
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -333,36 +277,16 @@ def test_memory_is_bounded_and_an_update_is_small():
     """Of a job with every panel."""
     view = view_of(started())
     for n in range(1, 6_001):
-        extra = {"distances": 1 / n, "batch_rows": float(n), "energy": 1.0, "alive": 5.0,
-                 "gain": 1 / n, "rounds": 3.0, "factor": 0.5, "partitions": float(n),
-                 "settled": float(n)}  # fmt: skip
-        view.update(step(n, extra=extra, retries=n % 2))
+        view.update(step(n, extra={"distances": 1 / n, "gain": 1 / n}, retries=n % 2))
         if n % 20 == 0:
             view.update({"event": "warning", "message": f"{n}" * 99})
     assert 1e5 < view.nbytes <= 2e6
     view.update({"event": "sizes", "edges": list(range(1, 34)), "counts": [3.0] * 32})
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 9.0, "elapsed": 1.0, "bytes": 5})
-    assert len(panels(view)) == 10
+    assert len(panels(view)) == 5
     sent = json.dumps(page_of(view), separators=(",", ":")).encode()
     assert len(gzip.compress(sent)) <= 50_000
     for panel in panels_of(view).values():
         for series in panel["series"]:
             assert len(series["y"]) <= 1024 + 1
             assert math.isfinite(sum(value or 0 for value in series["y"]))
-
-
-def test_every_panel_is_drawn_of_a_job_that_reports_everything():
-    view = JobView({"id": "a"}).update_all(day_of_events(3_600))
-    view.set_status({"id": "a", "state": "running", "bytes": 5, "eta_s": 9.0, "elapsed": 1.0})
-    found = panels_of(view)
-    assert len(found) == 10
-    assert all(panel["series"] for panel in found.values())
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [(1.23456789e-25, 1.235e-25), (1.23456789e-19, 1.235e-19), (1.23456789e25, 1.235e25),
-     (9.99996e-30, 1e-29), (0.0, 0), (5e-324, 5e-324), (-1.7976931348623157e308, None)],
-)  # fmt: skip
-def test_rounded__very_small_and_very_large(value, said):
-    assert rounded(value) == said

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.errors import BadRowsError, ParameterError
+from largek_dask.errors import ParameterError
 from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.selection import elbow as module
 from largek_dask.selection import nested as nested_module
@@ -136,21 +135,6 @@ def test_weights_count_as_rows():
 # --- tables of every kind
 
 
-@pytest.mark.usefixtures("nests")
-def test_columns_keep_their_names():
-    table = pd.DataFrame(X, columns=["north", "east", "up"])
-    model = lk.suggest_k(table, 12, random_state=0).model(K)
-    assert model.feature_names == ("north", "east", "up")
-    assert model.predict(table[["up", "north", "east"]]).tolist() == model.predict(table).tolist()
-
-
-def test_wide_rows_are_not_for_all_partitions(monkeypatch):
-    monkeypatch.setattr(module, "PATH_VALUES", X.size - 1)
-    assert lk.suggest_k(X, 3, random_state=0).method == "nested"
-    monkeypatch.setattr(module, "PATH_VALUES", X.size)
-    assert lk.suggest_k(X, 3, random_state=0).method == "dcdbundle"
-
-
 def test_sparse_rows():
     x = np.zeros((900, 40), np.float32)
     home = np.arange(900) % 6
@@ -175,17 +159,6 @@ def test_few_rows(n, nested, request):
     assert str(found)
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_rows_that_are_repeated(nested, request):
-    if nested:
-        request.getfixturevalue("nests")
-    x = np.repeat(np.arange(6.0)[:, None] ** 2, 200, axis=0)
-    found = lk.suggest_k(x, 30, random_state=0)
-    assert found.n_clusters[-1] <= 30
-    assert found.inertia.min() == 0
-    assert (np.diff(found.inertia) < 0).all()
-
-
 @pytest.mark.parametrize("sample", ["auto", 400])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_no_more_clusters_than_distinct_rows(dtype, sample):
@@ -195,20 +168,6 @@ def test_no_more_clusters_than_distinct_rows(dtype, sample):
     found = lk.suggest_k(x, 12, sample=sample, random_state=0)
     assert found.method == ("dcdbundle" if sample == "auto" else "nested")
     assert (found.k, found.range, int(found.n_clusters[-1])) == (3, (3, 3), 3)
-
-
-@pytest.mark.usefixtures("nests")
-def test_integers_bad_rows_and_unit_length():
-    found = lk.suggest_k((4 * X).astype(np.int16), 12, random_state=0)
-    assert found.k == K
-    bad = X.copy()
-    bad[5] = np.nan
-    with pytest.raises(BadRowsError):
-        lk.suggest_k(bad, 12, random_state=0)
-    found = lk.suggest_k(bad, 12, on_bad_rows="skip", random_state=0)
-    assert (found.k, found.n_rows) == (K, len(X) - 1)
-    found = lk.suggest_k(X, 12, normalize="l2", random_state=0)
-    assert found.inertia[0] < len(X)
 
 
 @pytest.mark.usefixtures("nests", "chunks_as_stored")
@@ -255,16 +214,6 @@ def test_no_time_for_more_is_said():
     assert found.k is None
     assert "The time limit ended the run early" in str(found)
     assert found.n_clusters[0] == 1
-
-
-@pytest.mark.usefixtures("nests")
-def test_progress_is_told(capsys):
-    lk.suggest_k(X, 12, random_state=0)
-    assert capsys.readouterr().err == ""
-    lk.suggest_k(X, 12, random_state=0, verbose=1)
-    told = capsys.readouterr().err
-    assert "elbow, all: 8 clusters, inertia" in told
-    assert "elbow, half 2: 8 clusters, inertia" in told
 
 
 def test_records_and_picture():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
@@ -54,21 +53,6 @@ def test_partitions_are_local_optima_and_fall():
         assert each.arrays.counts.sum() == len(X)
 
 
-def test_groups_are_found_whole():
-    with passes_over(X) as passes:
-        found, _ = nested(held(passes), Rng(0), 40)
-    there = next(each for each in found if each.n_clusters == GROUPS)
-    assert there.cost < 1.1 * 4 * len(X)
-
-
-def test_other_numbers_are_found_where_they_are_wanted():
-    with passes_over(X) as passes:
-        found, _ = nested(held(passes), Rng(0), 40, wanted=(21, 37, 99))
-    sizes = [each.n_clusters for each in found]
-    assert {21, 37} <= set(sizes)
-    assert max(sizes) == 40
-
-
 def test_few_rows_serve_few_clusters(on_few):
     with passes_over(X) as passes:
         found, _ = nested(held(passes), Rng(0), 40)
@@ -109,28 +93,6 @@ def test_counted_is_exact_and_says_how_far_off_a_sample_is(kind):
         assert error == pytest.approx(math.sqrt((off**2).sum()), rel=1e-6)
 
 
-@pytest.mark.usefixtures("chunks_as_stored")
-def test_threads_and_chunks_change_no_bit(tmp_path):
-    lk.ingest(X, str(tmp_path / "x.zarr"), chunk_rows=300, progress=False)
-    costs = []
-    for source, n_threads in ((X, 1), (X, 2), (str(tmp_path / "x.zarr"), 2)):
-        with passes_over(source, n_threads=n_threads) as passes:
-            assert passes.n_chunks == 7 or not isinstance(source, str)
-            found, _ = nested(held(passes), Rng(0), 24)
-            found = settled(passes, found, 1)
-            count = counted(passes, found)
-        costs.append([(p.n_clusters, p.cost, p.arrays.centers.tobytes()) for p in count.partitions])
-    assert costs[0] == costs[1] == costs[2]
-
-
-def test_rows_that_are_equal_end_the_way_up():
-    x = np.repeat(np.arange(5.0)[:, None], 40, axis=0)
-    with passes_over(x) as passes:
-        found, _ = nested(held(passes), Rng(0), 64)
-    assert found[-1].cost == 0
-    assert found[-1].n_clusters < 64
-
-
 def test_a_limit_ends_it_with_what_there_is(monkeypatch):
     told = []
     limit = TimeLimit(1_000.0)
@@ -138,10 +100,3 @@ def test_a_limit_ends_it_with_what_there_is(monkeypatch):
     with passes_over(X) as passes:
         found, _ = nested(held(passes), Rng(0), 40, limit=limit, report=told.append)
     assert [each.n_clusters for each in found] == [1, 2, 4]
-
-
-def test_time_limits():
-    assert TimeLimit().left(0.5) is None
-    assert not TimeLimit().is_over()
-    assert TimeLimit(0.0).is_over()
-    assert 0 < TimeLimit(1e6).left(0.5) <= 5e5

@@ -58,11 +58,7 @@ def test_a_fit_as_it_grows(place, tmp_path):
     write(url, step(2), STOPPED)
     fit.update()
     assert (fit.view.state, fit.has_ended) == ("finished", True)
-    assert (fit.view.status["step"], fit.view.status["cost"], fit.view.final_n_iter) == (
-        2,
-        500.0,
-        2,
-    )
+    assert (fit.view.status["step"], fit.view.status["cost"]) == (2, 500.0)
     write(url, started(9.0), step(3))
     fit.update()
     assert (fit.view.state, fit.has_ended) == ("running", False)

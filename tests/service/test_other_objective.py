@@ -18,7 +18,7 @@ from largek_dask.plots.job_text import JOB_COLUMNS, facts, job_row, precise
 from largek_dask.service.store import Result
 from largek_dask.service.terminal import Lines, line_of
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
-from tests.helpers.checks import eventually
+from tests.helpers.checks import costs_of, eventually
 from tests.service.conftest import wait_until
 
 
@@ -57,7 +57,7 @@ def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
     view = JobView(status)
     for event in events:
         view.update(event)
-    assert len(view.cost_values) >= 2
+    assert len(costs_of(view)) >= 2
     words = precise(value)
     told = dict(facts(view))
     assert told["total closeness"] == words

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from distributed import Client
 
 import largek_dask as lk
-from largek_dask.cli import jobs as jobs_module
 from largek_dask.cli import main
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -390,44 +389,3 @@ def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_pat
     assert run("watch", "lk-1", "--scheduler", cluster.file, "--away", "long", code=1)
     done = run("watch", "lk-1", "--scheduler", tmp_path / NAME, code=1)
     assert "there is no" in done.stderr
-
-
-@pytest.fixture
-def nobody_at_first(cluster, tmp_path, monkeypatch):
-    """A file that names nobody for three attempts, and then the cluster; and those attempts."""
-    path, tried, connected = written(tmp_path), [], scheduler_file.Client
-
-    def attempt(address, **options):
-        tried.append(address)
-        if len(tried) == 3:
-            os.replace(link(tmp_path, cluster.file), path)
-        if address == NOBODY:
-            raise OSError("refused")
-        return connected(address, **{**options, "timeout": 60.0})
-
-    monkeypatch.setattr(scheduler_file, "Client", attempt)
-    # Each connection is one attempt.
-    monkeypatch.setattr(jobs_module, "CONNECT_SECONDS", 0.0)
-    monkeypatch.setattr(jobs_module, "PAUSE_SECONDS", 0.0)
-    return path, tried
-
-
-@pytest.mark.parametrize("command", ["watch", "result"])
-def test_who_follows_a_job__waits_for_a_scheduler_that_is_away_at_first(
-    command, nobody_at_first, cluster
-):
-    path, tried = nobody_at_first
-    done = run(command, "lk-0000000000", "--scheduler", path, "--away", "60s", code=1)
-    assert tried == [NOBODY] * 3 + [cluster.scheduler_address]
-    told, answered = done.stderr.splitlines()
-    assert f"says {NOBODY} since" in told
-    assert told.endswith("its jobs go on then. Waiting for it, at most 60s (--away).")
-    assert "there is no job" in answered
-
-
-def test_who_only_asks__is_told_at_once_where_nobody_answers(nobody_at_first):
-    path, tried = nobody_at_first
-    done = run("cancel", "lk-0000000000", "--scheduler", path, code=1)
-    assert tried == [NOBODY]
-    assert f"says {NOBODY} since" in done.stderr
-    assert "nobody answers there: is it still running?" in done.stderr

@@ -10,21 +10,23 @@ import largek_dask as lk
 from largek_dask.errors import ClusterError
 from largek_dask.passes.cluster import EMBED_BYTES
 from tests.conftest import make_client
-from tests.deploy.running import make_certificates
+from tests.deploy.running import make_certificate
 
 
 def test_tls__a_job_from_beginning_to_end(tmp_path):
-    make_certificates("--out", tmp_path, "node")
+    make_certificate(tmp_path)
     k, d = 50, 400
     # Such a model is sent on its own, from one worker to the other.
     assert 4 * k * d * 2 > EMBED_BYTES
     rows_url = str(tmp_path / "x.zarr")
     x = np.random.default_rng(0).standard_normal((600, d)).astype(np.float32)
     lk.ingest(x, rows_url, chunk_rows=100, progress=False)
-    pem = {f"tls_{role}_{what}": str(tmp_path / "node" / f"node.{file}")
+    pem = {f"tls_{role}_{what}": str(tmp_path / "tls" / f"node.{file}")
            for role in ("client", "scheduler", "worker")
            for what, file in (("cert", "pem"), ("key", "key"))}  # fmt: skip
-    security = Security(tls_ca_file=str(tmp_path / "ca.pem"), require_encryption=True, **pem)
+    security = Security(
+        tls_ca_file=str(tmp_path / "tls" / "ca.pem"), require_encryption=True, **pem
+    )
     with ExitStack() as stack:
         client = make_client(stack, 2, processes=False, protocol="tls://", security=security)
         service = lk.connect(client, store=str(tmp_path / "store"))

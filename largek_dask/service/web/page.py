@@ -46,8 +46,8 @@ WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
           "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
 """Content-Security-Policy of the page."""
-REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-                 "form-action 'none'")  # fmt: skip
+REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+                 "base-uri 'none'; form-action 'none'")  # fmt: skip
 Key = tuple[Any, ...]
 
 

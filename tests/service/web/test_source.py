@@ -10,13 +10,13 @@ from largek_dask.driver.job_view import JobView
 from largek_dask.errors import JobNotFoundError, OutputError
 from largek_dask.service.job_state import Feed
 from largek_dask.service.web.source import JobsSource
-from tests.helpers.checks import eventually
+from tests.helpers.checks import costs_of, eventually
 from tests.service.conftest import wait_until
 from tests.service.web.sources import started, step
 
 
 def costs(view: JobView) -> list[float]:
-    return view.cost_values
+    return costs_of(view)
 
 
 class One:
