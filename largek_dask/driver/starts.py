@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,9 +26,7 @@ from largek_dask.driver.sizes import sizes_of
 from largek_dask.driver.stopping import StopReason, StopRules
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
-from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
-from largek_dask.passes.local import LocalPasses
 
 __all__ = ["StartResult", "Starts", "counted_value", "rows_at_hand"]
 
@@ -156,20 +153,10 @@ class Starts:
         if arrays is None:
             return None
         result: RunResult[Any] = RunResult(
-            arrays, 0, (), "max_time", None, seconds, begun, Reserve(self._seconds_if_ready(arrays))
+            arrays, 0, (), "max_time", None, seconds, begun, Reserve()
         )
         final = self._count(result, labels=self.labels, out=self.out)
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
-
-    def _seconds_if_ready(self, arrays: ModelArrays) -> float:
-        """Estimate the last pass; infinite if it needs kernels that are not compiled."""
-        try:
-            with asked_before(_refuse):
-                # Without the number of rows it uses the kernels that every fit has.
-                labelling = replace(self.problem.labelling(arrays), expect=None)
-                return seconds_of_last_pass(self.passes, labelling)
-        except CancelledFit:
-            return math.inf
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
         alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
@@ -193,8 +180,6 @@ class Starts:
             watch=self.watch,
         )
         reason = result.stop_reason
-        if reason == "max_time" and (final := self._plainly(result)) is not None:
-            return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)
             return StartResult(stream, result, reason, final.value, final, labelled=True)
@@ -239,7 +224,7 @@ class Starts:
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
-        if not 0 < left < full < math.inf:
+        if not 0 < left < full:
             return Reserve(full, full)
         # It ends late in any case; steps make the labels better.
         if full >= LONG:
@@ -275,17 +260,7 @@ class Starts:
         arrays = replace(result.arrays, counts=counts)
         return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
-    def _plainly(self, result: RunResult[Any]) -> Final | None:
-        """Run the last pass without a kernel if none is compiled; None otherwise."""
-        if self.out is not None or not isinstance(self.passes, LocalPasses):
-            return None
-        if math.isfinite(result.reserve.last_pass):
-            return None
-        return self.problem.finish_plainly(self.passes, result.arrays)
-
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
-        if out is None and (final := self._plainly(result)) is not None:
-            return final
         n_rows = self.passes.n_rows
         label: LabelRows = partial(
             label_rows,
@@ -298,30 +273,19 @@ class Starts:
 
 
 def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
-    """Draw at least ``k`` rows of positive weight, if there are as many.
-
-    They come evenly from all rows in memory, or from a few chunks of a store.
-    """
-    wanted = min(passes.n_rows, max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k))
-    table, n_chunks = passes.chunk_table, passes.n_chunks
-    n_read = n_chunks if passes.rows.in_memory() is not None else min(n_chunks, FALLBACK_CHUNKS)
+    """Draw at least ``k`` rows of positive weight, if there are as many, from few chunks."""
+    order, table = draws.permutation(passes.n_chunks), passes.chunk_table
+    wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
     while True:
-        chunks = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(np.int64))
-        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in chunks])
-        if len(there) >= wanted:
-            there = np.sort(draws.choice(there, wanted, replace=False))
-        taken = passes.take(there)
+        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in order[:n_read]])
+        drawn = draws.choice(there, min(wanted, len(there)), replace=False)
+        taken = passes.take(np.sort(drawn))
         if taken.weight is not None:
             some = np.flatnonzero(taken.weight > 0)
             taken = TakenRows(taken.x[some], taken.weight[some], taken.rows[some])
-        if len(taken.x) >= k or n_read == n_chunks:
+        if len(taken.x) >= k or len(drawn) == passes.n_rows:
             return taken
-        wanted, n_read = 2 * wanted, min(n_chunks, 2 * n_read)
-
-
-def _refuse() -> None:
-    """Raise, so that nothing is compiled."""
-    raise CancelledFit("there is no time to compile a kernel")
+        wanted, n_read = 2 * wanted, 2 * n_read
 
 
 def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:

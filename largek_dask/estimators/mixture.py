@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
-from largek_dask.data.columns import first_difference
+from largek_dask.data.columns import listed
 from largek_dask.data.rows import Rows
 from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError, without_causes
@@ -591,7 +591,7 @@ def _check_columns_of(init: Model, rows: Rows) -> None:
     then, now = init.feature_names, rows.feature_names
     if then is not None and now is not None and then != now:
         raise ParameterError(
-            f"init was fitted on other columns, or in another order: {first_difference(then, now)}."
+            f"init was fitted on other columns, or in another order: {listed(then)}."
             " Give the columns as that fit had them."
         )
 

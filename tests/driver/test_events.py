@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 import io
-from itertools import accumulate
 from typing import Any
 
 import pytest
 
-from largek_dask.algorithms.base import Info
 from largek_dask.driver.events import (
     Events,
     ProgressLine,
-    estimate_end,
     logger,
 )
-from largek_dask.driver.stopping import StopRules, record_of
 from largek_dask.errors import RecoveryWarning
 
 
@@ -72,33 +68,6 @@ def test_what_nobody_would_hear_goes_to_the_log(monkeypatch: pytest.MonkeyPatch)
     Events().emit("started")
     Events([lambda event: None]).emit("warning", topic="waiting", message="heard elsewhere")
     assert logged == ["the cluster has no workers"]
-
-
-# --- time left
-
-
-def history(changed: list[int | None], shift: list[float] | None = None) -> Any:
-    shifts = shift or [None] * len(changed)  # type: ignore[list-item]
-    return [
-        record_of(i + 1, Info(1.0, 10, c, s), 2.0 * (i + 1))
-        for i, (c, s) in enumerate(zip(changed, shifts, strict=True))
-    ]
-
-
-def test_time_left_by_max_iter() -> None:
-    assert estimate_end(history([None] * 4), StopRules(max_iter=10), 8.0, 10) == ("max_iter", 12.0)
-
-
-def test_time_left_by_max_time() -> None:
-    rules = StopRules(max_time=7)
-    assert estimate_end(history([512, 256, 128]), rules, 6.0, 10) == ("max_time", 1.0)
-
-
-def test_time_left_by_the_pace_of_the_last_eight_steps() -> None:
-    # They take 2 s in the mean; what was before them is over.
-    times = list(accumulate([1000.0] * 4 + [9.0] + [1.0] * 7))
-    records = [record_of(i + 1, Info(1.0, 10), t) for i, t in enumerate(times)]
-    assert estimate_end(records, StopRules(max_iter=20), times[-1], 10) == ("max_iter", 16.0)
 
 
 # --- the line

@@ -245,8 +245,9 @@ def test_events_tell_the_story(folder: Folder) -> None:
     assert step["rows_per_second"] == pytest.approx(
         60 / (step["seconds"]["total"] - step["seconds"]["compile"]), rel=1e-4
     )
-    assert step["eta_s"] is None, "two steps are nothing to judge by"
-    assert story[6]["eta_s"] is not None
+    assert step["share"] == pytest.approx(2 / 3, rel=1e-4)
+    assert step["eta_s"] > 0
+    assert (story[6]["share"], story[6]["eta_s"]) == (1, 0)
     assert story[3]["n_iter"] == 1
     assert story[-1]["reason"] == "max_iter"
     assert story[-1]["cost"] == result.history[-1]["cost"]
