@@ -16,11 +16,10 @@ compiling  kernels are being compiled: ``functions`` so far in this fit, their `
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
            (number of rows in its sample; null: all rows), its ``seconds`` as
            ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
-           over rows that the driver holds), ``bytes`` (read or moved), ``copied``
-           (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
-           threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
-           the seconds without ``compile``), ``elapsed``, ``share`` (of ``max_time``
-           or ``max_iter``), ``eta_s`` (seconds left at most)
+           over rows that the driver holds), ``bytes`` (read or moved), ``state_bytes`` and
+           ``cache_bytes`` (held by workers or threads), ``retries`` and ``rebuilt`` (chunks),
+           ``evictions``, ``rows_per_second`` (of the seconds without ``compile``), ``elapsed``,
+           ``share`` (of ``max_time`` or ``max_iter``), ``eta_s`` (seconds left at most)
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
@@ -47,7 +46,6 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
-from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
@@ -75,14 +73,14 @@ Sink = Callable[[Event], None]
 class Events:
     """Send every event to every sink, each with the fields of ``context``.
 
-    A sink that fails is dropped with a warning; one whose storage has trouble stays.
+    A sink that fails stays, with one warning for as long as it fails.
     """
 
     def __init__(
         self, sinks: Iterable[Sink] = (), context: Mapping[str, Any] | None = None
     ) -> None:
         self._sinks = list(sinks)
-        self._in_trouble: list[Sink] = []
+        self._failing: list[Sink] = []
         self._context = dict(context or {})
 
     def __bool__(self) -> bool:
@@ -96,7 +94,7 @@ class Events:
     def within(self, **context: Any) -> Events:
         """Return the same sinks with more fields in every event."""
         inner = Events((), {**self._context, **context})
-        inner._sinks, inner._in_trouble = self._sinks, self._in_trouble
+        inner._sinks, inner._failing = self._sinks, self._failing
         return inner
 
     def emit(self, kind: str, **values: Any) -> None:
@@ -110,23 +108,16 @@ class Events:
         if kind == "warning" and not self._sinks:
             # A quiet fit without a folder still logs warnings.
             logger.warning(values["message"])
-        for sink in list(self._sinks):
+        for sink in self._sinks:
             try:
                 sink(event)
             except Exception as error:
-                self._failed(sink, error)
+                if sink not in self._failing:
+                    self._failing.append(sink)
+                    warn(f"Events cannot be written to {sink!r} now: {error!r}", RecoveryWarning)
             else:
-                if sink in self._in_trouble:
-                    self._in_trouble.remove(sink)
-
-    def _failed(self, sink: Sink, error: Exception) -> None:
-        """Drop a sink; if its storage has trouble, only warn, once."""
-        if trouble(error) is None:
-            self._sinks.remove(sink)
-            warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
-        elif sink not in self._in_trouble:
-            self._in_trouble.append(sink)
-            warn(f"Events cannot be written to {sink!r} now: {error}", RecoveryWarning)
+                if sink in self._failing:
+                    self._failing.remove(sink)
 
     def close(self) -> None:
         """Close every sink that can be closed; warn of events that are lost."""

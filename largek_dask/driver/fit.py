@@ -249,7 +249,11 @@ class _Work:
                 self._check(passes.statistics)
                 if self.job is not None:
                     self.job.begin(passes.statistics)
-                starts = self._starts(passes, watch)
+                folder = None if self.job is None else self.job.folder
+                starts = Starts(
+                    passes, self.choice.algorithm, self.options, folder, self.events,
+                    self.cancelled, self.callbacks, self.labels, self.store, watch,
+                )  # fmt: skip
                 if isinstance(self.options.make_algorithm(), Auto):
                     engine = parameters_of(self.choice.algorithm)
                     n_init, reason = self.choice.n_init, self.choice.reason
@@ -297,22 +301,6 @@ class _Work:
         check_scale(statistics)
         if statistics.grid.wide:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
-
-    def _starts(self, passes: BasePasses, watch: CompileWatch) -> Starts:
-        return Starts(
-            passes=passes,
-            algorithm=self.choice.algorithm,
-            problem=self.problem,
-            seed=self.options.seed,
-            stop=self.options.stop,
-            folder=None if self.job is None else self.job.folder,
-            events=self.events,
-            cancelled=self.cancelled,
-            callbacks=self.callbacks,
-            labels=self.labels,
-            out=self.store,
-            watch=watch,
-        )
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
         """Declare stored labels complete, and return the result."""

@@ -384,7 +384,7 @@ class Clock:
         return self._was_over
 
 
-COUNTS = ("copied", "retries", "rebuilt", "evictions")
+COUNTS = ("retries", "rebuilt", "evictions")
 
 
 class _Meter:

@@ -21,9 +21,10 @@ from largek_dask.driver.events import Events
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.sizes import sizes_of
-from largek_dask.driver.stopping import StopReason, StopRules
+from largek_dask.driver.stopping import StopReason
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
 from largek_dask.passes.base import BasePasses
@@ -78,20 +79,24 @@ class StartResult:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Settings that all starts of a fit share."""
+    """Run the starts of a fit; ``algorithm`` has its problem, and ``out`` is for labels."""
 
     passes: BasePasses
     algorithm: Algorithm[Any]
-    problem: Problem
-    seed: int
-    stop: StopRules
+    options: FitOptions
     folder: Folder | None
     events: Events
-    cancelled: Callable[[], bool] | None
+    cancelled: Callable[[], bool]
     callbacks: Sequence[Callback]
     labels: bool
+    """Whether labels are wanted, in memory or in ``out``."""
     out: LabelStore | None
     watch: CompileWatch
+
+    @property
+    def _problem(self) -> Problem:
+        assert self.algorithm.problem is not None
+        return self.algorithm.problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
         """Run every start, after ``seconds`` of other work, and return the best."""
@@ -140,11 +145,11 @@ class Starts:
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
-        draws = Rng(self.seed, stream).generator(0, "unsearched")
+        draws = Rng(self.options.seed, stream).generator(0, "unsearched")
         # The fit may have waited for workers all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
-            rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
+            rows = rows_at_hand(self.passes, self._problem.n_clusters, draws)
         except CancelledFit:
             return None
         finally:
@@ -169,8 +174,8 @@ class Starts:
         result = run(
             self._algorithm(stream),
             self.passes,
-            rng=Rng(self.seed, stream),
-            stop=self.stop,
+            rng=Rng(self.options.seed, stream),
+            stop=self.options.stop,
             checkpoints=checkpoints,
             events=self.events if alone else self.events.within(start=stream, starts=n_init),
             cancelled=self.cancelled,
@@ -206,13 +211,13 @@ class Starts:
 
     def _algorithm(self, stream: int) -> Algorithm[Any]:
         """Return the algorithm of one start, with its own centres if several were given."""
-        init = self.problem.init
+        init = self._problem.init
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
-        return replace(self.algorithm, problem=replace(self.problem, init=init[stream]))
+        return replace(self.algorithm, problem=replace(self._problem, init=init[stream]))
 
     def _report(self, best: StartResult) -> Mapping[str, Any]:
-        rng = Rng(self.seed, best.stream)
+        rng = Rng(self.options.seed, best.stream)
         report = self._algorithm(best.stream).report(self.passes, rng, best.run.state)
         if report:
             self.events.emit("report", **report)
@@ -220,7 +225,7 @@ class Starts:
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""
-        full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
+        full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
@@ -233,7 +238,7 @@ class Starts:
 
     def _warn_late(self, full: float, left: float) -> None:
         """Warn that the last pass alone exceeds the time limit."""
-        limit = self.stop.seconds
+        limit = self.options.stop.seconds
         warn(
             f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
             f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
@@ -245,15 +250,15 @@ class Starts:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
-        return self.algorithm.share_of_labels(self.passes, self.problem.n_clusters)
+        return self.algorithm.share_of_labels(self.passes, self._problem.n_clusters)
 
     def _is_late(self, result: RunResult[Any]) -> bool:
-        most = max(SLACK * self.stop.seconds, self.stop.seconds + SLACK_SECONDS)
+        most = max(SLACK * self.options.stop.seconds, self.options.stop.seconds + SLACK_SECONDS)
         return result.seconds + result.reserve.last_pass > most
 
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Return the labels of the search, which compared each row with few centres."""
-        rng = Rng(self.seed, stream)
+        rng = Rng(self.options.seed, stream)
         found = self._algorithm(stream).labels(self.passes, rng, result.state)
         assert found is not None, "``share_of_labels`` has returned a number"
         labels, value, counts = found
@@ -269,7 +274,7 @@ class Starts:
             out=out,
             report=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
-        return self.problem.finish(self.passes, result.arrays, label)
+        return self._problem.finish(self.passes, result.arrays, label)
 
 
 def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:

@@ -13,7 +13,7 @@ from largek_dask.driver.events import (
 from largek_dask.errors import RecoveryWarning
 
 
-def test_a_sink_that_fails_is_dropped_and_the_others_hear_on() -> None:
+def test_the_others_hear_on_when_a_sink_fails() -> None:
     heard: list[Any] = []
 
     def broken(event: Any) -> None:

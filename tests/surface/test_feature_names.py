@@ -140,7 +140,6 @@ def test_a_model_refuses_other_columns(fitted: tuple[str, Any]) -> None:
     kind, estimator = fitted
     for use in USES[kind]:
         for source, message in [
-            (FRAME.rename(columns={"age": "years"}), r"column 2 is 'years' now and 'age' in the "),
             (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Not known: 'years'\. Give"),
             (FRAME[["height", "age"]], r"Missing: 'weight'\. Give the columns of the fit \('he"),
             (FRAME.assign(id=1), r"column 3 \('id'\) is not in the fit\. Not known: 'id'"),
@@ -248,7 +247,7 @@ def test_on_a_cluster_columns_are_put_in_order_by_the_workers(
         labels, _ = model._label(passes, None)
         assert computing_workers(passes) == 2
     np.testing.assert_array_equal(labels, local.labels_)
-    with pytest.raises(ParameterError, match="column 2 is 'years' now"):
+    with pytest.raises(ParameterError, match="Not known: 'years'"):
         model.predict(FRAME.rename(columns={"age": "years"}), client=cluster2)
 
 
@@ -288,7 +287,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
     for command in (["predict", model, tmp_path / "less.zarr", "--out", tmp_path / "no.zarr"],
                     ["score", model, tmp_path / "less.zarr"]):  # fmt: skip
         refused = run(*command, code=1)
-        assert "column 1 is 'age, in years' now and 'weight' in the fit" in refused.stderr
+        assert "Missing: 'weight'" in refused.stderr
     run("coreset", tmp_path / "y.zarr", tmp_path / "few.zarr", "--rows", 50)
     few = lk.open_rows(tmp_path / "few.zarr")
     assert few.feature_names == ("age, in years", "height", "weight")
