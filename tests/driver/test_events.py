@@ -54,7 +54,7 @@ def test_a_sink_whose_storage_is_away_stays() -> None:
     with pytest.warns(RecoveryWarning) as warned:
         tell()
     assert sink.heard == [1, 4, 6]
-    told = [str(warning.message).rpartition(" at ")[2] for warning in warned]
+    told = [str(warning.message).rpartition(" at ")[2].rstrip("')") for warning in warned]
     assert told[:2] == ["2", "5"], "once for as long as it lasts"
     assert "in the end" in told[2]
     assert len(told) == 3

@@ -142,7 +142,7 @@ def test_a_model_refuses_other_columns(fitted: tuple[str, Any]) -> None:
         for source, message in [
             (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Not known: 'years'\. Give"),
             (FRAME[["height", "age"]], r"Missing: 'weight'\. Give the columns of the fit \('he"),
-            (FRAME.assign(id=1), r"column 3 \('id'\) is not in the fit\. Not known: 'id'"),
+            (FRAME.assign(id=1), "Not known: 'id'"),
         ]:
             with pytest.raises(ParameterError, match=message):
                 getattr(estimator.model_, use)(source)
