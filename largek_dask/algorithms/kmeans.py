@@ -12,9 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 from largek_dask.algorithms.base import Chunk, Passes, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
-from largek_dask.algorithms.parts.plain import drawn_centers, label_plainly
 from largek_dask.algorithms.parts.relocation import relocate_empty
-from largek_dask.algorithms.parts.seeding import check_init, passes_of
+from largek_dask.algorithms.parts.seeding import check_init, drawn_centers, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import Table, dense_rows
@@ -168,15 +167,6 @@ class KMeansProblem(Problem):
         """Distinct rows of the sample, or the centres that were given."""
         centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
         return CenterArrays(centers, np.zeros(self.n_clusters), shift)
-
-    def finish_plainly(self, passes: Passes, arrays: CenterArrays) -> Final | None:
-        """Every row's nearest centre; centres without rows stay where they are."""
-        found = label_plainly(passes, arrays.centers)
-        if found is None:
-            return None
-        labels, inertia, counts = found
-        after = arrays.after_last_pass(arrays.centers, counts, inertia)
-        return Final(after, inertia, labels, int(np.count_nonzero(counts == 0)))
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]

@@ -12,8 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from largek_dask.algorithms.base import Chunk, TableShape
 from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
 from largek_dask.algorithms.objective import Objective
-from largek_dask.algorithms.parts.plain import drawn_centers
-from largek_dask.algorithms.parts.seeding import check_init
+from largek_dask.algorithms.parts.seeding import check_init, drawn_centers
 from largek_dask.algorithms.problem import Final, Labelling, Problem
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError

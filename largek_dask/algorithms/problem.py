@@ -172,8 +172,6 @@ class Problem(ABC):
     def unsearched(self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator) -> Any:
         """The arrays of a model for a fit whose time was over before it had any; None: no way.
 
-        Nothing is compiled for it.
-
         Parameters
         ----------
         rows : TakenRows
@@ -182,13 +180,6 @@ class Problem(ABC):
             The origin about which the kernels compute.
         draws : Generator
             What may be drawn from.
-        """
-        return None
-
-    def finish_plainly(self, passes: Passes, arrays: Any) -> Final | None:
-        """What ``finish`` finds, with labels in memory, by numpy alone; None: too much for that.
-
-        For a fit that has no time to compile a kernel.
         """
         return None
 

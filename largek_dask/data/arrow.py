@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
+from largek_dask.data.not_numbers import check_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
@@ -27,8 +27,6 @@ class ArrowColumns:
         Positions of the columns, in order.
     missing : callable
         Returns those of some positions whose columns have missing values.
-    table : pyarrow.Table or pyarrow.RecordBatch, optional
-        Source of example values for messages.
     """
 
     def __init__(
@@ -38,7 +36,6 @@ class ArrowColumns:
         where: str,
         *,
         missing: Callable[[list[int]], Collection[int]],
-        table: Any = None,
     ) -> None:
         import pyarrow as pa
 
@@ -62,7 +59,6 @@ class ArrowColumns:
                 (schema.field(place).name, schema.field(place).type, place not in wrong)
                 for place in places
             ],
-            lambda i: () if table is None else table.column(places[i])[:HEAD_ROWS].to_pylist(),
             where,
         )
         if not types:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import difflib
-import io
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +14,8 @@ from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 __all__ = [
     "Selection",
     "all_differences",
-    "as_option",
     "chosen_columns",
     "equal_names",
-    "first_difference",
     "is_index_name",
     "listed",
     "names_of",
@@ -72,13 +66,6 @@ def without_equal_names(rows: Rows) -> Rows:
     return rows.with_names(None)
 
 
-def as_option(names: Iterable[str]) -> str:
-    """Format names as the value of an option of the command line."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(list(names))
-    return shlex.quote(line.getvalue())
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Selection of the columns of a table."""
@@ -112,7 +99,9 @@ class Selection:
         wanted = tuple(names) if self.columns is None else self.columns
         for name in dict.fromkeys([*(self.columns or ()), *self.drop]):
             if name not in found:
-                raise _unknown(name, names, where)
+                raise ParameterError(
+                    f"{where} has no column {name!r}. It has {len(names):,} ({listed(names)})."
+                )
             if len(found[name]) > 1:
                 raise ParameterError(
                     f"{where} has {len(found[name])} columns named {name!r}: rename them, or it "
@@ -137,15 +126,6 @@ class Selection:
 
 def _texts(names: Names) -> tuple[str, ...]:
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
-
-
-def _unknown(name: str, names: Sequence[str], where: str) -> ParameterError:
-    near = difflib.get_close_matches(name, names, 3)
-    near += [other for other in names if other.lower() == name.lower() and other not in near]
-    told = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return ParameterError(
-        f"{where} has no column {name!r}: {told}It has {len(names):,} ({listed(names)})."
-    )
 
 
 # --- an index that has become a column ------------------------------------------------------------
@@ -174,8 +154,8 @@ def chosen_columns(
         if len(places) > 1 and names.index(name) in places:
             warn(
                 f"Column {name!r} of {where} is left out: pandas wrote it as the index of the "
-                f"rows. To keep it, name all columns that are wanted (--columns, columns=); with "
-                f"--drop {as_option([name])} nothing is said.",
+                f"rows. Drop it (drop=[{name!r}], --drop), or name all columns that are wanted "
+                "(columns=, --columns).",
                 DataWarning,
             )
             places.remove(names.index(name))
@@ -187,9 +167,8 @@ def chosen_columns(
     if unnamed:
         raise DataError(
             f"{where} has columns without a name ({listed(unnamed)}), as pandas writes an index: "
-            f"leave them out with largek ingest --drop {as_option(unnamed)} "
-            f"(ingest(..., drop={unnamed!r}), or df.drop(columns={unnamed!r})). Rename those that "
-            "are features, or name all columns that are wanted (--columns, columns=)."
+            f"leave them out (drop={unnamed!r}, --drop), rename those that are features, or name "
+            "all columns that are wanted (columns=, --columns)."
         )
     return places
 
@@ -207,31 +186,12 @@ def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> 
 # --- the columns of a model -----------------------------------------------------------------------
 
 
-def first_difference(
-    before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
-) -> str:
-    """Describe the first difference of names: ``found`` is ``here``, ``before`` is ``there``."""
-    for place, (then, now) in enumerate(zip(before, found, strict=False)):
-        if then != now:
-            return f"column {place} is {now!r} {here} and {then!r} {there}"
-    if len(found) > len(before):
-        return f"column {len(before)} ({found[len(before)]!r}) is not {there}"
-    return f"column {len(found)} ({before[len(found)]!r}) is not {here}"
-
-
-def all_differences(
-    before: Sequence[str], found: Sequence[str], here: str = "now", there: str = "in the fit"
-) -> str:
-    """Describe the first name that differs, and all that are missing or added; "" if none are."""
-    wanted, there_now = set(before), set(found)
-    missing = [name for name in before if name not in there_now]
-    added = [name for name in found if name not in wanted]
-    lists = "".join(
-        f" {what}: {listed(names)}."
-        for what, names in (("Missing", missing), ("Not known", added))
-        if names
-    )
-    return f"{first_difference(before, found, here, there)}.{lists}" if lists else ""
+def all_differences(before: Sequence[str], found: Sequence[str]) -> str:
+    """List the names that are missing or added; "" if none are."""
+    missing = [name for name in before if name not in found]
+    added = [name for name in found if name not in before]
+    lists = (("Missing", missing), ("Not known", added))
+    return " ".join(f"{what}: {listed(names)}." for what, names in lists if names)
 
 
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:

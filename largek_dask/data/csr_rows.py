@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from largek_dask import config
-from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
 from largek_dask.data.rows import MAX_CHUNK_ROWS, native_dtype
 from largek_dask.data.storage_errors import reading, retry_io
@@ -78,12 +78,7 @@ class CSRRows(StoredRows):
                 f"indices {self._indices.shape[0]}: write it again."
             )
         check_columns(n_features, what)
-        if CFDecoding.of(self._data, what) is not None:
-            raise DataError(
-                f"{what} has packed numbers, or some that stand for missing ones, as the "
-                f"attributes of its data say ({', '.join(ATTRIBUTES)}): write the numbers "
-                "themselves, and leave missing ones out."
-            )
+        refuse_encoded(self._data, what)
         dtype = compute_dtype(native_dtype(self._data.dtype, what))
         self._nbytes = sparse_bytes(n_rows, int(self._data.shape[0]), dtype)
         if chunk_rows is None:

@@ -38,7 +38,6 @@ class DerivedRows(Rows):
         )
         self.is_sparse = rows.is_sparse  # type: ignore[misc]  # of these rows, not of the class
         self.shuffled = rows.shuffled
-        self.missing_note = rows.missing_note
 
     @abstractmethod
     def _derive(self, x: Any, first: int) -> Any:

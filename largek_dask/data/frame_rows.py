@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from largek_dask.data.arrow import ArrowColumns, has_missing
 from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.memory_rows import SlicedRows
-from largek_dask.data.not_numbers import HEAD_ROWS, check_numbers
+from largek_dask.data.not_numbers import check_numbers
 from largek_dask.data.rows import Column, native_dtype
+from largek_dask.data.stores import require
 from largek_dask.errors import DataError
 
 __all__ = ["FrameRows", "frame_dtype", "frame_values", "is_frame", "is_of"]
@@ -39,9 +40,11 @@ class FrameRows(SlicedRows):
         selection: Selection | None = None,
         weight: Column | None = None,
     ) -> None:
-        kind = next(kind for kind in KINDS if kind.holds(frame))
-        labels = [str(label) for label in kind.labels(frame)]
-        slices = kind(frame, chosen_columns(labels, selection, kind.where, kind.notes(frame)))
+        if is_of(frame, "polars", "DataFrame"):
+            require("pyarrow", "parquet", "polars DataFrames")
+            frame = frame.to_arrow()
+        kind = _PandasFrame if is_of(frame, "pandas", "DataFrame") else _ArrowFrame
+        slices = kind(frame, selection)
         self._names = slices.names
         super().__init__(slices, weight=weight)
 
@@ -49,129 +52,50 @@ class FrameRows(SlicedRows):
         return self._names
 
 
-class _Frame:
-    """Some columns of a table, with shape, dtype and slices of rows."""
+class _PandasFrame:
+    """Some columns of a DataFrame, with shape, dtype and slices of rows."""
 
-    where: ClassVar[str] = "the DataFrame"
-    library: ClassVar[str]
-    shape: tuple[int, int]
-    dtype: np.dtype[Any]
-    names: Sequence[str] | None
-    """Names of the features; None if no label is a text."""
-
-    def __init__(self, frame: Any, places: Sequence[int]) -> None:
-        labels = self.labels(frame)
+    def __init__(self, frame: Any, selection: Selection | None) -> None:
+        labels = list(frame.columns)
+        places = chosen_columns([str(label) for label in labels], selection, "the DataFrame")
         self.names = names_of([labels[place] for place in places])
-        self._frame, self._places = frame, list(places)
-
-    @classmethod
-    def holds(cls, source: Any) -> bool:
-        return is_of(source, cls.library, "DataFrame")
-
-    @classmethod
-    def labels(cls, frame: Any) -> list[Any]:
-        return list(frame.columns)
-
-    @classmethod
-    def notes(cls, frame: Any) -> Mapping[str, Any] | None:
-        return None
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        raise NotImplementedError
-
-
-class _PandasFrame(_Frame):
-    library = "pandas"
-
-    def __init__(self, frame: Any, places: Sequence[int]) -> None:
-        super().__init__(frame, places)
-        self.dtype = frame_dtype(frame.iloc[:HEAD_ROWS, self._places])
+        """Names of the features; None if no label is a text."""
+        self.dtype = frame_dtype(frame.iloc[:0, places])
         self.shape = len(frame), len(places)
-        self._all = self._places == list(range(frame.shape[1]))
+        self._frame = frame
+        self._places = None if places == list(range(len(labels))) else places
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._frame.iloc[rows]
-        return frame_values(part if self._all else part.iloc[:, self._places], self.dtype)
-
-
-class _PolarsFrame(_Frame):
-    library = "polars"
-
-    def __init__(self, frame: Any, places: Sequence[int]) -> None:
-        super().__init__(frame, places)
-        columns = frame.get_columns()
-        self._columns = [columns[place] for place in places]
-        types = [self._type(column) for column in self._columns]
-        check_numbers(
-            [
-                (column.name, column.dtype, kind is not None)
-                for column, kind in zip(self._columns, types, strict=True)
-            ],
-            lambda i: self._columns[i][:HEAD_ROWS].to_list(),
-            self.where,
+        return frame_values(
+            part if self._places is None else part.iloc[:, self._places], self.dtype
         )
-        self.dtype = native_dtype(np.result_type(*(kind for kind in types if kind is not None)))
-        self.shape = len(frame), len(places)
-
-    def _type(self, column: Any) -> np.dtype[Any] | None:
-        """Return the type of a column's numbers; None if it has none."""
-        if not (column.dtype.is_numeric() or str(column.dtype) == "Boolean"):
-            return None
-        kind = self._array(column[:0]).dtype
-        # missing values of integers need NaN
-        return np.result_type(kind, np.float32) if column.null_count() else kind
-
-    def _array(self, column: Any) -> NDArray[Any]:
-        if column.dtype.is_decimal() or str(column.dtype) in ("Int128", "UInt128"):
-            # numpy has no such numbers
-            column = column.cast(float)
-        return np.asarray(column.to_numpy())
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        arrays = [self._array(column[rows]) for column in self._columns]
-        out = np.empty((len(arrays[0]), len(arrays)), self.dtype)
-        for j, array in enumerate(arrays):
-            out[:, j] = array
-        return out
 
 
-class _ArrowFrame(_Frame):
-    where = "the table"
+class _ArrowFrame:
+    """The same of a pyarrow table or batch."""
 
-    def __init__(self, frame: Any, places: Sequence[int]) -> None:
-        super().__init__(frame, places)
-
-        def missing(places: Sequence[int]) -> list[int]:
-            return [place for place in places if has_missing(frame.column(place))]
-
-        self._values = ArrowColumns(frame.schema, places, self.where, missing=missing, table=frame)
+    def __init__(self, table: Any, selection: Selection | None) -> None:
+        schema, where = table.schema, "the table"
+        self._places = chosen_columns(schema.names, selection, where, schema.pandas_metadata)
+        self._table = table
+        self._values = ArrowColumns(schema, self._places, where, missing=self._missing)
         self.names, self.dtype = self._values.names, self._values.dtype
-        self.shape = frame.num_rows, self._values.n_features
+        self.shape = table.num_rows, self._values.n_features
 
-    @classmethod
-    def holds(cls, source: Any) -> bool:
-        return is_of(source, "pyarrow", "Table") or is_of(source, "pyarrow", "RecordBatch")
-
-    @classmethod
-    def labels(cls, frame: Any) -> list[Any]:
-        return list(frame.schema.names)
-
-    @classmethod
-    def notes(cls, frame: Any) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = frame.schema.pandas_metadata
-        return found
+    def _missing(self, places: Sequence[int]) -> list[int]:
+        return [place for place in places if has_missing(self._table.column(place))]
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        part = self._frame.slice(rows.start, rows.stop - rows.start)
+        part = self._table.slice(rows.start, rows.stop - rows.start)
         return self._values.of([part.column(place) for place in self._places], part.num_rows)
-
-
-KINDS: tuple[type[_Frame], ...] = (_PandasFrame, _PolarsFrame, _ArrowFrame)
 
 
 def is_frame(source: Any) -> bool:
     """Return whether something is a table in memory with named columns."""
-    return any(kind.holds(source) for kind in KINDS)
+    is_data_frame = is_of(source, "pandas", "DataFrame") or is_of(source, "polars", "DataFrame")
+    is_table = is_of(source, "pyarrow", "Table") or is_of(source, "pyarrow", "RecordBatch")
+    return is_data_frame or is_table
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
@@ -179,7 +103,6 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
 
     Raises DataError, which names all columns that are not numeric.
     """
-    is_lazy = is_of(frame, "dask", "DataFrame")
     kinds = list(frame.dtypes)
     types = [_type_of_numbers(kind) for kind in kinds]
     check_numbers(
@@ -187,7 +110,6 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
             (str(label), kind, found is not None)
             for label, kind, found in zip(frame.columns, kinds, types, strict=True)
         ],
-        lambda i: [] if is_lazy else frame.iloc[:HEAD_ROWS, i].tolist(),
         "the DataFrame",
     )
     if not types:

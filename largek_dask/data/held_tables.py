@@ -1,13 +1,12 @@
-"""Tables inside objects that hold several: groups of Zarr and HDF5, and AnnData in memory."""
+"""Tables inside groups of Zarr and HDF5, which may hold several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import zarr
 
-from largek_dask.data.cf_attributes import decoded
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_rows import CSRRows, is_sparse_group
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
@@ -16,7 +15,7 @@ from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.data.stores import check_complete, members_of
 from largek_dask.errors import DataError
 
-__all__ = ["HDF5Rows", "find_table", "is_of_variables", "open_hdf5", "table_in_anndata"]
+__all__ = ["HDF5Rows", "find_table", "open_hdf5"]
 
 
 class HDF5Rows(SlicedRows):
@@ -28,8 +27,8 @@ class HDF5Rows(SlicedRows):
         self, dataset: Any, *, location: str | None = None, weight: Column | None = None
     ) -> None:
         self._where = f"{location or dataset.file.filename}{dataset.name}"
-        source = decoded(dataset, self._where)
-        super().__init__(source, location=location, weight=weight)
+        refuse_encoded(dataset, self._where)
+        super().__init__(dataset, location=location, weight=weight)
 
     def describe_source(self, location: str | None) -> str:
         """Return the file and name of the dataset."""
@@ -61,7 +60,9 @@ def open_hdf5(
         rows = CSRRows(table, location=location, component=path, weight=weight)
     else:
         rows = HDF5Rows(table, location=location, weight=weight)
-    return rows.with_names(names_in_anndata(node)) if is_of_variables(path) else rows
+    # The columns of other tables in AnnData's layout are not its variables.
+    is_of_variables = path in (None, "X") or str(path).startswith("layers/")
+    return rows.with_names(names_in_anndata(node)) if is_of_variables else rows
 
 
 def find_table(
@@ -104,36 +105,3 @@ def _arrays_in(group: Any) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     group.visititems(lambda name, node: found.append((name, node)))
     return [(name, node) for name, node in found if hasattr(node, "shape")]
-
-
-def is_of_variables(component: str | None) -> bool:
-    """Return whether the columns of a table in AnnData's layout are its variables."""
-    return component in (None, "X") or str(component).startswith("layers/")
-
-
-def table_in_anndata(data: Any, component: str | None) -> Any:
-    """Return the array that an AnnData object, in memory or backed by a file, has by this name.
-
-    ``component`` is as in a store that AnnData has written: ``X`` (the default), ``layers/NAME``,
-    ``obsm/NAME`` or ``raw/X``. Raises DataError, with the names of those there are.
-    """
-    tables = dict(_tables_of(data))
-    wanted = "X" if component is None else component
-    if wanted not in tables:
-        names = ", ".join(tables) or "no other table"
-        raise DataError(
-            f"the AnnData object has no {wanted!r}; pass component= one that it has ({names})."
-        )
-    found = tables[wanted]
-    # A sparse matrix that is still in its file.
-    return getattr(found, "group", found) if hasattr(found, "format") else found
-
-
-def _tables_of(data: Any) -> Iterator[tuple[str, Any]]:
-    if data.X is not None:
-        yield "X", data.X
-    for part in ("layers", "obsm"):
-        for name, values in getattr(data, part).items():
-            yield f"{part}/{name}", values
-    if data.raw is not None:
-        yield "raw/X", data.raw.X

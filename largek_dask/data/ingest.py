@@ -98,7 +98,7 @@ def ingest(
     Raises
     ------
     OutputError
-        ``out`` exists or cannot be written (found before reading), or does not read back.
+        ``out`` exists or cannot be written, found before reading.
     DataError, ParameterError, MissingDependencyError
         The source is not a table of numbers, or damaged; a column, or a package, is missing.
 

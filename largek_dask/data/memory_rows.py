@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.csr_blocks import block_of, check_columns, sparse_bytes
-from largek_dask.data.not_numbers import is_number
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -30,7 +29,6 @@ __all__ = [
     "SparseRows",
     "array_of",
     "refuse_masked_rows",
-    "refuse_objects",
 ]
 
 MIN_CHUNK_ROWS = 1_024
@@ -56,19 +54,6 @@ def memory_table(
 def refuse_masked_rows(array: Any) -> None:
     """Refuse rows under a mask."""
     refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
-
-
-def refuse_objects(array: NDArray[Any]) -> None:
-    """Raise DataError, with the first one, if Python objects in a table are not numbers."""
-    if array.dtype.kind != "O" or array.ndim != 2:
-        return
-    for (row, column), value in np.ndenumerate(array):
-        if value is not None and not is_number(value):
-            raise DataError(
-                f"the data has dtype object, not numbers to cluster: row {row}, column {column} "
-                f"holds {value!r}; encode it as a number, or leave the column out, and convert the "
-                "array with .astype(float)."
-            )
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
@@ -127,7 +112,6 @@ class SlicedRows(Rows):
         stored = native_dtype(source.dtype, what)
         check_table_shape(shape, what, self.as_array)
         self._source = source
-        self.missing_note = getattr(source, "missing_note", "")
         if chunk_table is None:
             chunk_table = memory_table(shape[0], shape[1], stored)
         super().__init__(
@@ -147,7 +131,6 @@ class ArrayRows(SlicedRows):
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
         refuse_masked_rows(array)
-        refuse_objects(array)
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:

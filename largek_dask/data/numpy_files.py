@@ -1,8 +1,7 @@
-"""Rows of ``.npy`` files, local (mapped into memory) or anywhere fsspec reaches."""
+"""Rows of ``.npy`` files."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from functools import partial
@@ -23,8 +22,7 @@ __all__ = ["NpyRows", "open_npy"]
 class NpyRows(SlicedRows):
     """Rows of a ``.npy`` file; pickles as its address.
 
-    A local file is mapped into memory; of a remote one, every chunk is one request for a range of
-    bytes. A remote file in Fortran order is loaded.
+    A local file is mapped into memory, a remote one is loaded.
     """
 
     def __init__(
@@ -59,18 +57,17 @@ class NpyRows(SlicedRows):
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the array of a ``.npy`` file: an object with shape, dtype and slices of rows.
+    """Return the array of a ``.npy`` file: mapped into memory, or of a remote file loaded.
 
-    Mapped into memory, read by ranges of rows, or (remote, not of two dimensions or in Fortran
-    order) loaded. Raises DataError if it is missing, damaged, or holds Python objects.
+    Raises DataError if it is missing, damaged, or holds Python objects.
     """
     try:
         if is_local(location):
             return np.lib.format.open_memmap(location, mode="r")
-        return _open_remote(location, storage_options)
+        return retry_io(lambda: _loaded(location, storage_options))
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist: check the address.") from error
-    except (ValueError, EOFError, OverflowError) as error:
+    except (ValueError, EOFError, OverflowError, MemoryError) as error:
         raise DataError(f"{location} cannot be read: {_reason(error)}; save it again.") from error
     except OSError as error:
         raise DataError(
@@ -85,56 +82,7 @@ def _reason(error: Exception) -> str:
     return f"it is truncated or not a file of numpy ({error})"
 
 
-def _open_remote(location: str, storage_options: Mapping[str, Any] | None) -> Any:
+def _loaded(location: str, storage_options: Mapping[str, Any] | None) -> Any:
     fs, path = filesystem(location, storage_options)
     with fs.open(path, "rb") as file:
-        shape, fortran, dtype = _header(file, fs.size(path))
-        if fortran or len(shape) != 2:
-            file.seek(0)
-            return np.load(file, allow_pickle=False)
-        return _RemoteSlices(fs, path, shape, dtype, file.tell())
-
-
-def _header(file: Any, size: int | None) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, order and type of an open ``.npy`` file of ``size`` bytes (None: unknown).
-
-    Raises ValueError if it holds less than its header claims, before anything is allocated.
-    """
-    version = np.lib.format.read_magic(file)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read_header is None:
-        raise ValueError(f"format version {version}")
-    shape, fortran, dtype = read_header(file)
-    if dtype.hasobject:
-        raise ValueError("Python objects in dtype")
-    needed = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or (size is not None and needed > size - file.tell()):
-        raise ValueError(f"its header says shape {shape} of {dtype}, and it has {size} bytes")
-    return shape, fortran, dtype
-
-
-class _RemoteSlices:
-    """Rows of a remote ``.npy`` file in C order, by ranges of bytes."""
-
-    def __init__(
-        self, fs: Any, path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int
-    ) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self._fs = fs
-        self._path = path
-        self._offset = offset
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        row_bytes = self.shape[1] * self.dtype.itemsize
-        begin, end = (self._offset + row * row_bytes for row in (rows.start, rows.stop))
-        data = retry_io(lambda: self._fs.cat_file(self._path, start=begin, end=end))
-        if len(data) != end - begin:
-            raise DataError(
-                f"rows {rows.start} to {rows.stop - 1} of {self._path} cannot be read: "
-                f"{len(data)} bytes are there instead of {end - begin}; save it again."
-            )
-        return np.frombuffer(data, self.dtype).reshape(-1, self.shape[1])
+        return np.load(file, allow_pickle=False)

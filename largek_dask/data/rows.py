@@ -70,8 +70,6 @@ class Rows(ABC):
     shuffled: bool = False
     """True if the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
     rows is then a random sample, and a share of a chunk is its first rows as they lie."""
-    missing_note: str = ""
-    """Stored numbers that are read as NaN, for messages; empty if there are none."""
 
     def __init__(
         self,

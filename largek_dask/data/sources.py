@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from largek_dask.data.cf_attributes import ATTRIBUTES, CFDecoding, decoded
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import (
-    find_table,
-    is_of_variables,
-    open_hdf5,
-    table_in_anndata,
-)
+from largek_dask.data.held_tables import find_table, open_hdf5
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.numpy_files import NpyRows, open_npy
@@ -39,16 +34,6 @@ from largek_dask.errors import DataError, ParameterError, without_causes
 
 __all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
 
-INSTEAD = {
-    "Series": "series.to_frame(), or np.stack(list(series)) of a Series of lists",
-    "Bag": "bag.to_dataframe()",
-    "Delayed": "dask.array.from_delayed(x, shape=(rows, columns), dtype=float)",
-    "Future": "future.result()",
-    "LazyFrame": "frame.collect(), or write it with frame.sink_parquet(...) and ingest that",
-    "RecordBatchReader": "reader.read_all()",
-}
-"""Replacements of objects that hold rows, by the name of their class."""
-
 
 @without_causes
 def open_rows(
@@ -66,15 +51,13 @@ def open_rows(
     source : object
         URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
         AnnData writes them), of a ``.npy`` file; a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, AnnData,
-        dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
-        RecordBatch; :class:`Rows` pass through. Names of columns are kept
-        (``Rows.feature_names``).
+        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array,
+        xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch;
+        :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: those of the source, as a store of a coreset has, else 1.
     component : str, optional
-        The array inside a Zarr or HDF5 group, AnnData (``X``, ``layers/NAME``,
-        ``obsm/NAME``, ``raw/X``) or xarray.Dataset.
+        The array inside a Zarr or HDF5 group, such as ``layers/NAME`` of a store of AnnData.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
@@ -128,18 +111,10 @@ def _open(
 ) -> Rows:
     if isinstance(source, (str, os.PathLike)):
         return _open_url(normalize(source), component, storage_options, weight)
-    if is_of(source, "anndata", "AnnData"):
-        rows = _open(table_in_anndata(source, component), None, storage_options, weight)
-        variables = [str(name) for name in source.var_names]
-        return rows.with_names(variables) if is_of_variables(component) else rows
     is_dataset = is_of(source, "h5py", "Dataset") and component is None
     if is_dataset or is_of(source, "h5py", "Group"):
         return open_hdf5(source, component, weight=weight)
-    if is_of(source, "xarray", "Dataset"):
-        from largek_dask.data.xarray_rows import variable_of
-
-        source = variable_of(source, component)
-    elif isinstance(source, zarr.Group):
+    if isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
         source, component = find_table(source, component, str(source.store_path))
@@ -163,9 +138,9 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
         return xarray_rows(source, weight)
     if is_of(source, "dask", "Array"):
-        from largek_dask.data.lazy_rows import dask_array_rows
+        from largek_dask.data.lazy_rows import BlockRows
 
-        return dask_array_rows(source, weight=weight)
+        return BlockRows(source, weight=weight)
     if is_of(source, "dask", "DataFrame"):
         from largek_dask.data.lazy_rows import dask_frame_rows
 
@@ -178,35 +153,19 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 def is_sparse(source: Any) -> bool:
     """Return whether something is a sparse matrix in memory."""
-    return hasattr(source, "tocsr")
+    # Of the class: a Delayed has every attribute.
+    return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Return a numpy array of something in memory; a sparse matrix is returned unchanged.
-
-    Raises DataError, with advice on what to give instead, if it is not an array.
-    """
-    kind = type(source).__name__
-    for base in type(source).__mro__:
-        if base.__name__ in INSTEAD:
-            raise DataError(f"cannot open a {kind} as rows; give {INSTEAD[base.__name__]}.")
+    """Return a numpy array of something in memory, or raise DataError; sparse: unchanged."""
     if is_sparse(source):
         return source
-    if isinstance(source, Iterator) or hasattr(source, "read"):
-        raise DataError(
-            f"cannot open a {kind} as rows, which are read often: give a path or URL instead of an "
-            "open file, np.stack(list(x)) of an iterator of rows, or each block of rows to "
-            "MiniBatchKMeans.partial_fit."
-        )
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
-            f"cannot open a {kind} as rows; give an array, a DataFrame, or the URL of a Zarr store."
-        )
-    if array.ndim == 1 and array.dtype.kind == "O" and len(array) and np.ndim(array[0]):
-        raise DataError(
-            f"the data are {len(array)} objects, the first a {type(array[0]).__name__}; give one "
-            "array of shape (rows, columns): np.stack(list(x)) where each of them is a row."
+            f"cannot open a {type(source).__name__} as rows, which are read often; give an array, "
+            "a DataFrame, or the URL of a Zarr store."
         )
     return array
 
@@ -267,7 +226,8 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
         from largek_dask.data.lazy_rows import dask_column
 
         return dask_column(sample_weight)
-    return ArrayColumn(decoded(sample_weight, "sample_weight"))
+    refuse_encoded(sample_weight, "sample_weight")
+    return ArrayColumn(sample_weight)
 
 
 def read_integers(
@@ -301,11 +261,7 @@ def read_integers(
             f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows: give one "
             "integer for each."
         )
-    if isinstance(array, zarr.Array) and CFDecoding.of(array, named) is not None:
-        raise DataError(
-            f"{named} is packed, or has numbers that stand for missing ones, as its attributes say "
-            f"({', '.join(ATTRIBUTES)}): write plain integers, and -1 for rows to leave out."
-        )
+    refuse_encoded(array, named)
     if array.dtype.kind not in "iu":
         raise DataError(
             f"{named} holds {array.dtype}, not integers: write whole numbers with .astype(int), "

@@ -23,7 +23,7 @@ from largek_dask.data.columns import (
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.not_numbers import HEAD_ROWS, not_numbers
+from largek_dask.data.not_numbers import not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
@@ -36,7 +36,7 @@ from largek_dask.data.table_files import (
     TableFiles,
     find_table_files,
 )
-from largek_dask.data.text_files import READING, find_layout, is_grouped, open_text
+from largek_dask.data.text_files import READING, find_layout, open_text
 from largek_dask.errors import (
     DataError,
     LargekError,
@@ -45,6 +45,8 @@ from largek_dask.errors import (
 
 __all__ = ["Table", "open_table"]
 
+HEAD_ROWS = 1_000
+"""Rows of a CSV file by which its columns are known."""
 BLOCK_BYTES = 32 << 20
 """Bytes of one block that a stream gives, about."""
 
@@ -161,7 +163,7 @@ def _open_files(
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    if told := all_differences(like.compared, found, "here", f"in {like.where}"):
+    if told := all_differences(like.compared, found):
         raise DataError(
             f"{url} has other columns than {like.where}, the first file: {told} Give files of the "
             "same columns, or name those that all of them have with --columns (columns=)."
@@ -291,8 +293,7 @@ class CSVTable:
             text = self._pandas.to_numeric(column, errors="coerce").isna() & column.notna()
             at = int(np.argmax(text.to_numpy()))
             value = column.iloc[at]
-            hint = ", with a separator of thousands or a decimal comma" if is_grouped(value) else ""
-            wrong[str(name)] = f"({value!r} in data row {row + at}{hint})"
+            wrong[str(name)] = f"({value!r} in data row {row + at})"
         if wrong:
             raise not_numbers(self.where, wrong)
 

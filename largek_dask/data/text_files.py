@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from largek_dask.errors import DataError
 
-__all__ = ["READING", "TextLayout", "find_layout", "is_grouped", "open_text"]
+__all__ = ["READING", "TextLayout", "find_layout", "open_text"]
 
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
@@ -33,7 +33,6 @@ PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-BINARY = {b"PAR1": "Parquet", b"\x89HDF": "HDF5", b"\x93NUMPY": "NumPy (.npy)", b"ARROW1": "Arrow"}
 ENCODINGS = {
     b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe\0\0": "utf-32",
@@ -53,7 +52,6 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """One and 234 thousandths, or 1,234."""
-THOUSANDS = re.compile(r"[+-]?\d{1,3}([., \u00a0\u202f'’]\d{3})*([.,]\d*)?")
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
 
 
@@ -69,9 +67,6 @@ def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
         data = io.BufferedReader(_unpacked(packed, where, stack), BUFFER_BYTES)
         head = data.peek(BUFFER_BYTES)[:BUFFER_BYTES]
         encoding = next((name for mark, name in ENCODINGS.items() if head.startswith(mark)), None)
-        for mark, kind in BINARY.items():
-            if head.startswith(mark):
-                raise DataError(f"{where} is a file of {kind}, not a text: name it as such.")
         if encoding is None and b"\0" in head:
             raise DataError(
                 f"{where} is not a text in UTF-8: it holds bytes that are 0. If it is in UTF-16 "
@@ -195,11 +190,6 @@ def _decimal(rows: list[list[str]]) -> str:
     commas = [field for field in fields if WITH_COMMA.fullmatch(field)]
     points = any("." in field and NUMBER.fullmatch(field) for field in fields)
     return "," if not points and any(not GROUPED.fullmatch(field) for field in commas) else "."
-
-
-def is_grouped(value: Any) -> bool:
-    """Return whether a text is a number with thousands separators or another decimal sign."""
-    return isinstance(value, str) and THOUSANDS.fullmatch(value) is not None
 
 
 def _is_header(first: list[str]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.cf_attributes import CFDecoding
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.direct_chunks import DirectChunks
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.rows import MAX_CHUNK_ROWS, check_table_shape, native_dtype
@@ -56,9 +56,8 @@ class ZarrRows(StoredRows):
     ) -> None:
         what = name_node(self.kind, address.get("location"), address.get("component"))
         check_table_shape(array.shape, what, "dask.array.from_zarr(x)")
-        self._decoding = CFDecoding.of(array, what)
-        dtype = native_dtype(self._decoding.dtype if self._decoding else array.dtype, what)
-        self.missing_note = "" if self._decoding is None else str(self._decoding)
+        refuse_encoded(array, what)
+        dtype = native_dtype(array.dtype, what)
         self._notes = check_complete(array, what)
         self.shuffled = self._notes.get("shuffle") is not None
         self._array = array
@@ -71,8 +70,7 @@ class ZarrRows(StoredRows):
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         with reading(self.name_chunk(i), DAMAGED):
-            x = retry_io(lambda: self._load_once(start, stop))
-        return x if self._decoding is None else self._decoding(x)
+            return retry_io(lambda: self._load_once(start, stop))
 
     def _load_once(self, start: int, stop: int) -> NDArray[Any]:
         if self._direct is not None:
@@ -115,10 +113,8 @@ class ZarrRows(StoredRows):
 
     def stored_statistics(self) -> dict[str, Any] | None:
         """Return the statistics that ``ingest`` stored as an attribute, or None."""
-        if self.weight is not None or self._decoding is not None:
-            # They were taken of other numbers, or with unit weights.
-            return None
-        statistics = self._notes.get("statistics")
+        # They were taken with unit weights.
+        statistics = self._notes.get("statistics") if self.weight is None else None
         return statistics if isinstance(statistics, dict) else None
 
     def _stamps(self) -> list[str] | None:
@@ -148,7 +144,7 @@ class ZarrColumn:
         if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
             raise DataError(f"sample_weight {where} has shape {shape}; give one number per row.")
         native_dtype(array.dtype, f"sample_weight {where}")
-        self._decoding = CFDecoding.of(array, f"sample_weight {where}")
+        refuse_encoded(array, f"sample_weight {where}")
         self._array = array
         self._where = where
         self.n_rows = int(shape[0])
@@ -164,7 +160,6 @@ class ZarrColumn:
             values = retry_io(
                 lambda: read_stored(self._array, start, stop, complete=self._is_complete)
             )
-        values = values if self._decoding is None else self._decoding(values)
         return values.astype(np.float64, copy=False).reshape(-1)
 
 

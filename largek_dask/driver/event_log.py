@@ -5,9 +5,9 @@ A job's folder::
     events/000001.jsonl     the first part
     events/000002.jsonl     the next; every run begins a new one
 
-Parts bound what is read as a whole, and what is rewritten on a store that cannot append. Earlier
-versions wrote one file ``events.jsonl``, which is still read. A local part is synced after a
-checkpoint, when steps end, and when it is closed: a power failure may lose the events since.
+Parts bound what is read as a whole, and what is rewritten on a store that cannot append. A local
+part is synced after a checkpoint, when steps end, and when it is closed: a power failure may lose
+the events since.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class JsonLines:
     @staticmethod
     def is_in(folder: Folder) -> bool:
         """Return whether there are events in a folder."""
-        return folder.exists(f"{NAME}.jsonl") or bool(_parts(folder.sub(NAME)))
+        return bool(_parts(folder.sub(NAME)))
 
     @staticmethod
     def read(folder: Folder) -> Iterator[dict[str, Any]]:
@@ -182,10 +182,8 @@ class JsonLines:
             lines = reversed(text.splitlines())
             found.extendleft(event for line in lines for event in _events_in(line, folder))
             if len(found) >= most or n_bytes >= most_bytes:
-                return list(found)[-most:]
-        older = folder.read_from(f"{NAME}.jsonl", 0) if folder.exists(f"{NAME}.jsonl") else b""
-        early = [event for line in older.splitlines() for event in _events_in(line, folder)]
-        return [*early, *found][-most:]
+                break
+        return list(found)[-most:]
 
 
 class Tail:
@@ -193,9 +191,8 @@ class Tail:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._number = 0
-        """Last part that was read; 0 is the single file of earlier versions."""
-        self._offset = 0
+        self._number = self._offset = 0
+        """Last part that was read, and how far."""
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the events since the last call, of complete lines; all of them at first.
@@ -203,15 +200,13 @@ class Tail:
         Raises FileNotFoundError if there are none, or none any more.
         """
         parts = sorted(_parts(self._folder.sub(NAME)))
-        is_old = self._number == 0 and self._folder.exists(f"{NAME}.jsonl")
-        if not parts and not is_old:
+        if not parts:
             raise FileNotFoundError(f"{self._folder.url} holds no events.")
-        for number in [0] * is_old + [number for number in parts if number >= self._number]:
+        for number in (number for number in parts if number >= self._number):
             if number != self._number:
                 # A line that a kill has torn at the end of the last part stays torn.
                 self._number, self._offset = number, 0
-            name = f"{NAME}/{_name(number)}" if number else f"{NAME}.jsonl"
-            text = self._folder.read_from(name, self._offset)
+            text = self._folder.read_from(f"{NAME}/{_name(number)}", self._offset)
             whole = text.rfind(b"\n") + 1
             self._offset += whole
             for line in text[:whole].splitlines():

@@ -16,10 +16,10 @@ compiling  kernels are being compiled: ``functions`` so far in this fit, their `
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
            (number of rows in its sample; null: all rows), its ``seconds`` as
            ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
-           over rows that the driver holds), ``bytes`` (read or moved), ``copied``
-           (bytes picked out of chunks), ``state_bytes`` and ``cache_bytes`` (held by workers or
-           threads), ``retries`` and ``rebuilt`` (chunks), ``evictions``, ``rows_per_second`` (of
-           the seconds without ``compile``), ``elapsed``, ``eta_s``, ``limited_by``, ``share``
+           over rows that the driver holds), ``bytes`` (read or moved), ``state_bytes`` and
+           ``cache_bytes`` (held by workers or threads), ``retries`` and ``rebuilt`` (chunks),
+           ``evictions``, ``rows_per_second`` (of the seconds without ``compile``), ``elapsed``,
+           ``share`` (of ``max_time`` or ``max_iter``), ``eta_s`` (seconds left at most)
 worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
            memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
            ``chunks`` that it has now, or had until then
@@ -41,15 +41,12 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO, TypeGuard
+from typing import Any, TextIO, TypeGuard
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
-from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.formatting import human_count, human_seconds, printable
-from largek_dask.driver.history import sample_of
-from largek_dask.driver.stopping import StepRecord, StopRules
 from largek_dask.errors import RecoveryWarning, warn
 
 __all__ = [
@@ -59,7 +56,6 @@ __all__ = [
     "ProgressLine",
     "Sink",
     "compiling_words",
-    "estimate_end",
     "is_number",
     "plain",
     "seconds_of",
@@ -77,14 +73,14 @@ Sink = Callable[[Event], None]
 class Events:
     """Send every event to every sink, each with the fields of ``context``.
 
-    A sink that fails is dropped with a warning; one whose storage has trouble stays.
+    A sink that fails stays, with one warning for as long as it fails.
     """
 
     def __init__(
         self, sinks: Iterable[Sink] = (), context: Mapping[str, Any] | None = None
     ) -> None:
         self._sinks = list(sinks)
-        self._in_trouble: list[Sink] = []
+        self._failing: list[Sink] = []
         self._context = dict(context or {})
 
     def __bool__(self) -> bool:
@@ -98,7 +94,7 @@ class Events:
     def within(self, **context: Any) -> Events:
         """Return the same sinks with more fields in every event."""
         inner = Events((), {**self._context, **context})
-        inner._sinks, inner._in_trouble = self._sinks, self._in_trouble
+        inner._sinks, inner._failing = self._sinks, self._failing
         return inner
 
     def emit(self, kind: str, **values: Any) -> None:
@@ -112,23 +108,16 @@ class Events:
         if kind == "warning" and not self._sinks:
             # A quiet fit without a folder still logs warnings.
             logger.warning(values["message"])
-        for sink in list(self._sinks):
+        for sink in self._sinks:
             try:
                 sink(event)
             except Exception as error:
-                self._failed(sink, error)
+                if sink not in self._failing:
+                    self._failing.append(sink)
+                    warn(f"Events cannot be written to {sink!r} now: {error!r}", RecoveryWarning)
             else:
-                if sink in self._in_trouble:
-                    self._in_trouble.remove(sink)
-
-    def _failed(self, sink: Sink, error: Exception) -> None:
-        """Drop a sink; if its storage has trouble, only warn, once."""
-        if trouble(error) is None:
-            self._sinks.remove(sink)
-            warn(f"No more events go to {sink!r}: {error!r}", RecoveryWarning)
-        elif sink not in self._in_trouble:
-            self._in_trouble.append(sink)
-            warn(f"Events cannot be written to {sink!r} now: {error}", RecoveryWarning)
+                if sink in self._failing:
+                    self._failing.remove(sink)
 
     def close(self) -> None:
         """Close every sink that can be closed; warn of events that are lost."""
@@ -166,58 +155,6 @@ def seconds_of(event: Event) -> float:
         return datetime.fromisoformat(str(event.get("time"))).timestamp()
     except (ValueError, OverflowError, OSError):
         return 0.0
-
-
-TREND = 8
-"""Steps that the estimate of the time left is based on."""
-LEAST_STEPS = 3
-"""Minimum number of steps over all rows for an estimate."""
-
-
-Limit = Literal["max_time", "max_iter"]
-
-
-def estimate_end(
-    history: Sequence[StepRecord],
-    stop: StopRules,
-    elapsed: float,
-    n_rows: int,
-    starts_left: int = 0,
-) -> tuple[Limit | None, float | None]:
-    """Return which limit ends the fit at the latest, and an upper bound of the seconds until then.
-
-    A step is expected to last as long as the mean of the last eight. An estimate other than
-    ``max_time`` needs three steps over as many rows as the last one (eight of batches), and all
-    rows not still ahead. For display only.
-    """
-    recent = _alike(history[-TREND - 1 :])
-    until = math.inf if stop.max_time is None else max(0.0, stop.seconds - elapsed)
-    steps = math.inf
-    if recent and len(recent) >= _least_steps(recent[-1], n_rows):
-        steps_done = recent[-1]["step"] - recent[0]["step"]
-        per_step = (recent[-1]["seconds"] - recent[0]["seconds"]) / max(1, steps_done)
-        left = max(0, stop.max_iter - recent[-1]["step"]) + starts_left * stop.max_iter
-        steps = left * per_step
-    bound = min(until, steps)
-    if math.isinf(bound):
-        return None, None
-    return ("max_time" if until <= steps else "max_iter"), bound
-
-
-def _alike(history: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    """Return the last records of as many rows each."""
-    n = len(history)
-    while n and history[n - 1]["rows"] == history[-1]["rows"]:
-        n -= 1
-    return history[n:]
-
-
-def _least_steps(last: StepRecord, n_rows: int) -> float:
-    """Return how many steps like the last one an estimate needs."""
-    if last["extra"].get("everywhere", 1) == 0:
-        return math.inf
-    # Batches may grow until they have stayed the same for long.
-    return LEAST_STEPS if sample_of(last, n_rows) is None else TREND
 
 
 class ProgressLine:

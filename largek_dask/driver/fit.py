@@ -52,7 +52,6 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.base import BasePasses, PassOptions
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.worker_selection import current_selection
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["FitResult", "checked", "chosen", "fit", "kind_of_problem", "open_passes", "problem_of"]
 
 ANSWER_SECONDS = 10.0
-"""Seconds beyond a time limit for which present workers may take to answer."""
+"""Minimum seconds to wait for workers, also if the time limit is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +242,18 @@ class _Work:
         )
         try:
             # Cancelling works from the first moment: the cluster may have no workers yet.
-            with helper, self._open_passes(lambda: asked() or self._is_too_late(clock)) as passes:
+            latest = max(stop.seconds, ANSWER_SECONDS)
+            with helper, self._open_passes(lambda: asked() or clock.seconds() > latest) as passes:
                 passes.cancelled = lambda: watch.report() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.job is not None:
                     self.job.begin(passes.statistics)
-                starts = self._starts(passes, watch)
+                folder = None if self.job is None else self.job.folder
+                starts = Starts(
+                    passes, self.choice.algorithm, self.options, folder, self.events,
+                    self.cancelled, self.callbacks, self.labels, self.store, watch,
+                )  # fmt: skip
                 if isinstance(self.options.make_algorithm(), Auto):
                     engine = parameters_of(self.choice.algorithm)
                     n_init, reason = self.choice.n_init, self.choice.reason
@@ -267,36 +271,12 @@ class _Work:
         finally:
             self.events.close()
 
-    def _is_too_late(self, clock: Clock) -> bool:
-        """Return whether the time limit ends the wait for workers; present ones get a moment."""
-        if not clock.is_over():
-            return False
-        late = clock.seconds() - self.options.stop.seconds
-        return late > ANSWER_SECONDS or not self._has_workers()
-
-    def _has_workers(self) -> bool:
-        if self.client is None:
-            return False
-        from largek_dask.passes.network import workers_known_to
-
-        pick = current_selection()
-        return len(workers_known_to(self.client)) >= (1 if pick is None else pick.least)
-
     def _no_model(self, error: NoModelError) -> NoModelError:
-        """Return the error, or a more precise one if the fit is held or workers are missing."""
-        if self.held():
-            return NoModelError(
-                "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
-            )
-        if self.client is None or error.reason != "max_time" or self._has_workers():
+        """Return the error, or a more precise one if the fit is held."""
+        if not self.held():
             return error
-        address, pick = self.client.scheduler.address, current_selection()
-        lacks = "no workers" if pick is None else f"fewer workers than the job asks for ({pick})"
         return NoModelError(
-            f"The time limit (max_time={self.options.stop.seconds:g} s) passed before there was a "
-            f"model: the cluster at {address} has {lacks}. Start some, as by `dask worker "
-            f"{address}`, or compute in this process, without a client.",
-            "max_time",
+            "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
         )
 
     def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
@@ -321,22 +301,6 @@ class _Work:
         check_scale(statistics)
         if statistics.grid.wide:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
-
-    def _starts(self, passes: BasePasses, watch: CompileWatch) -> Starts:
-        return Starts(
-            passes=passes,
-            algorithm=self.choice.algorithm,
-            problem=self.problem,
-            seed=self.options.seed,
-            stop=self.options.stop,
-            folder=None if self.job is None else self.job.folder,
-            events=self.events,
-            cancelled=self.cancelled,
-            callbacks=self.callbacks,
-            labels=self.labels,
-            out=self.store,
-            watch=watch,
-        )
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
         """Declare stored labels complete, and return the result."""

@@ -23,7 +23,7 @@ __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in"]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
-             "limited_by", "share", "state_bytes", "cache_bytes")  # fmt: skip
+             "share", "state_bytes", "cache_bytes")  # fmt: skip
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""

@@ -1,15 +1,18 @@
 """Store labels in a Zarr array that grows group by group and can be resumed.
 
 While it is incomplete, ``labels.zarr.progress.json`` lies beside ``labels.zarr``: the owner of the
-labels, the number of chunks done, and the exact sums over them.
+labels, the number of chunks done, and the exact sums over them. ``labels.npy``, ``.csv`` or
+``.parquet`` is made from an array ``labels.npy.partial.zarr`` at the end, whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 import numpy as np
 import zarr
@@ -18,9 +21,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.problem import LABELS, RowValues
 from largek_dask.data.durable import declare, make_chunk_folder, sync_rows, torn_chunk
 from largek_dask.data.storage_errors import retry_io, unanswered, writing
-from largek_dask.data.stores import ATTRIBUTE, is_local, remote_store
+from largek_dask.data.stores import ATTRIBUTE, is_local, read_stored, remote_store, require
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json
-from largek_dask.errors import OutputError
+from largek_dask.errors import OutputError, ParameterError
 from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.numbers import LIMB, ORIGIN, ExactSums
 from largek_dask.version import check_format
@@ -31,7 +34,6 @@ __all__ = [
     "LabelWriter",
     "are_whole",
     "group_chunks",
-    "refuse_taken",
     "sums_from_json",
     "sums_to_json",
 ]
@@ -41,7 +43,11 @@ GROUP_ROWS = 1 << 22
 """Rows per group: what a killed run may lose, and what the driver may hold at once."""
 LABEL_BYTES = 4
 PIECE_ROWS = 1 << 20
-"""Rows of a stored piece if the chunk table is not regular."""
+"""Rows of a stored piece if the chunk table is not regular, and of a piece of a file."""
+SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
+"""A suffix begins with a letter; a version or a date in a name is not one."""
+TEXT_BYTES = {"i": 12, "f": 26}
+"""Maximum bytes of a number in a CSV file, by the kind of its type."""
 
 
 def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Iterator[range]:
@@ -95,14 +101,6 @@ def are_whole(place: Folder) -> bool:
     return isinstance(notes, Mapping) and notes.get("complete") is True
 
 
-def refuse_taken(place: Folder) -> None:
-    """Raise OutputError if the output exists."""
-    if place.exists():
-        raise OutputError(
-            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class LabelWriter:
     """Write labels where they are computed; sent to workers."""
@@ -120,21 +118,69 @@ class LabelWriter:
         store: Any = self.url
         if not is_local(self.url):
             store = remote_store(self.url, self.storage_options, read_only=False)
-        _write_rows(store, start, labels)
+        array = zarr.open_array(store, mode="r+")
+        array[start : start + len(labels)] = labels
+        sync_rows(array, start, start + len(labels))
 
 
-def _write_rows(store: Any, start: int, labels: NDArray[Any]) -> None:
-    """Write labels of the rows from ``start`` on, durably."""
-    array = zarr.open_array(store, mode="r+")
-    array[start : start + len(labels)] = labels
-    sync_rows(array, start, start + len(labels))
+def _pieces(array: Any) -> Iterator[NDArray[Any]]:
+    for start in range(0, array.shape[0], PIECE_ROWS):
+        stop = min(start + PIECE_ROWS, array.shape[0])
+        yield retry_io(partial(read_stored, array, start, stop, complete=True))
+
+
+def _write_npy(file: Any, array: Any, column: str) -> None:
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for piece in _pieces(array):
+        file.write(np.asarray(piece, array.dtype).tobytes())
+
+
+def _write_csv(file: BinaryIO, array: Any, column: str) -> None:
+    file.write(f"{column}\n".encode())
+    for piece in _pieces(array):
+        # Floats round-trip.
+        file.write("".join(f"{value!r}\n" for value in piece.tolist()).encode())
+
+
+def _write_parquet(file: BinaryIO, array: Any, column: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(column, pa.from_numpy_dtype(array.dtype.newbyteorder("=")))])
+    with pq.ParquetWriter(file, schema) as writer:
+        for piece in _pieces(array):
+            writer.write_table(pa.table([pa.array(piece)], schema=schema))
+
+
+WRITERS: Mapping[str, Callable[[Any, Any, str], None]] = {
+    ".npy": _write_npy,
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+}
+"""Functions that write a file of one column, by its suffix."""
+
+
+def _suffix_of(url: str) -> str | None:
+    """Return the suffix of a file that is written; None: a Zarr store."""
+    found = SUFFIX.search(url)
+    suffix = None if found is None else f".{found[1].lower()}"
+    if suffix not in (None, ".zarr", *WRITERS):
+        raise ParameterError(
+            f"{url} ends in {suffix!r}, which is not written here: name it .zarr (or without a "
+            "suffix), .npy, .csv or .parquet."
+        )
+    if suffix == ".parquet":
+        require("pyarrow.parquet", "parquet", ".parquet files")
+    return None if suffix == ".zarr" else suffix
 
 
 class LabelStore:
-    """Zarr array of one number per row, such as its label.
+    """Zarr array, or file, of one number per row, such as its label.
 
     ``owner`` is JSON that identifies model and data: unfinished labels of the same owner are
-    resumed. Raises OutputError if anything else is there, or it cannot be written.
+    resumed. Raises OutputError if anything else is there, or it cannot be written, and
+    ParameterError if files with the suffix of ``place`` are not written.
     """
 
     def __init__(
@@ -148,32 +194,39 @@ class LabelStore:
         self._values = values
         place = Folder.of(place, storage_options)
         self._parent, self._name = place.parent()
-        self.url = place.url
+        self._file, self._suffix = self._name, _suffix_of(place.url)
+        if self._suffix is not None:
+            self._name += ".partial.zarr"
+        self.url = self._parent.sub(self._name).url
         self.n_rows = int(chunk_table[-1])
         self._chunk_table = chunk_table
         self._owner = json.loads(canonical_json(owner))
         self._progress = f"{self._name}.progress.json"
-        self._options = place.storage_options
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
         # Workers write only if no two chunks share a stored piece.
         reachable = not self.url.startswith("memory://")
-        self.writer = LabelWriter(self.url, self._options) if regular and reachable else None
+        self._writer = LabelWriter(self.url, place.storage_options)
+        self.writer = self._writer if regular and reachable else None
         self._model = ""
         self._parent.check_writable()
         self._check_free()
 
     def _check_free(self) -> None:
-        if self._unfinished() is not None:
-            return
-        refuse_taken(self._parent.sub(self._name))
-        what = f"{self._values.name.replace('_', ' ')} of {self.n_rows:,} rows"
-        self._parent.check_space(self._row_bytes * self.n_rows, what)
-
-    @property
-    def _row_bytes(self) -> int:
-        return np.dtype(self._values.dtype).itemsize
+        is_unfinished = self._unfinished() is not None
+        for name in {self._file, self._name} - ({self._name} if is_unfinished else set()):
+            if self._parent.exists(name):
+                raise OutputError(
+                    f"{self._parent.url}/{name} exists already; nothing was changed. Remove it or "
+                    "choose another output."
+                )
+        if not is_unfinished:
+            what = f"{self._values.name.replace('_', ' ')} of {self.n_rows:,} rows"
+            dtype = np.dtype(self._values.dtype)
+            of_file = TEXT_BYTES[dtype.kind] if self._suffix == ".csv" else dtype.itemsize
+            row_bytes = dtype.itemsize + (of_file if self._suffix else 0)
+            self._parent.check_space(row_bytes * self.n_rows, what)
 
     def _unfinished(self) -> dict[str, Any] | None:
         """Return the record of an unfinished run of the same owner; None without one."""
@@ -241,8 +294,7 @@ class LabelStore:
 
     def write(self, start: int, labels: NDArray[Any]) -> None:
         """Write labels from this process."""
-        with at("labels"):
-            retry_io(lambda: _write_rows(self._parent.store(self._name), start, labels))
+        self._writer.write(start, labels)
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Record that the first ``done`` chunks are written, and the sums over them."""
@@ -258,9 +310,17 @@ class LabelStore:
         self._parent.publish(self._progress, json.dumps(record).encode())
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Declare the labels complete, or raise OutputError."""
-        state = {**self._state(complete=True), **notes}
+        """Declare the labels complete, or make their file, which has no place for notes.
+
+        Raises OutputError.
+        """
         with writing(self.url):
             array = retry_io(lambda: zarr.open_array(self._parent.store(self._name), mode="r+"))
-            retry_io(lambda: declare(array, {ATTRIBUTE: state}))
-            self._parent.remove(self._progress)
+            if (write := WRITERS.get(self._suffix or "")) is None:
+                state = {**self._state(complete=True), **notes}
+                retry_io(lambda: declare(array, {ATTRIBUTE: state}))
+        if write is not None:
+            column = self._values.name.removesuffix("s")
+            self._parent.publish(self._file, lambda file: write(file, array, column))
+            self._parent.remove(self._name)
+        self._parent.remove(self._progress)

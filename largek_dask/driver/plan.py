@@ -19,7 +19,6 @@ from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
 from largek_dask.passes.local import available_cpus, state_budget
 from largek_dask.passes.rowstate import GENERATIONS, process_memory
-from largek_dask.passes.statistics import Farthest, farthest_chunk
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,20 +85,15 @@ def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
     statistics = passes.statistics
     apart = np.abs(centers.astype(np.float64) / 2 - statistics.shift.astype(np.float64) / 2).max()
     if not 2 * apart + statistics.max_abs < _reach(centers):
-        raise beyond_reach(passes, centers)
+        raise beyond_reach(centers)
 
 
-def beyond_reach(passes: BasePasses, centers: NDArray[Any]) -> DataError:
-    """Return the error about the row that is farthest from the centres."""
-    found: Farthest = passes.reduce(
-        farthest_chunk, centers.mean(axis=0), start=Farthest, combine=Farthest.merge
-    )
-    names = passes.rows.feature_names
-    column = found.column if names is None else repr(names[found.column])
+def beyond_reach(centers: NDArray[Any]) -> DataError:
+    """Return the error about rows whose squared distances overflow."""
     return DataError(
-        f"row {found.row} holds {found.value:.6g} in column {column}, too far from the centres of "
-        f"the model: squares of distances above {_reach(centers):.3g} overflow {centers.dtype}. "
-        "Leave such rows out, or divide the data by a constant, also those that made the centres."
+        f"rows lie too far from the centres of the model: squares of distances above "
+        f"{_reach(centers):.3g} overflow {centers.dtype}. Leave such rows out, or divide the data "
+        "by a constant, also those that made the centres."
     )
 
 

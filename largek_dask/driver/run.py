@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar, get_type_hints
@@ -16,7 +15,7 @@ from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
 from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.events import FORMAT, TREND, Events, estimate_end
+from largek_dask.driver.events import FORMAT, Events
 from largek_dask.driver.formatting import short_number
 from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
 from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
@@ -63,7 +62,7 @@ class Reserve(NamedTuple):
     """Seconds that a time limit reserves for the last pass."""
 
     last_pass: float = 0.0
-    """Estimated time; infinite if its kernels cannot be compiled in time."""
+    """Estimated time."""
     kept_back: float = 0.0
     """How much earlier the steps end; less if the pass does not fit, and can be left out."""
 
@@ -181,12 +180,9 @@ class _Loop(Generic[State]):
     """
     reserve: Reserve = field(default_factory=Reserve)
     meter: _Meter = field(init=False)
-    recent: deque[StepRecord] = field(init=False)
-    """Last steps of this run; their seconds exclude compiling."""
 
     def __post_init__(self) -> None:
         self.meter = _Meter(self.passes, self.watch)
-        self.recent = deque(maxlen=TREND + 1)
 
     @property
     def _now(self) -> Progress[State]:
@@ -220,8 +216,6 @@ class _Loop(Generic[State]):
             self.progress = Progress(state, 0, [], self.clock.seconds())
         if last_pass is not None and not math.isinf(self.stop.seconds):
             left = self.stop.seconds - self.clock.seconds()
-            # If the estimate itself is stopped.
-            self.reserve = Reserve(math.inf)
             self.reserve = last_pass(self.algorithm.model(self.progress.state), left)
             self.clock.kept_back = self.reserve.kept_back
 
@@ -298,26 +292,34 @@ class _Loop(Generic[State]):
         seconds, counts = self.meter.since_last()
         now, total = self._now, seconds["total"]
         record, working = now.history[-1], total - seconds["compile"]
-        at_work = record["seconds"] - self.watch.seconds(self.passes)
-        self.recent.append({**record, "seconds": at_work})
-        start, starts = self.events.start
-        recent, n_rows = list(self.recent), self.passes.n_rows
-        limit, left = estimate_end(recent, self.stop, now.seconds, n_rows, starts - start - 1)
-        # Both terms never decrease.
-        share = max(
-            now.seconds / self.stop.seconds, (start + now.n_iter / self.stop.max_iter) / starts
-        )
+        sample = sample_of(record, self.passes.n_rows)
+        share, left = self._share_and_left(now, sample)
         self.events.emit(
             "step",
             **{**record, "seconds": {kind: short_number(spent) for kind, spent in seconds.items()}},
             **counts,
-            sample=sample_of(record, self.passes.n_rows),
+            sample=sample,
             rows_per_second=short_number(record["rows"] / working) if working > 0 else None,
             elapsed=round(now.seconds, 6),
             eta_s=None if left is None else short_number(left),
-            limited_by=limit,
-            share=None if left is None else short_number(min(1.0, share)),
+            share=None if left is None else short_number(share),
         )
+
+    def _share_and_left(
+        self, now: Progress[State], sample: int | None
+    ) -> tuple[float, float | None]:
+        """Return how much of the limits is used up, and the seconds until then at most.
+
+        Both shares never decrease. Steps on a sample say nothing of the time of others.
+        """
+        start, starts = self.events.start
+        by_time = now.seconds / self.stop.seconds
+        by_steps = (start + now.n_iter / self.stop.max_iter) / starts
+        if by_time >= by_steps:
+            return min(1.0, by_time), max(0.0, self.stop.seconds - now.seconds)
+        at_work = now.seconds - self.watch.seconds(self.passes)
+        left = None if sample is not None else at_work * (1 / by_steps - 1)
+        return by_steps, left
 
     def end(self, reason: StopReason) -> RunResult[State]:
         now = self._now
@@ -346,7 +348,8 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
     if clock.is_over():
         return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
-            "allow more time, or choose a cheaper init such as 'random'.",
+            "allow more time, start workers if there are none, or choose a cheaper init such as "
+            "'random'.",
             "max_time",
         )
     return NoModelError(
@@ -381,7 +384,7 @@ class Clock:
         return self._was_over
 
 
-COUNTS = ("copied", "retries", "rebuilt", "evictions")
+COUNTS = ("retries", "rebuilt", "evictions")
 
 
 class _Meter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,14 +21,13 @@ from largek_dask.driver.events import Events
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.options import FitOptions
 from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
 from largek_dask.driver.sizes import sizes_of
-from largek_dask.driver.stopping import StopReason, StopRules
+from largek_dask.driver.stopping import StopReason
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
-from largek_dask.kernels.compiling import asked_before
 from largek_dask.passes.base import BasePasses
-from largek_dask.passes.local import LocalPasses
 
 __all__ = ["StartResult", "Starts", "counted_value", "rows_at_hand"]
 
@@ -81,20 +79,24 @@ class StartResult:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Settings that all starts of a fit share."""
+    """Run the starts of a fit; ``algorithm`` has its problem, and ``out`` is for labels."""
 
     passes: BasePasses
     algorithm: Algorithm[Any]
-    problem: Problem
-    seed: int
-    stop: StopRules
+    options: FitOptions
     folder: Folder | None
     events: Events
-    cancelled: Callable[[], bool] | None
+    cancelled: Callable[[], bool]
     callbacks: Sequence[Callback]
     labels: bool
+    """Whether labels are wanted, in memory or in ``out``."""
     out: LabelStore | None
     watch: CompileWatch
+
+    @property
+    def _problem(self) -> Problem:
+        assert self.algorithm.problem is not None
+        return self.algorithm.problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
         """Run every start, after ``seconds`` of other work, and return the best."""
@@ -143,11 +145,11 @@ class Starts:
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
-        draws = Rng(self.seed, stream).generator(0, "unsearched")
+        draws = Rng(self.options.seed, stream).generator(0, "unsearched")
         # The fit may have waited for workers all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
-            rows = rows_at_hand(self.passes, self.problem.n_clusters, draws)
+            rows = rows_at_hand(self.passes, self._problem.n_clusters, draws)
         except CancelledFit:
             return None
         finally:
@@ -156,20 +158,10 @@ class Starts:
         if arrays is None:
             return None
         result: RunResult[Any] = RunResult(
-            arrays, 0, (), "max_time", None, seconds, begun, Reserve(self._seconds_if_ready(arrays))
+            arrays, 0, (), "max_time", None, seconds, begun, Reserve()
         )
         final = self._count(result, labels=self.labels, out=self.out)
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
-
-    def _seconds_if_ready(self, arrays: ModelArrays) -> float:
-        """Estimate the last pass; infinite if it needs kernels that are not compiled."""
-        try:
-            with asked_before(_refuse):
-                # Without the number of rows it uses the kernels that every fit has.
-                labelling = replace(self.problem.labelling(arrays), expect=None)
-                return seconds_of_last_pass(self.passes, labelling)
-        except CancelledFit:
-            return math.inf
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
         alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
@@ -182,8 +174,8 @@ class Starts:
         result = run(
             self._algorithm(stream),
             self.passes,
-            rng=Rng(self.seed, stream),
-            stop=self.stop,
+            rng=Rng(self.options.seed, stream),
+            stop=self.options.stop,
             checkpoints=checkpoints,
             events=self.events if alone else self.events.within(start=stream, starts=n_init),
             cancelled=self.cancelled,
@@ -193,8 +185,6 @@ class Starts:
             watch=self.watch,
         )
         reason = result.stop_reason
-        if reason == "max_time" and (final := self._plainly(result)) is not None:
-            return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)
             return StartResult(stream, result, reason, final.value, final, labelled=True)
@@ -221,13 +211,13 @@ class Starts:
 
     def _algorithm(self, stream: int) -> Algorithm[Any]:
         """Return the algorithm of one start, with its own centres if several were given."""
-        init = self.problem.init
+        init = self._problem.init
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
-        return replace(self.algorithm, problem=replace(self.problem, init=init[stream]))
+        return replace(self.algorithm, problem=replace(self._problem, init=init[stream]))
 
     def _report(self, best: StartResult) -> Mapping[str, Any]:
-        rng = Rng(self.seed, best.stream)
+        rng = Rng(self.options.seed, best.stream)
         report = self._algorithm(best.stream).report(self.passes, rng, best.run.state)
         if report:
             self.events.emit("report", **report)
@@ -235,11 +225,11 @@ class Starts:
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""
-        full = seconds_of_last_pass(self.passes, self.problem.labelling(arrays))
+        full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
-        if not 0 < left < full < math.inf:
+        if not 0 < left < full:
             return Reserve(full, full)
         # It ends late in any case; steps make the labels better.
         if full >= LONG:
@@ -248,7 +238,7 @@ class Starts:
 
     def _warn_late(self, full: float, left: float) -> None:
         """Warn that the last pass alone exceeds the time limit."""
-        limit = self.stop.seconds
+        limit = self.options.stop.seconds
         warn(
             f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
             f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
@@ -260,32 +250,22 @@ class Starts:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
-        return self.algorithm.share_of_labels(self.passes, self.problem.n_clusters)
+        return self.algorithm.share_of_labels(self.passes, self._problem.n_clusters)
 
     def _is_late(self, result: RunResult[Any]) -> bool:
-        most = max(SLACK * self.stop.seconds, self.stop.seconds + SLACK_SECONDS)
+        most = max(SLACK * self.options.stop.seconds, self.options.stop.seconds + SLACK_SECONDS)
         return result.seconds + result.reserve.last_pass > most
 
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Return the labels of the search, which compared each row with few centres."""
-        rng = Rng(self.seed, stream)
+        rng = Rng(self.options.seed, stream)
         found = self._algorithm(stream).labels(self.passes, rng, result.state)
         assert found is not None, "``share_of_labels`` has returned a number"
         labels, value, counts = found
         arrays = replace(result.arrays, counts=counts)
         return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
-    def _plainly(self, result: RunResult[Any]) -> Final | None:
-        """Run the last pass without a kernel if none is compiled; None otherwise."""
-        if self.out is not None or not isinstance(self.passes, LocalPasses):
-            return None
-        if math.isfinite(result.reserve.last_pass):
-            return None
-        return self.problem.finish_plainly(self.passes, result.arrays)
-
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
-        if out is None and (final := self._plainly(result)) is not None:
-            return final
         n_rows = self.passes.n_rows
         label: LabelRows = partial(
             label_rows,
@@ -294,34 +274,23 @@ class Starts:
             out=out,
             report=lambda rows: self.events.emit("labels", rows=rows, n_rows=n_rows),
         )
-        return self.problem.finish(self.passes, result.arrays, label)
+        return self._problem.finish(self.passes, result.arrays, label)
 
 
 def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
-    """Draw at least ``k`` rows of positive weight, if there are as many.
-
-    They come evenly from all rows in memory, or from a few chunks of a store.
-    """
-    wanted = min(passes.n_rows, max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k))
-    table, n_chunks = passes.chunk_table, passes.n_chunks
-    n_read = n_chunks if passes.rows.in_memory() is not None else min(n_chunks, FALLBACK_CHUNKS)
+    """Draw at least ``k`` rows of positive weight, if there are as many, from few chunks."""
+    order, table = draws.permutation(passes.n_chunks), passes.chunk_table
+    wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
     while True:
-        chunks = np.unique(np.linspace(0, n_chunks - 1, n_read).astype(np.int64))
-        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in chunks])
-        if len(there) >= wanted:
-            there = np.sort(draws.choice(there, wanted, replace=False))
-        taken = passes.take(there)
+        there = np.concatenate([np.arange(table[i], table[i + 1]) for i in order[:n_read]])
+        drawn = draws.choice(there, min(wanted, len(there)), replace=False)
+        taken = passes.take(np.sort(drawn))
         if taken.weight is not None:
             some = np.flatnonzero(taken.weight > 0)
             taken = TakenRows(taken.x[some], taken.weight[some], taken.rows[some])
-        if len(taken.x) >= k or n_read == n_chunks:
+        if len(taken.x) >= k or len(drawn) == passes.n_rows:
             return taken
-        wanted, n_read = 2 * wanted, min(n_chunks, 2 * n_read)
-
-
-def _refuse() -> None:
-    """Raise, so that nothing is compiled."""
-    raise CancelledFit("there is no time to compile a kernel")
+        wanted, n_read = 2 * wanted, 2 * n_read
 
 
 def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:

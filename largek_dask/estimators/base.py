@@ -13,9 +13,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from largek_dask.data.columns import first_difference, listed
+from largek_dask.data.columns import all_differences
 from largek_dask.data.frame_rows import is_frame, is_of
-from largek_dask.data.memory_rows import refuse_masked_rows, refuse_objects
+from largek_dask.data.memory_rows import refuse_masked_rows
 from largek_dask.data.rows import Rows, is_added_type
 from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
@@ -25,7 +25,7 @@ from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import DataError, DataWarning, InterruptedFitWarning, ParameterError, warn
+from largek_dask.errors import DataWarning, InterruptedFitWarning, ParameterError, warn
 from largek_dask.model.base import Model
 
 if TYPE_CHECKING:
@@ -293,17 +293,9 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _validated(self, X: Any, reset: bool) -> Any:
         """An array or sparse matrix after scikit-learn's checks, and converted to numbers."""
-        try:
-            return validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
-            )
-        except ValueError:
-            try:
-                refuse_objects(X)
-            except DataError as error:
-                # It names the row and the column.
-                raise error from None
-            raise
+        return validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
+        )
 
     def _validate(self, X: Any, reset: bool) -> None:
         """The columns of a DataFrame, as scikit-learn looks at them, in words that say more."""
@@ -345,22 +337,15 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
             )
 
     def _advice(self, fitted: tuple[str, ...], names: tuple[Any, ...]) -> str:
-        """Explain the first difference of column names, and what to do; empty if they agree."""
+        """List the names that differ, or say what to do; "" of names that agree."""
         if fitted == names:
             return ""
-        told = f"The first difference: {first_difference(fitted, names)}. "
         if sorted(fitted) == sorted(map(str, names)):
-            return told + (
+            return (
                 "Give the columns in the order of the fit (X[list(feature_names_in_)]), or take "
                 "model_, whose predict and score find columns by their names."
             )
-        missing = [name for name in fitted if name not in names]
-        more = [name for name in names if name not in fitted]
-        return told + " ".join(
-            f"{what}: {listed(some)}."
-            for what, some in (("Missing", missing), ("Not seen in fit", more))
-            if some
-        )
+        return all_differences(fitted, names)
 
     def _weight(self, sample_weight: Any, n_rows: int) -> Any:
         """A number as weights of all rows; anything else as it is."""

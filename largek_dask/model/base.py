@@ -33,10 +33,10 @@ from largek_dask.data.storage_errors import retry_io, unanswered
 from largek_dask.data.store_writer import refuse_file
 from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.driver.fit import FitResult, open_passes
+from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.provenance import digest_of, named_arrays
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.driver.value_files import open_label_output
 from largek_dask.errors import (
     DataWarning,
     ModelFormatError,
@@ -51,7 +51,6 @@ from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.driver.labels import LabelStore
     from largek_dask.passes.base import BasePasses
     from largek_dask.plots.plot_collection import Plot
     from largek_dask.plots.report import Report
@@ -237,7 +236,7 @@ class Model(ABC):
         store = None
         if out is not None:
             owner = {"model": self.digest(), "data": opened.fingerprint()["content"]}
-            store = open_label_output(out, opened.chunk_table, owner, storage_options)
+            store = LabelStore(out, opened.chunk_table, owner, storage_options)
         with self._passes(opened, client, n_threads) as passes:
             labels, noted = self._label(passes, store)
         if store is not None:

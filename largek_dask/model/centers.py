@@ -87,7 +87,7 @@ class CentersModel(Model):
             found = label_rows(passes, self._labelling(opened.dtype), labels=False)
             inertia = found.sum_of("inertia")
             if not np.isfinite(inertia):
-                raise beyond_reach(passes, self.arrays.packed_for(np.float64).centers)
+                raise beyond_reach(self.arrays.packed_for(np.float64).centers)
             return -inertia
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:

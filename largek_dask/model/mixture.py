@@ -23,10 +23,9 @@ from largek_dask.algorithms.problem import Labelling, RowValues
 from largek_dask.data.rows import Rows
 from largek_dask.data.store_writer import CSRWriter, check_output, unfinished
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.labels import group_chunks
+from largek_dask.driver.labels import LabelStore, group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
-from largek_dask.driver.value_files import open_label_output
 from largek_dask.errors import DataError, ParameterError, without_causes
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from distributed import Client
     from scipy.sparse import csr_matrix
 
-    from largek_dask.driver.labels import LabelStore
     from largek_dask.passes.base import BasePasses
 
 __all__ = ["MixtureModel"]
@@ -149,9 +147,7 @@ class MixtureModel(Model):
                 "data": opened.fingerprint()["content"],
                 "values": LOG_LIKELIHOODS.name,
             }
-            store = open_label_output(
-                out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS
-            )
+            store = LabelStore(out, opened.chunk_table, owner, storage_options, LOG_LIKELIHOODS)
         packed, marks = self.arrays.packed_for(opened.dtype), self._labelling(opened.dtype).marks
         labelling = Labelling(
             _likelihood_chunk, (packed,), {MIXTURE.name: 1}, marks, LOG_LIKELIHOODS
@@ -311,7 +307,7 @@ class MixtureModel(Model):
                 raise DataError("a likelihood needs rows: at least one with a weight above 0.")
             total = found.sum_of(MIXTURE.name)
             if not np.isfinite(total):
-                raise beyond_reach(passes, self.means.astype(np.float64))
+                raise beyond_reach(self.means.astype(np.float64))
         return total, weight
 
     def _probabilities(

@@ -223,7 +223,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
     """The error that names a row with NaN or infinity, and the columns that they are in."""
     inside = row - int(rows.chunk_table[index])
     columns = name_bad_columns(rows, rows.read_part(index, inside, inside + 1))
-    where = ", ".join(part for part in (rows.name_chunk(index), columns, rows.missing_note) if part)
+    where = ", ".join(part for part in (rows.name_chunk(index), columns) if part)
     return BadRowsError(
         f"row {row} holds NaN or infinity ({where}); "
         "clean the data, or skip such rows with on_bad_rows='skip'."

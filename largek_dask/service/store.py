@@ -74,7 +74,6 @@ JOB_FILES = (
     "job.json",
     "counted.json",
     "events",
-    "events.jsonl",
     "logs.jsonl",  # of earlier versions
     "checkpoints",
     "starts",

@@ -407,7 +407,8 @@ def test_charts__a_running_job_by_its_events(tmp_path):
         {**step, "step": 2, "elapsed": 1.5, "cost": 4.0},
         {"event": "stopped"},
     ]
-    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "000001.jsonl").write_text("\n".join(map(json.dumps, events)))
     drawn = draw(Folder(str(tmp_path)))
     (line,) = drawn.panels[0].series
     assert (line.columns["x"], line.columns["y"]) == ([500, 1500], [5, 4])
@@ -418,7 +419,8 @@ def test_charts__of_nothing(tmp_path):
         "neither model.zarr nor events"
         in run("report", tmp_path, "--out", tmp_path / "x.png", code=1).stderr
     )
-    (tmp_path / "events.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "000001.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
     assert (
         "the fit has made no step yet"
         in run("report", tmp_path, "--out", tmp_path / "x.png", code=1).stderr

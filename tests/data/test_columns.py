@@ -179,9 +179,7 @@ def test_h5ad__has_the_names_of_its_variables_and_other_files_numbers(x, tmp_pat
 @pytest.mark.parametrize(
     ("columns", "drop", "message"),
     [
-        (["price", "sise"], None, r"no column 'sise': did you mean 'size'\? It has 3 \('price', "),
-        (None, "PRICE", "did you mean 'price'"),
-        (["zzz"], None, r"no column 'zzz': It has 3"),
+        (["price", "sise"], None, r"no column 'sise'\. It has 3 \('price', "),
         (["size", "size"], None, "'size' .* asked for twice, or both taken and dropped"),
         (["size", "price"], ["price"], "'price' .* asked for twice, or both taken and dropped"),
         (None, ["price", "size", "n"], "no column .* is left"),
@@ -204,9 +202,8 @@ def test_order_by_name__is_where_they_are_or_an_error():
     assert order_by_name(["a", "b", "c"], ["c", "a", "b"], "x") == [1, 2, 0]
     assert order_by_name(["a", "a"], ["a", "a"], "x") is None
     for fitted, found, message in [
-        (["a", "b"], ["a", "c"], r"column 1 is 'c' now and 'b' in the fit\. Missing: 'b'\. Not kn"),
-        (["a", "b"], ["a"], r"column 1 \('b'\) is not now\. Missing: 'b'\. Give"),
-        (["a"], ["a", "b"], r"column 1 \('b'\) is not in the fit\. Not known: 'b'\. Give"),
+        (["a", "b"], ["a", "c"], r"Missing: 'b'\. Not known: 'c'\. Give"),
+        (["a"], ["a", "b"], r"fitted on: Not known: 'b'\. Give"),
         (["a", "b"], ["b", "a", "a"], "a name is there more than once"),
         (["a", "a", "b"], ["b", "a", "a"], "a name is there more than once"),
     ]:
@@ -317,12 +314,8 @@ def test_all_columns_that_are_not_numbers_are_named_with_the_option(tmp_path):
             quiet(source, tmp_path / f"{number}.zarr")
         message = str(caught.value)
         assert all(f"{name!r} (" in message for name in TEXT), message
-        assert "--drop plain,string,arrow,dictionary,category,day " in message
-        assert f"(ingest(..., drop={list(TEXT)!r})" in message
+        assert f"drop={list(TEXT)!r}" in message
         assert not (tmp_path / f"{number}.zarr").exists()
         rows = quiet(source, tmp_path / f"{number}.zarr", drop=list(TEXT))
         assert rows.feature_names == ("a", "n")
         np.testing.assert_array_equal(read_all(rows), [[1, 1], [2, 2]])
-    pd.DataFrame({"x y": ["a"]}).to_csv(tmp_path / "y.csv", index=False)
-    with pytest.raises(DataError, match=r"not numbers: 'x y' .*--drop 'x y' "):
-        quiet(tmp_path / "y.csv", tmp_path / "y.zarr")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
@@ -82,53 +80,6 @@ def test_a_closed_or_damaged_file_is_named(file: Any) -> None:
     file.close()
     with pytest.raises(DataError, match=r"chunk 0 \(rows 0 to 999\) of .*x\.h5/group/table cannot"):
         rows.read(0)
-
-
-class AnnData(SimpleNamespace):
-    """As much of anndata.AnnData as is looked at; the package is none of the tests' own."""
-
-
-AnnData.__module__ = "anndata._core.anndata"
-
-
-@pytest.fixture
-def cells(matrix: Any, x: np.ndarray) -> Any:
-    layers = {"counts": matrix * 2, "dense": matrix.toarray()}
-    obsm = {"pca": x[:300, :5], "frame": pd.DataFrame({"a": np.arange(300.0), "b": 1.0})}
-    raw = SimpleNamespace(X=sp.hstack([matrix, matrix]).tocsr())
-    names = pd.Index([f"gene{i}" for i in range(8)])
-    return AnnData(X=matrix, layers=layers, obsm=obsm, raw=raw, var_names=names)
-
-
-def test_anndata(cells: Any, matrix: Any, x: np.ndarray) -> None:
-    expected = {
-        None: matrix.toarray(),
-        "X": matrix.toarray(),
-        "layers/counts": 2 * matrix.toarray(),
-        "layers/dense": matrix.toarray(),
-        "obsm/pca": x[:300, :5],
-        "obsm/frame": np.stack([np.arange(300.0), np.ones(300)], 1),
-        "raw/X": np.hstack([matrix.toarray()] * 2),
-    }
-    for component, values in expected.items():
-        rows = open_rows(cells, component=component)
-        np.testing.assert_array_equal(read_all(rows), values)
-    assert open_rows(cells).is_sparse
-    genes = tuple(f"gene{i}" for i in range(8))
-    for component in (None, "X", "layers/counts", "layers/dense"):
-        assert open_rows(cells, component=component).feature_names == genes
-    assert open_rows(cells, component="obsm/pca").feature_names is None
-    assert open_rows(cells, component="obsm/frame").feature_names == ("a", "b")
-
-
-def test_anndata__by_columns_and_in_a_file(cells: Any, matrix: Any, file: Any) -> None:
-    cells.X = matrix.tocsc()
-    np.testing.assert_array_equal(read_all(open_rows(cells)), matrix.toarray())
-    # Backed by a file: a dense dataset of h5py, or an object that has the group.
-    cells.X = SimpleNamespace(format="csr", group=file["cells"])
-    np.testing.assert_array_equal(read_all(open_rows(cells)), matrix.toarray())
-    cells.X, cells.var_names = file["other"], cells.var_names[:7]
-    assert isinstance(open_rows(cells), HDF5Rows)
 
 
 # --- the same through estimators ----------------------------------------------------------------

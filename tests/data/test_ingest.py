@@ -163,7 +163,7 @@ def test_ingest__holds_a_few_chunks_whatever_the_length(shuffle, tmp_path, monke
             "x,city\n1,Paris\n2,Rome\n",
             r"a\.csv .*: 'city' \('Paris' in data row 0",
         ),
-        ("b.csv", "x,y\n1,2\n3,oops\n", r"'y' \('oops' in data row 1\).*--drop y "),
+        ("b.csv", "x,y\n1,2\n3,oops\n", r"'y' \('oops' in data row 1\).*drop=\['y'\]"),
         ("c.csv", "", r"c\.csv has no rows"),
         ("d.csv", "x,y\n", r"no rows"),
         ("e.csv", "1,2\n3,4,5,6\n", r"e\.csv is (not a table|damaged)"),
@@ -241,20 +241,6 @@ def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatc
     with pytest.raises(OutputError, match=r"kiB, and .* has 100 B free"):
         quiet(x, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
-
-
-def test_ingest__faulty_storage_is_noticed(x, tmp_path, monkeypatch):
-    honest = zarr.Array.__getitem__
-
-    def flip(array, where):
-        found = np.array(honest(array, where))
-        found[0, 0] += 1
-        return found
-
-    monkeypatch.setattr(zarr.Array, "__getitem__", flip)
-    with pytest.raises(OutputError, match=r"rows 0 to 999 .*do not read back"):
-        quiet(x, tmp_path / "out.zarr")
-    assert os.listdir(tmp_path) == []
 
 
 def test_ingest__a_source_that_ends_early_is_not_data(x, tmp_path, monkeypatch):

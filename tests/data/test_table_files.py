@@ -80,7 +80,7 @@ def test_columns_without_a_header_are_called_by_their_numbers(frame, tmp_path):
     rows = quiet(tmp_path / "x.csv", tmp_path / "x.zarr", columns=[2, 0])
     assert rows.feature_names is None
     np.testing.assert_array_equal(read_all(rows), X[:, [2, 0]])
-    with pytest.raises(ParameterError, match=r"no column 'a': It has 3 \('0', '1', '2'\)"):
+    with pytest.raises(ParameterError, match=r"no column 'a'\. It has 3 \('0', '1', '2'\)"):
         quiet(tmp_path / "x.csv", tmp_path / "no.zarr", drop="a")
 
 
@@ -134,16 +134,14 @@ def test_files_of_several_types_have_one_that_holds_all(tmp_path):
 
 def test_the_file_that_differs_is_named(parts, frame, tmp_path):
     frame.rename(columns={"b": "B"}).to_parquet(parts / "part-2.parquet")
-    message = r"part-2\.parquet has other columns than .*part-0\.parquet, the first file: column 1 "
-    with pytest.raises(DataError, match=message + r"is 'B' here and 'b' in .*Missing: 'b'\. Not"):
+    message = r"part-2\.parquet has other columns than .*part-0\.parquet, the first file: "
+    with pytest.raises(DataError, match=message + r"Missing: 'b'\. Not"):
         quiet(parts, tmp_path / "x.zarr")
-    with pytest.raises(
-        ParameterError, match=r"part-2\.parquet has no column 'b': did you mean 'B'"
-    ):
+    with pytest.raises(ParameterError, match=r"part-2\.parquet has no column 'b'"):
         quiet(parts, tmp_path / "x.zarr", columns=["a", "b"])
     assert quiet(parts, tmp_path / "x.zarr", columns=["a", "c"]).shape == (800, 2)
     frame.assign(city="Rome").to_parquet(parts / "part-2.parquet")
-    with pytest.raises(DataError, match=r"part-2\.parquet .*\('city'\) is not in .*part-0"):
+    with pytest.raises(DataError, match=r"part-2\.parquet .*part-0.*Not known: 'city'"):
         quiet(parts, tmp_path / "y.zarr")
     frame.to_csv(tmp_path / "0.csv", index=False)
     frame.to_csv(tmp_path / "1.csv", index=False, header=False)

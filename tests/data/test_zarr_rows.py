@@ -194,17 +194,6 @@ def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks
         assert "bytes are there instead of" in str(caught.value)
 
 
-def test_zarr_rows__a_flipped_bit_is_found_by_checksum(x, tmp_path, small_chunks):
-    make(tmp_path / "x.zarr", x, compressors=[Crc32cCodec()])
-    path = tmp_path / "x.zarr" / "c" / "2" / "0"
-    data = bytearray(path.read_bytes())
-    data[77] ^= 1
-    path.write_bytes(data)
-    rows = open_rows(tmp_path / "x.zarr")
-    with pytest.raises(DataError, match=r"chunk 2 \(rows 200 to 299\).*checksum"):
-        rows.read(2)
-
-
 def test_zarr_rows__reading_is_thread_safe(x, tmp_path, small_chunks):
     make(tmp_path / "x.zarr", x)
     rows = open_rows(tmp_path / "x.zarr")

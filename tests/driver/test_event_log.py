@@ -1,8 +1,7 @@
-"""Events in parts: bounded, none lost, none written twice; the one file of earlier versions."""
+"""Events in parts: bounded, none lost, none written twice."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -34,9 +33,8 @@ def test_lines_hold_what_was_said(folder: Folder) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", "events/000001.jsonl"])
-def test_a_later_run_goes_on_after_a_cut_line(folder: Folder, name: str) -> None:
-    folder.publish(name, b'{"event": "started"}\n{"event": "st')
+def test_a_later_run_goes_on_after_a_cut_line(folder: Folder) -> None:
+    folder.publish("events/000001.jsonl", b'{"event": "started"}\n{"event": "st')
     sink = JsonLines(folder)
     sink({"event": "stopped"})
     sink.close()
@@ -108,12 +106,9 @@ def test_parts_are_bounded_and_written_once(
 def test_the_last_events_are_read_from_the_end(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder.publish(
-        "events.jsonl", b"".join(json.dumps(event(n)).encode() + b"\n" for n in range(50))
-    )
     monkeypatch.setattr(event_log, "PART_BYTES", 1_000)
     sink = JsonLines(folder)
-    for n in range(50, N_EVENTS):
+    for n in range(N_EVENTS):
         sink(event(n))
     sink.close()
     every = [event(n) for n in range(N_EVENTS)]
@@ -176,19 +171,3 @@ def test_what_cannot_be_written_now_is_written_later(
     assert failed == 40
     found = [told["step"] for told in JsonLines.read(folder)]
     assert found == list(range(N_EVENTS))
-
-
-def test_of_too_much_that_cannot_be_written_the_oldest_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(event_log, "PART_BYTES", 100)
-    folder = Folder("memory://lost")
-    sink = JsonLines(folder, every=1e9)
-    monkeypatch.setattr(sink, "_failed", True)
-    for n in range(N_EVENTS):
-        sink(event(n))
-    assert len(sink._unsaved) == event_log.MOST_UNSAVED
-    sink.close()
-    found = [told["step"] for told in JsonLines.read(folder)]
-    assert found == list(range(found[0], N_EVENTS))
-    assert found[0] > 0

@@ -141,23 +141,6 @@ def test_steps_are_those_with_all_centres(monkeypatch, name, d):
         assert found[0][3] == other[3]
 
 
-def test_on_workers(monkeypatch, met, fresh_cluster):
-    client = fresh_cluster(2, processes=False)
-    r = np.random.default_rng(2)
-    places = (100 * r.normal(size=(300, 12))).astype(np.float32)
-    x = places[r.integers(300, size=2_000)] + r.normal(size=(2_000, 12)).astype(np.float32)
-    found = []
-    for is_on in (False, True):
-        few(monkeypatch, is_on)
-        model = lk.KMeans(300, init=places, algorithm=lk.Lloyd(), max_iter=1, client=client).fit(
-            da.from_array(x, chunks=(500, 12))
-        )
-        assert (share(met) < 0.7) == is_on
-        found.append((model.labels_, model.inertia_))
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
-
-
 def test_a_trial_does_as_the_whole_pass_will(monkeypatch, met):
     """2,048 rows are few; told how many there are, a trial takes the way that these will."""
     few(monkeypatch, True)

@@ -30,7 +30,6 @@ from largek_dask.errors import (
     CheckpointError,
     DataChangedError,
     DegenerateDataWarning,
-    NoModelError,
     NotEnoughMemoryError,
     OutputError,
     ParameterError,
@@ -428,11 +427,6 @@ def test_cancel_is_quick_and_leaves_no_labels(tmp_path: Path) -> None:
     assert_equal(cluster(checkpoint=str(tmp_path)), cluster())
 
 
-def test_cancel_before_any_centres() -> None:
-    with pytest.raises(NoModelError, match="cancelled before there was a model"):
-        cluster(cancelled=lambda: True)
-
-
 def test_no_time_at_all_gives_rows_as_centres(tmp_path: Path) -> None:
     result = cluster(max_time=0, checkpoint=str(tmp_path))
     assert (result.n_iter, result.stop_reason, result.history) == (0, "max_time_without_search", ())
@@ -446,22 +440,6 @@ def test_no_time_at_all_gives_rows_as_centres(tmp_path: Path) -> None:
 
 
 # --- what is found before computing
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
-        ({"n_clusters": 2.0}, "n_clusters must be an integer"),
-        ({"n_clusters": 201}, "n_clusters=201 is more than there are rows .n_samples=200."),
-        ({"n_init": 0}, "n_init must be an integer of at least 1"),
-        ({"seed": -1}, "seed must be an integer of at least 0"),
-        ({"empty_clusters": "drop"}, "empty_clusters must be one of 'relocate', 'keep'"),
-    ],
-)
-def test_wrong_parameters(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        cluster(**wrong)
 
 
 def test_more_clusters_than_rows_that_count() -> None:

@@ -16,8 +16,7 @@ from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, MixtureProble
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.problem import Final
-from largek_dask.driver.final import label_rows
-from largek_dask.driver.fit import FitResult, open_passes
+from largek_dask.driver.fit import FitResult
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.provenance import identity_of
 from largek_dask.driver.saved import best_saved
@@ -66,20 +65,6 @@ def test_labels_and_value_are_those_of_all_components(covariance: str) -> None:
     assert result.stop_reason == "tol"
     gains = [record["extra"]["gain"] for record in result.history]
     assert gains[-1] <= 1e-4 < gains[-2]  # type: ignore[operator]
-
-
-def test_labels_are_not_those_of_the_nearest_mean() -> None:
-    arrays = mix().arrays
-    wide = replace(arrays, variances=arrays.variances * np.array([[9.0], [1], [1], [1], [0.1]]))
-    labelling = MixtureProblem(K).labelling(wide)
-    assert set(labelling.sums) == {"log_likelihood", "counts"}
-    assert set(labelling.marks) == {"means", "variances", "log_weights"}
-    with open_passes(lk.open_rows(X), n_threads=1) as passes:
-        labels = label_rows(passes, labelling).labels
-    joints = log_joints(X, wide.means, wide.variances, wide.log_weights)
-    np.testing.assert_array_equal(labels, joints.argmax(1))
-    nearest = ((X[:, None] - wide.means) ** 2).sum(-1).argmin(1)
-    assert np.count_nonzero(labels != nearest) > 10, "else nearest means would pass"
 
 
 def test_the_likelier_start_is_kept(tmp_path: Any) -> None:

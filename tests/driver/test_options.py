@@ -203,9 +203,10 @@ def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Starts(fit_module.Starts):
         def best(self, n_init: int, seconds: float) -> Any:
-            for part in (self, self.stop, self.problem):
+            problem: Any = self.algorithm.problem
+            for part in (self, self.options.stop, problem):
                 passed.update({f.name: getattr(part, f.name) for f in dataclasses.fields(part)})
-            passed["n_init"] = n_init
+            passed.update(n_init=n_init, seed=self.options.seed)
             return super().best(n_init, seconds)
 
     monkeypatch.setattr(fit_module, "open_passes", opened)

@@ -49,8 +49,7 @@ def test_reasons(
         ("90", 90.0),
         ("90s", 90.0),
         ("6h", 21600.0),
-        ("1h30m", 5400.0),
-        ("1h 30min", 5400.0),
+        ("90m", 5400.0),
         ("1.5 H", 5400.0),
         ("2d", 172800.0),
         ("250ms", 0.25),
@@ -62,10 +61,10 @@ def test_durations(text: Any, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "h", "1x", "1h30", "-1s", "1e3x", "nan", "inf", None, True, []]
+    "text", ["", "h", "1x", "1h30m", ".5h", "-1s", "1e3x", "nan", "inf", None, True, []]
 )
 def test_no_durations(text: Any) -> None:
-    with pytest.raises(ParameterError, match="'1h30m'"):
+    with pytest.raises(ParameterError, match="'30m'"):
         parse_duration(text)
 
 

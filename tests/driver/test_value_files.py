@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import largek_dask as lk
-from largek_dask.driver import value_files
+from largek_dask.driver import labels
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingDependencyError, OutputError, ParameterError
@@ -65,7 +65,7 @@ def read_back(url: str, column: str) -> np.ndarray:
 def test_labels_in_a_file(
     data: str, model: Any, suffix: str, place: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(value_files, "PIECE_ROWS", 300)
+    monkeypatch.setattr(labels, "PIECE_ROWS", 300)
     folder = str(tmp_path) if place == "local" else f"memory://labels{suffix}"
     rows = lk.open_rows(data)
     assert rows.n_chunks == 7
@@ -151,13 +151,13 @@ def test_a_killed_run_goes_on(
     assert recorded == [0, 2, 4]
     assert not os.path.exists(target)
 
-    def tear(file: Any, table: Any) -> None:
+    def tear(file: Any, *_: Any) -> None:
         file.write(b"half of it")
         assert any(name.endswith(".partial") for name in os.listdir(tmp_path))
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(value_files, "WRITERS", {**value_files.WRITERS, suffix: tear})
+        patch.setattr(labels, "WRITERS", {**labels.WRITERS, suffix: tear})
         with pytest.raises(OutputError, match=rf"labels{suffix} cannot be written.*full"):
             model.predict(data, out=target)
     assert not os.path.exists(target)
@@ -183,7 +183,6 @@ def test_unfinished_values_of_another_kind_are_refused(
 
     with monkeypatch.context() as patch:
         patch.setattr(LabelStore, "finish", stop)
-        patch.setattr(value_files.LabelFile, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
             mixture.predict(data, out=str(tmp_path / "values.npy"))
     with pytest.raises(OutputError, match=r"values\.npy\.partial\.zarr holds unfinished labels"):

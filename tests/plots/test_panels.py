@@ -109,7 +109,7 @@ def test_where_more_is_better_the_highest_is_told():
 def test_every_figure_of_a_step_has_its_panel():
     view = view_of(started(), *(step(n) for n in range(1, 101)))
     view.set_status({"id": "7f3a", "state": "running", "eta_s": 100.0, "elapsed": 100.0,
-                "limited_by": "max_iter", "share": 0.5, "bytes": 10**8})  # fmt: skip
+                "share": 0.5, "bytes": 10**8})  # fmt: skip
     found = panels_of(view)
     assert list(found) == ["cost", "gain", "speed", "work"]
     gain = dict(found["gain"]["figures"])

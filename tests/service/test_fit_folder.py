@@ -164,17 +164,18 @@ def test_the_command_ends_as_the_fit_does(tmp_path):
     assert "--scheduler" in done.stderr
 
 
-def test_tail__broken_lines_parts_and_earlier_versions(tmp_path):
+def test_tail__broken_lines_and_parts(tmp_path):
     tail = Tail(Folder(str(tmp_path)))
     with pytest.raises(FileNotFoundError):
         list(tail.new())
-    (tmp_path / "events.jsonl").write_text('{"event": "a"}\n{"event": "b"')
+    (tmp_path / "events").mkdir()
+    first = tmp_path / "events" / "000001.jsonl"
+    first.write_text('{"event": "a"}\n{"event": "b"')
     assert [event["event"] for event in tail.new()] == ["a"]
-    with open(tmp_path / "events.jsonl", "a") as file:
+    with open(first, "a") as file:
         file.write('}\nnonsense\n[1]\n{"event": "c"}\n')
     assert [event["event"] for event in tail.new()] == ["b", "c"]
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "000001.jsonl").write_text('{"event": "d"}\n{"cut')
+    (tmp_path / "events" / "000002.jsonl").write_text('{"event": "d"}\n{"cut')
     (tmp_path / "events" / "000003.jsonl").write_text('{"event": "e"}\n')
     assert [event["event"] for event in tail.new()] == ["d", "e"]
     assert list(tail.new()) == []

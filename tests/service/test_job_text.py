@@ -51,7 +51,6 @@ RUNNING = QUEUED | {
     "rows_per_second": 2.1e6,
     "elapsed": 12.0,
     "eta_s": 4.0,
-    "limited_by": "max_time",
     "share": 0.75,
     "state_bytes": 2 << 20,
     "cache_bytes": 15 << 20,

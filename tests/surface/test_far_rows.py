@@ -249,7 +249,7 @@ def test_rows_much_farther_than_centres_are_told_apart(dtype: str, scale: float)
     if scale < 1e150:
         assert km.score(rows) == pytest.approx(-(lengths**2).sum(), rel=1e-9)
     else:
-        with pytest.raises(DataError, match=r"row \d+ holds .* in column \d, too far .* float64"):
+        with pytest.raises(DataError, match=r"too far .* float64"):
             km.score(rows)
 
 
@@ -296,7 +296,7 @@ def test_a_mean_density_that_overflows_is_refused() -> None:
     model = lk.Mixture(2, random_state=0).fit(x).model_
     rows = np.zeros((4, 3))
     rows[2:] = 1e200
-    with pytest.raises(DataError, match=r"row 2 holds 1e\+200 in column 0, too far"):
+    with pytest.raises(DataError, match="too far"):
         model.score(rows)
 
 
@@ -321,11 +321,11 @@ def batch(value: float, dtype: str = "f8", rows: Any = slice(None)) -> NDArray[A
         (
             np.full((10, 4), 1e300),
             DataError,
-            r"row 0 holds 1e\+300 in column 0, too far .* float64",
+            r"too far from the centres.* float64",
         ),
-        (batch(-1e200), DataError, r"row 0 holds -1e\+200 in column 1, too far from the centres"),
+        (batch(-1e200), DataError, "too far from the centres"),
         (batch(1e200, rows=[7]), DataError, "overflow float64"),
-        (np.full((10, 4), 1e25, "f4"), DataError, r"row 0 holds 1e\+25 in column 0.* float32"),
+        (np.full((10, 4), 1e25, "f4"), DataError, "too far .* float32"),
         (batch(np.nan, rows=[3]), BadRowsError, "row 3 holds NaN or infinity"),
         (batch(np.inf, "f4", [3]), BadRowsError, "row 3 holds NaN or infinity"),
     ],

@@ -84,7 +84,7 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
         assert model.path_.model(2).feature_names == NAMES
     again = type(estimator).from_model(model)
     assert again.feature_names_in_.tolist() == list(NAMES)
-    with pytest.raises(ParameterError, match="column 0 is 'age' now and 'height' in the fit"):
+    with pytest.raises(ParameterError, match="in the order of the fit"):
         again.predict(OTHER)
 
 
@@ -108,7 +108,7 @@ def test_names_are_kept_whatever_was_fitted(kind: str) -> None:
 def test_partial_fit_knows_the_names_of_the_first_batch() -> None:
     km = lk.KMeans(K, random_state=0).partial_fit(FRAME[:500]).partial_fit(FRAME[500:])
     assert km.model_.feature_names == NAMES
-    with pytest.raises(ParameterError, match="column 0 is 'age' now and 'height' in the fit"):
+    with pytest.raises(ParameterError, match="in the order of the fit"):
         km.partial_fit(OTHER)
     path = lk.KMeans(K, algorithm="dcdbundle", random_state=0).fit(FRAME)
     assert path.partial_fit(FRAME).model_.feature_names == NAMES
@@ -140,10 +140,9 @@ def test_a_model_refuses_other_columns(fitted: tuple[str, Any]) -> None:
     kind, estimator = fitted
     for use in USES[kind]:
         for source, message in [
-            (FRAME.rename(columns={"age": "years"}), r"column 2 is 'years' now and 'age' in the "),
             (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Not known: 'years'\. Give"),
             (FRAME[["height", "age"]], r"Missing: 'weight'\. Give the columns of the fit \('he"),
-            (FRAME.assign(id=1), r"column 3 \('id'\) is not in the fit\. Not known: 'id'"),
+            (FRAME.assign(id=1), "Not known: 'id'"),
         ]:
             with pytest.raises(ParameterError, match=message):
                 getattr(estimator.model_, use)(source)
@@ -178,8 +177,8 @@ def test_an_estimator_wants_the_order_of_the_fit(fitted: tuple[str, Any], folder
                 getattr(estimator, use)(source)
             message = str(caught.value)
             assert message.startswith("The feature names should match those that were passed dur")
-            assert "column 0 is 'age' now and 'height' in the fit. Give the columns" in message
-        with pytest.raises(ParameterError, match=r"Missing: 'age'\. Not seen in fit: 'years'\."):
+            assert "Give the columns in the order of the fit" in message
+        with pytest.raises(ParameterError, match=r"Missing: 'age'\. Not known: 'years'\."):
             getattr(estimator, use)(pl.DataFrame(FRAME.rename(columns={"age": "years"})))
         with pytest.warns(UserWarning, match="X does not have valid feature names, but") as heard:
             getattr(estimator, use)(X)
@@ -235,7 +234,7 @@ def test_on_a_cluster_columns_are_put_in_order_by_the_workers(
         labels, _ = model._label(passes, None)
         assert computing_workers(passes) == 2
     np.testing.assert_array_equal(labels, local.labels_)
-    with pytest.raises(ParameterError, match="column 2 is 'years' now"):
+    with pytest.raises(ParameterError, match="Not known: 'years'"):
         model.predict(FRAME.rename(columns={"age": "years"}), client=cluster2)
 
 
@@ -251,7 +250,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
         named[450 * number : 450 * (number + 1)].to_csv(tmp_path / f"{number}.csv", index=False)
     files = [tmp_path / "0.csv", tmp_path / "1.csv"]
     refused = run("ingest", *files, tmp_path / "x.zarr", code=1)
-    assert "--drop city " in refused.stderr
+    assert "drop=['city']" in refused.stderr
     shown = run("ingest", *files, tmp_path / "x.zarr", "--drop", "city")
     assert "height, weight, age, in years" in shown.stdout
     columns = '"age, in years",height,weight'
@@ -275,7 +274,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
     for command in (["predict", model, tmp_path / "less.zarr", "--out", tmp_path / "no.zarr"],
                     ["score", model, tmp_path / "less.zarr"]):  # fmt: skip
         refused = run(*command, code=1)
-        assert "column 1 is 'age, in years' now and 'weight' in the fit" in refused.stderr
+        assert "Missing: 'weight'" in refused.stderr
     run("coreset", tmp_path / "y.zarr", tmp_path / "few.zarr", "--rows", 50)
     few = lk.open_rows(tmp_path / "few.zarr")
     assert few.feature_names == ("age, in years", "height", "weight")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState
+from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
 from largek_dask.algorithms.parts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
 from largek_dask.algorithms.parts.sparse_start import rounds_start, sparse_start
@@ -40,7 +40,7 @@ from largek_dask.kernels.sampling import (
     update_d2,
 )
 
-__all__ = ["centers_of_sample", "check_init", "initial_centers", "passes_of"]
+__all__ = ["centers_of_sample", "check_init", "drawn_centers", "initial_centers", "passes_of"]
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
@@ -425,3 +425,18 @@ def choose_among(
         sums.add(points, nearest(points, pack_centers(centers, shift)), weight)
         centers = sums.means(centers)
     return centers
+
+
+def drawn_centers(
+    rows: TakenRows, k: int, init: str | NDArray[Any], dtype: Any, draws: np.random.Generator
+) -> NDArray[Any]:
+    """(k, d) distinct rows drawn at random, or the centres that were given.
+
+    Where there are fewer distinct rows than ``k``, some are taken more than once.
+    """
+    if not isinstance(init, str):
+        return np.asarray(init).astype(dtype)
+    x = dense_rows(rows.x)
+    _, first = np.unique(x, axis=0, return_index=True)
+    chosen: NDArray[Any] = x[np.resize(draws.permutation(first), k)].astype(dtype)
+    return chosen

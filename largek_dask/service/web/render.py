@@ -210,10 +210,8 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
         if labelled is not None and view.state != "finished":
             small = f"{int(100 * labelled)} % of the labels written"
         add("Done", f"{int(100 * share)} %", small, share=round(share, 4))
-    if is_live and (limit := status.get("limited_by")):
-        left = number_in(status, "eta_s")
-        text = NONE if left is None else human_seconds(max(0.0, left))
-        add("Left", text, f"at most, by {shown(limit)}")
+    if is_live and (left := number_in(status, "eta_s")) is not None:
+        add("Left", human_seconds(max(0.0, left)), "at most")
     if is_live and (speed := number_in(status, "rows_per_second")) is not None:
         add("Rows/s", human_count(speed))
     workers = status.get("workers")
