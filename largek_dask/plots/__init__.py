@@ -1,1 +1,1 @@
-"""Charts, cards, reports and texts of a fit."""
+"""Charts, reports and texts of a fit."""

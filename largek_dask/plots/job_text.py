@@ -6,21 +6,22 @@ neither forge a line nor control a terminal.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.formatting import human_bytes, human_count, human_seconds, printable
-from largek_dask.driver.job_view import KINDS, OF_A_STEP, JobView, number_in
+from largek_dask.driver.job_view import KINDS, JobView, number_in
 from largek_dask.driver.stopping import ENDS
+from largek_dask.html_table import html_table
 
 __all__ = [
     "JOB_COLUMNS",
+    "card",
+    "card_of_jobs",
     "compiling_told",
-    "details",
     "energy_in",
     "facts",
     "figure",
@@ -45,12 +46,6 @@ MOST_TEXT = 400
 """Most characters of a text."""
 LATEST = 253_402_300_799.0
 """End of the year 9999, in seconds since 1970."""
-LIVE = frozenset(
-    {*OF_A_STEP, "workers", "progress", "seconds", "sizes", "energy", "rows", "bytes",
-     "retries", "rebuilt", "evictions", "n_rows", "start", "starts", "n_events", "last_event",
-     "queue", "title", "objective", "result"}
-)  # fmt: skip
-"""Fields of a status that change while a job runs, or that :func:`facts` has."""
 
 
 def shown(text: object) -> str:
@@ -169,19 +164,6 @@ def facts(view: JobView) -> list[tuple[str, str]]:
     return [(name, printable(text)) for name, text in found]
 
 
-def details(view: JobView) -> list[tuple[str, str]]:
-    """Return the fields of a status that do not change while a job runs."""
-
-    def words(value: object) -> str:
-        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
-            return ", ".join(value)
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-
-    return [(shown(name.replace("_", " ")), shown(words(value)))
-            for name, value in view.status.items()
-            if name not in LIVE and value not in (None, "", [], {})]  # fmt: skip
-
-
 def waits_of(status: Mapping[str, Any]) -> list[str]:
     """Return what a job waits for: its note, and its place in the queue."""
     words, note = queue_words(status), str(status.get("note") or "")
@@ -240,3 +222,20 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
         figure(status.get("eta_s") if running else None, human_seconds),
     )
     return tuple(printable(item) for item in row)
+
+
+def card(view: JobView) -> str:
+    """Return a job as an HTML table for notebooks."""
+    known = [("state", view.state), ("name", str(view.status.get("name") or "")), *facts(view)]
+    known += [("done", left_of(view)), *(("warning", text) for text in view.warnings)]
+    texts: dict[str, str] = {}
+    for name, text in known:
+        if text:
+            texts[name] = f"{texts[name]}; {text}" if name in texts else text
+    return html_table(view.title, texts)
+
+
+def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
+    """Return a list of jobs as an HTML table for notebooks."""
+    rows = {row[0]: ", ".join(filter(None, row[1:])) for row in map(job_row, statuses)}
+    return html_table(title, rows or {"": "no jobs yet"})

@@ -39,7 +39,7 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.passes.network import require_open
-from largek_dask.plots.cards import card_of_jobs
+from largek_dask.plots.job_text import card_of_jobs
 from largek_dask.retry import retry
 from largek_dask.service.job import Job
 from largek_dask.service.job_table import moment_of

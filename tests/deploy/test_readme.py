@@ -35,9 +35,6 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-# --- figures --------------------------------------------------------------------------------------
-
-
 def table_of_results(mark: str) -> list[list[str]]:
     text = (ROOT / "docs" / "results" / "sizing.md").read_text()
     [found] = re.findall(rf"<!-- {mark}:begin -->\n(.*?)<!-- {mark}:end -->", text, re.S)
@@ -95,9 +92,6 @@ def test_sizing__is_what_is_planned_now(algorithm, tmp_path):
     rows = empty(str(tmp_path), n, d)
     now = [planned(rows, k, algorithm, workers, THREADS, LIMIT)["memory"] for workers in WORKERS]
     assert now == pytest.approx(told["memory"], rel=0.05)
-
-
-# --- names ----------------------------------------------------------------------------------------
 
 
 def test_commands_have_what_is_typed():

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.driver.job_view import SUMMED, JobView
-from largek_dask.plots.cards import card
-from largek_dask.plots.job_text import facts, left_of
+from largek_dask.plots.job_text import card, facts, left_of
 from largek_dask.service.web.render import job_content
 from tests.helpers.checks import costs_of
 from tests.plots.day import day_of_events

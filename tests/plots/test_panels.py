@@ -14,7 +14,7 @@ from largek_dask import KMeans
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
-from largek_dask.plots.job_text import details, facts
+from largek_dask.plots.job_text import facts
 from largek_dask.plots.panels import panels
 from largek_dask.service.web.render import job_content
 
@@ -130,10 +130,6 @@ def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
     assert found["work"]["figures"] == [["of all distances", "33.3%"]]
     assert found["work"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
     assert "DataError: row 7" in page_of(view)["html"]
-    # What has come of it is among the facts, in words.
-    told = dict(details(view))
-    assert list(told) == ["id", "state", "owner", "versions"]
-    assert told["versions"] == "1.0, 1.1"
 
 
 def test_what_happened_is_marked():

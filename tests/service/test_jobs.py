@@ -24,8 +24,7 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.plots.cards import card, card_of_jobs
-from largek_dask.plots.job_text import facts, job_row
+from largek_dask.plots.job_text import card, card_of_jobs, facts, job_row
 from largek_dask.service import job_table
 from largek_dask.service.job_state import JobState
 from largek_dask.service.job_table import JobTable

@@ -14,7 +14,7 @@ from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
-from largek_dask.plots.job_text import details, facts, iso, shown
+from largek_dask.plots.job_text import facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
@@ -144,7 +144,6 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
     found = {panel.kind: panel for panel in panels(view)}
     series = {kind: panel.series for kind, panel in found.items() if panel.series}
     known = [(shown(name), shown(text)) for name, text in facts(view)]
-    names = {name for name, _ in known}
     marks, result = marks_of(view), status.get("result")
     result = result if isinstance(result, Mapping) else {}
     html = _rendered(
@@ -158,7 +157,7 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
         tiles=_tiles(view, found.get("cost")),
         panels=found.values(),
         figures={kind: _version(found[kind]) for kind in series},
-        facts=[*known, *(fact for fact in details(view) if fact[0] not in names)],
+        facts=known,
         marks=_main_marks(marks),
         can_cancel=can_cancel and state not in ENDS,
         model=repr(f"{printable(status.get('output'))}/model.zarr") if result.get("digest") else "",
