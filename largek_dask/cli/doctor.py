@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
+from dask.utils import format_bytes
 
 from largek_dask.cli.common import (
     FAILED,
@@ -22,7 +23,7 @@ from largek_dask.cli.common import (
     option_scheduler,
     option_storage,
 )
-from largek_dask.driver.formatting import count_of, human_bytes
+from largek_dask.driver.formatting import count_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -147,11 +148,11 @@ def _memory() -> Iterator[Finding]:
     from distributed.system import MEMORY_LIMIT
 
     available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
-    text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
+    text = f"{format_bytes(available)} available of {format_bytes(MEMORY_LIMIT)}"
     yield Finding("memory", "note" if available < LOW_MEMORY else "ok", text)
     for name, folder in (("this folder", os.getcwd()), ("temporary files", tempfile.gettempdir())):
         free = shutil.disk_usage(folder).free
-        text = f"{human_bytes(free)} free on disk for {name} ({folder})"
+        text = f"{format_bytes(free)} free on disk for {name} ({folder})"
         level: Level = "broken" if free < LOW_DISK else "ok"
         yield Finding("memory", level, text, "free some, or work elsewhere" * (level != "ok"))
 
@@ -167,14 +168,14 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         yield Finding("cluster", "broken", "no workers: a job waits for the first one", advice)
         return
     threads = sum(worker["nthreads"] for worker in workers.values())
-    least = human_bytes(min(worker["memory_limit"] for worker in workers.values()))
+    least = format_bytes(min(worker["memory_limit"] for worker in workers.values()))
     text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
     yield Finding("cluster", "ok", text)
     for address, found in client.run(scratch_of, on_error="return").items():
         # A worker of another version may not know the function: its version is reported.
         if not isinstance(found, Exception) and found[1] < LOW_DISK:
             folder, free = found
-            text = f"worker {address} has {human_bytes(free)} free for its scratch ({folder})"
+            text = f"worker {address} has {format_bytes(free)} free for its scratch ({folder})"
             advice = "free some there, or start it with another --local-directory"
             yield Finding("cluster", "broken", text, advice)
     with warnings.catch_warnings(record=True) as caught:
@@ -212,7 +213,7 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Iterator[
         yield Finding("data", "broken", str(error), "check the address and the access rights")
         return
     n, d = rows.shape
-    size = f"{human_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}"
+    size = f"{format_bytes(rows.nbytes)} in {count_of(rows.n_chunks, 'chunk')}"
     yield Finding("data", "ok", f"{n:,} rows × {d:,} features, {rows.dtype}, {size}")
     for message in heard:
         yield Finding("data", "note", message, "restore them, unless they held nothing else")

@@ -115,7 +115,7 @@ def test_cluster__a_worker_with_a_full_scratch_is_named(tmp_path):
     client = FakeClient(w1=worker, w2=worker, w3=worker)
     client.scratch |= {"w2": ("/local/7", 5 << 20), "w3": AttributeError("no such")}
     [told] = [text for text in texts(check_cluster(client), "broken") if "scratch" in text]
-    assert told == "worker w2 has 5.0 MiB free for its scratch (/local/7)"
+    assert told == "worker w2 has 5.00 MiB free for its scratch (/local/7)"
     folder, free = scratch_of(SimpleNamespace(local_directory=tmp_path))
     assert folder == str(tmp_path)
     assert free > 0
