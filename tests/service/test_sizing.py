@@ -186,7 +186,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     jobs.start()
     try:
         with pytest.raises(
-            NotEnoughMemoryError, match=r"never begin .* has 1000 B\. Ask for fewer"
+            NotEnoughMemoryError, match=r"never begin .* has 0\.98 kiB\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
         assert jobs.all() == []
