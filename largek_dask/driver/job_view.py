@@ -76,8 +76,6 @@ class Mark:
     """Seconds that the fit had taken."""
     seconds: float
     """Time of day, in seconds since 1970; 0 if unknown."""
-    passes: float
-    """Passes over the data made until then."""
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
@@ -98,7 +96,7 @@ class JobView:
     final_n_iter : int or None
         Steps of the model that it ended with; None before its end, or if unknown.
     costs : dict
-        Series of the objective by :class:`Line`, with wall time (ms since 1970) and passes.
+        Series of the objective by :class:`Line`.
     series : dict
         Other series by name, against seconds used.
 
@@ -154,10 +152,8 @@ class JobView:
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
-        self._clock = Series(beside=1)
-        """Passes and wall time by seconds used."""
         self._key = -1.0
-        self._elapsed = self._passes = 0.0
+        self._elapsed = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._status = None
 
@@ -411,34 +407,28 @@ class JobView:
         key = key_of(number_in(event, "start") or 0.0, step)
         # A scheduler that came back may repeat steps: the later event counts.
         self._cut(key - 1.0)
-        gap = key - self._key if self._key >= 0 and key - self._key < A_START else 1.0
-        rows = max(0.0, number_in(event, "rows") or 0.0)
-        n_rows = number_in(self._about, "n_rows")
         self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
-        self._passes += rows * gap / n_rows if n_rows else 0.0
-        time = 1e3 * seconds_of(event)
-        self._clock.add(key, self._elapsed, self._passes, time)
-        self._add_cost(event, time)
-        self._add_figures(event, rows)
+        self._add_cost(event)
+        self._add_figures(event)
         self._add_seconds(event)
         self._add_extra(event.get("extra"))
 
-    def _add_cost(self, event: Event, time: float) -> None:
+    def _add_cost(self, event: Event) -> None:
         cost = number_in(event, "cost")
         if cost is None:
             return
         start = number_in(event, "start")
         line = Line(None if start is None else int(start), event.get("sample") is not None)
         if line not in self.costs:
-            self.costs[line] = Series(beside=2)
+            self.costs[line] = Series()
             starts = list(dict.fromkeys(known.start for known in self.costs))
             if len(starts) > MOST_STARTS:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
-        self.costs[line].add(self._key, self._elapsed, cost, time, self._passes)
+        self.costs[line].add(self._key, self._elapsed, cost)
 
-    def _add_figures(self, event: Event, rows: float) -> None:
-        changed = number_in(event, "n_changed")
+    def _add_figures(self, event: Event) -> None:
+        changed, rows = number_in(event, "n_changed"), number_in(event, "rows") or 0.0
         if changed is not None and rows > 0:
             self._add("n_changed", changed / rows)
         for name in ("shift", "rows_per_second"):
@@ -463,7 +453,6 @@ class JobView:
                 self._add(name, number_in(extra, name))
 
     def _all(self) -> Iterator[Series]:
-        yield self._clock
         yield from self.costs.values()
         yield from self.series.values()
 
@@ -479,16 +468,16 @@ class JobView:
             series.cut(key)
         self.costs = {line: series for line, series in self.costs.items() if series}
         self.series = {name: series for name, series in self.series.items() if series}
-        last = self._clock.last()
-        self._elapsed, self._passes = (0.0, 0.0) if last is None else (last[X], last[Y])
-        self._key = -1.0 if last is None else key
+        ends = [last for series in self._all() if (last := series.last())]
+        self._elapsed = max((last[X] for last in ends), default=0.0)
+        self._key = key if ends else -1.0
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
         words = printable(text[: 2 * MOST_TEXT])
         if len(words) > MOST_TEXT:
             words = f"{words[: MOST_TEXT - 1]}…"
-        kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
+        kept.append(Mark(self._elapsed, seconds_of(event), kind, words))
 
 
 def number_in(about: object, name: str) -> float | None:

@@ -34,7 +34,7 @@ from bokeh.models import (
 from bokeh.plotting import figure as new_figure
 
 from largek_dask.plots.panels import Panel
-from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, TIMES, X_LABELS, Theme
+from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS, Theme
 
 __all__ = ["figure", "fill", "item", "key", "to_json"]
 
@@ -51,22 +51,20 @@ DAY = 86.4e6
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
 FORMATS = {"whole": "0,0", "share": "0.[0000]%"}
 """Formats by kind of number."""
-TEMPLATE = ("kind", "y", "axes", "style", "numbers", "log_x", "from_zero")
+TEMPLATE = ("kind", "x", "y", "style", "numbers", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
 
-def key(panel: Panel, theme: str = "light", x: str | None = None, log: bool | None = None) -> str:
+def key(panel: Panel, theme: str = "light", log: bool | None = None) -> str:
     """Return what :func:`item` depends on: equal keys have equal items."""
-    axis = x if x in panel.axes else panel.x
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
     about = {name: getattr(panel, name) for name in TEMPLATE}
     about |= {
         "names": [trace.name for trace in panel.series],
         "columns": [sorted(trace.columns) for trace in panel.series],
-        "axis": axis,
         "log": bool(panel.log if log is None else log) and not panel.log_x,
         "theme": theme if theme in THEMES else "light",
-        "is_long": axis == "elapsed" and max(ends, default=0.0) > DAY,
+        "is_long": panel.x == "elapsed" and max(ends, default=0.0) > DAY,
     }
     return json.dumps(about)
 
@@ -94,25 +92,23 @@ def to_json(found: Model, kind: str) -> dict[str, Any]:
 
 
 def figure(
-    panel: Panel, theme: str = "light", *, x: str | None = None, log: bool | None = None,
+    panel: Panel, theme: str = "light", *, log: bool | None = None,
     marks: Sequence[Mapping[str, Any]] = (),
 ) -> Model:  # fmt: skip
     """Return a figure with its data, for ``bokeh.io.show``; parameters as in ``Plot.bokeh``."""
-    found = _figure(key(panel, theme, x, log))
-    fill(found, panel, marks, x if x and x in panel.axes else panel.x)
+    found = _figure(key(panel, theme, log))
+    fill(found, panel, marks)
     return found
 
 
-def fill(
-    found: Model, panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str = "elapsed"
-) -> None:
+def fill(found: Model, panel: Panel, marks: Sequence[Mapping[str, Any]] = ()) -> None:
     """Put the data of a panel into its figure, by the names of the sources."""
     for trace in panel.series:
         source = found.select_one({"name": f"{panel.kind}/{trace.name}"})
         source.data = {name: _nan(values) for name, values in trace.columns.items()}
     source = found.select_one({"name": f"{panel.kind}/marks"})
     if source is not None:
-        x = [mark.get(axis) for mark in marks]
+        x = [mark["elapsed"] for mark in marks]
         spans = [None if mark["kind"] == "checkpoint" else at
                  for mark, at in zip(marks, x, strict=True)]  # fmt: skip
         texts = {name: [mark[name] for mark in marks] for name in ("kind", "text")}
@@ -127,14 +123,14 @@ def _figure(key: str) -> Any:
     """Return a figure without data."""
     about = json.loads(key)
     kind, style, theme = about["kind"], about["style"], THEMES[about["theme"]]
-    names, columns, axis, log = (about[name] for name in ("names", "columns", "axis", "log"))
+    names, columns, axis, log = (about[name] for name in ("names", "columns", "x", "log"))
     is_above = log and "above" in columns[0]
     n_rows = _legend_rows(names)
     found = new_figure(
         name=kind,
         height=HEIGHT + LEGEND_ROW * max(0, n_rows - 1),
         sizing_mode="stretch_width",
-        x_axis_type="log" if about["log_x"] else "datetime" if axis in TIMES else "linear",
+        x_axis_type="log" if about["log_x"] else "datetime" if axis == "elapsed" else "linear",
         y_axis_type="log" if log else "linear",
         x_axis_label=X_LABELS.get(axis, axis),
         y_axis_label=f"{about['y']} above the best" if is_above else about["y"],
@@ -147,14 +143,14 @@ def _figure(key: str) -> Any:
         output_backend="canvas",
     )
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
-    x, y = "x" if axis == about["axes"][0] else axis, "above" if is_above else "y"
-    drawn = [_draw(found, f"{kind}/{name}", columns[i], (x, y), style, theme, i)
+    y = "above" if is_above else "y"
+    drawn = [_draw(found, f"{kind}/{name}", columns[i], y, style, theme, i)
              for i, name in enumerate(names)]  # fmt: skip
     # Marks do not widen the axes.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderer for renderers in drawn for renderer in renderers]
-    found.add_tools(_hover([renderers[-1] for renderers in drawn], x, y, axis, about["is_long"]))
-    if axis in ("elapsed", "time", "passes"):
+    found.add_tools(_hover([renderers[-1] for renderers in drawn], y, axis, about["is_long"]))
+    if axis == "elapsed":
         _draw_marks(found, kind, theme)
     if n_rows:
         items = [LegendItem(label={"value": name}, renderers=renderers)
@@ -167,21 +163,21 @@ def _figure(key: str) -> Any:
             "below",
         )  # fmt: skip
     _style(found, theme, about["numbers"], log)
-    if axis in TIMES:
-        found.xaxis.formatter = _time_formatter(axis, about["is_long"])
+    if axis == "elapsed":
+        found.xaxis.formatter = _time_formatter(about["is_long"])
         found.xaxis.ticker.desired_num_ticks = N_TICKS
-    elif axis == "passes" or about["log_x"]:
+    elif about["log_x"]:
         found.xaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
     return found
 
 
 def _draw(
-    found: Any, name: str, columns: Sequence[str], place: tuple[str, str], style: str,
+    found: Any, name: str, columns: Sequence[str], y: str, style: str,
     theme: Theme, i: int,
 ) -> list[Any]:  # fmt: skip
     """Draw a trace without data; return its renderers."""
     source = ColumnDataSource({column: [] for column in columns}, name=name)
-    color, (x, y) = theme.lines[i % len(theme.lines)], place
+    color = theme.lines[i % len(theme.lines)]
     # Tooltips escape the name of a renderer.
     how: dict[str, Any] = {"source": source, "name": name.partition("/")[2]}
     if style == "bars":
@@ -190,24 +186,23 @@ def _draw(
     line = {"line_color": color, "line_width": 2.2 if i == 0 else 1.5,
             "line_dash": DASHES[(i // len(theme.lines) + i) % len(DASHES)]}  # fmt: skip
     if style == "steps":
-        drawn = found.step(x, y, mode="after", **line, **how)
+        drawn = found.step("x", y, mode="after", **line, **how)
     else:
-        drawn = found.line(x, y, **line, **how)
-    marks = found.scatter(x, y, size="mark", marker=MARKERS[i % len(MARKERS)],
+        drawn = found.line("x", y, **line, **how)
+    marks = found.scatter("x", y, size="mark", marker=MARKERS[i % len(MARKERS)],
                           fill_color=theme.paper if i % 2 else color, line_color=color,
                           **how)  # fmt: skip
     return [drawn, marks]
 
 
-def _hover(renderers: Sequence[Any], x: str, y: str, axis: str, is_long: bool) -> HoverTool:
+def _hover(renderers: Sequence[Any], y: str, axis: str, is_long: bool) -> HoverTool:
     """Return a tooltip with name, position and value of a point."""
-    used = "day %-j %T" if is_long else "%T"
-    form = {"time": "%F %T", "elapsed": used}.get(axis, "0,0.[00]")
-    formatters = {f"@{x}": "datetime"} if axis in TIMES else {}
-    formatters[f"@{y}"] = "printf"
+    form, formatters = "0,0.[00]", {f"@{y}": "printf"}
+    if axis == "elapsed":
+        form, formatters["@x"] = "day %-j %T" if is_long else "%T", "datetime"
     return HoverTool(
         renderers=list(renderers),
-        tooltips=[("", "$name"), (X_LABELS.get(axis, axis), f"@{x}{{{form}}}"),
+        tooltips=[("", "$name"), (X_LABELS.get(axis, axis), f"@x{{{form}}}"),
                   ("", f"@{y}{{%.6g}}")],
         formatters=formatters,
     )  # fmt: skip
@@ -259,16 +254,13 @@ def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
         found.yaxis.ticker = BasicTicker(min_interval=1)
 
 
-def _time_formatter(axis: str, is_long: bool) -> DatetimeTickFormatter:
+def _time_formatter(is_long: bool) -> DatetimeTickFormatter:
     """Return a formatter of hours, minutes and seconds; with the day in a long job."""
-    if axis == "time":
-        hours, days = "%R", "%-d %b"
-    else:
-        hours, days = "day %-j %R" if is_long else "%T", "day %-j"
+    hours, days = "day %-j %R" if is_long else "%T", "day %-j"
     formats = dict.fromkeys(("seconds", "minsec"), "%T")
     formats |= dict.fromkeys(("minutes", "hourmin", "hours"), hours)
     formats |= dict.fromkeys(("days", "months", "years"), days)
     # Earlier versions of Bokeh have no such setting: 0 is not the beginning of a day.
-    scaling = {"boundary_scaling": False} if axis == "elapsed" and (
-        "boundary_scaling" in DatetimeTickFormatter.properties()) else {}  # fmt: skip
+    is_known = "boundary_scaling" in DatetimeTickFormatter.properties()
+    scaling = {"boundary_scaling": False} if is_known else {}
     return DatetimeTickFormatter(microseconds="%T.%f", milliseconds="%T.%3N", **formats, **scaling)

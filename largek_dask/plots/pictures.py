@@ -66,7 +66,7 @@ def draw(
     n_columns: int = 2,
     words: str = "",
 ) -> Figure:
-    """Draw the panels that have series; the cost also against passes over the data.
+    """Draw the panels that have series.
 
     ``marks`` are events on axes of time, and ``words`` a text below the figure.
 
@@ -77,10 +77,9 @@ def draw(
     DataError
         No panel has a series.
     """
-    drawn = [(panel, panel.x) for panel in panels if panel.series]
+    drawn = [panel for panel in panels if panel.series]
     if not drawn:
         raise DataError(NOTHING)
-    drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel.axes]
     n_rows = -(-len(drawn) // n_columns)
     figure = new_figure(11, 3.2 * n_rows + 0.4 * bool(title))
     figure.suptitle(title, fontsize=14, color=LIGHT.ink)
@@ -88,24 +87,23 @@ def draw(
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes in grid.flat[len(drawn) :]:
         axes.set_axis_off()
-    for axes, (panel, axis) in zip(grid.flat, drawn, strict=False):
-        _draw_panel(axes, panel, axis, marks)
-        against = f" against {'time' if axis == 'elapsed' else axis}" * (len(panel.axes) > 1)
-        axes.set_title(f"{panel.title}{against}", loc="left", fontsize=12, color=LIGHT.ink)
+    for axes, panel in zip(grid.flat, drawn, strict=False):
+        _draw_panel(axes, panel, marks)
+        axes.set_title(panel.title, loc="left", fontsize=12, color=LIGHT.ink)
     return figure
 
 
-def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> Markup:
+def svg(panel: Panel, marks: Sequence[Mapping[str, Any]] = ()) -> Markup:
     """Return a panel as SVG for a page, whose style sheet gives its colours."""
     import matplotlib
 
     # Text stays text, and equal panels give equal bytes.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": f"{panel.kind} {axis}",
+    settings = {"svg.fonttype": "none", "svg.hashsalt": panel.kind,
                 "path.simplify": False, "font.size": 9}  # fmt: skip
     file = io.StringIO()
     with matplotlib.rc_context(settings):
         figure = new_figure(WIDTH, 0.45 * WIDTH)
-        _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
+        _draw_panel(figure.add_subplot(), panel, marks)
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
     body = file.getvalue().partition("<svg")[2].partition(">")[2].rpartition("</svg>")[0]
     body = re.sub(r"<(metadata|style)\b.*?</\1>|<!--.*?-->", "", body, flags=re.S)
@@ -129,18 +127,18 @@ def _short_tag(tag: re.Match[str]) -> str:
     return re.sub(r"(\d\.\d)\d+", r"\1", text)
 
 
-def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str, Any]]) -> None:
-    column = "x" if axis == panel.x else axis
-    places = [_floats(trace.columns[column]) for trace in panel.series]
+def _draw_panel(axes: Axes, panel: Panel, marks: Sequence[Mapping[str, Any]]) -> None:
+    axis = panel.x
+    places = [_floats(trace.columns["x"]) for trace in panel.series]
     size, unit = _unit(places) if axis == "elapsed" else (1.0, "")
     for i, (trace, x) in enumerate(zip(panel.series, places, strict=True)):
         columns = {name: _floats(values) for name, values in trace.columns.items()
                    if name in ("y", "mark", "right")}  # fmt: skip
         _draw_trace(axes, panel.style, trace.name, i, x / size, columns)
-    if axis in ("elapsed", "time", "passes"):
+    if axis == "elapsed":
         # Marks do not widen the axis.
         low, high = axes.get_xlim()
-        known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint" and mark[axis])
+        known = (mark["elapsed"] / size for mark in marks if mark["kind"] != "checkpoint")
         for at in known:
             if low <= at <= high:
                 axes.axvline(at, color=LIGHT.quiet, linewidth=0.9, linestyle=":")

@@ -62,10 +62,7 @@ class Plot:
         """Return all charts as one matplotlib figure."""
         return draw(self.panels, self.title, self.marks)
 
-    def bokeh(
-        self, kind: str = "cost", *, theme: str = "light", x: str | None = None,
-        log: bool | None = None,
-    ) -> Any:  # fmt: skip
+    def bokeh(self, kind: str = "cost", *, theme: str = "light", log: bool | None = None) -> Any:
         """Return a panel as a Bokeh figure; ``bokeh.io.show`` shows it.
 
         Parameters
@@ -73,8 +70,6 @@ class Plot:
         kind : str
             One of :attr:`kinds`.
         theme : {"light", "dark"}
-        x : {"elapsed", "time", "passes"}, optional
-            Horizontal axis of the cost; time used by default.
         log : bool, optional
             Whether the vertical axis is logarithmic; for the cost, that of its distance to the best
             value.
@@ -88,7 +83,7 @@ class Plot:
 
         for panel in self.panels:
             if panel.kind == kind and panel.series:
-                return figure(panel, theme, x=x, log=log, marks=self.marks)
+                return figure(panel, theme, log=log, marks=self.marks)
         raise ParameterError(f"there is no panel {kind!r}; choose one of {', '.join(self.kinds)}.")
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DASHES", "MOST_NAMED", "THEMES", "TIMES", "X_LABELS", "Theme"]
+__all__ = ["DASHES", "MOST_NAMED", "THEMES", "X_LABELS", "Theme"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,9 @@ DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
 """Dashes of lines, by Bokeh's names."""
 X_LABELS = {
     "elapsed": "time used",
-    "time": "time of day (UTC)",
-    "passes": "passes over the data",
     "clusters": "clusters",
     "size": "weight of a cluster's rows",
 }
 """Labels of horizontal axes; any other axis is its own label."""
-TIMES = ("elapsed", "time")
-"""Axes of time, in ms."""
 MOST_NAMED = 10
 """Most lines that a legend names."""

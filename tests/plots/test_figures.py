@@ -16,7 +16,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.plots.figures import figure, fill, item, key, to_json
+from largek_dask.plots.figures import figure, item, key, to_json
 from largek_dask.plots.panels import make_panel, marks_of, panels
 from largek_dask.plots.pictures import draw
 from largek_dask.plots.plot_collection import Plot, plot_of
@@ -86,8 +86,8 @@ def test_items_depend_on_kind_names_and_theme_alone():
         assert key(panel, "dark") != key(panel)
         assert json.dumps(item(panel, "dark")) != before
     cost = DRAWN["cost"]
-    assert len({key(cost), key(cost, x="time"), key(cost, x="passes"), key(cost, log=True)}) == 4
-    assert key(cost, x="nonsense", theme="nonsense") == key(cost)
+    assert key(cost) != key(cost, log=True)
+    assert key(cost, theme="nonsense") == key(cost)
 
 
 def test_times_have_one_form_and_of_more_than_a_day_say_which():
@@ -151,13 +151,6 @@ def test_what_happened_widens_no_axis():
         assert all(renderer.data_source is not marks for renderer in level.renderers)
 
 
-def test_fill_takes_the_marks_of_the_axis():
-    drawn = figure(DRAWN["cost"], x="passes")
-    fill(drawn, DRAWN["cost"], MARKS, "passes")
-    marks = drawn.select_one({"name": "cost/marks"})
-    assert list(marks.data["x"]) == [mark["passes"] for mark in MARKS]
-
-
 def test_lines_differ_in_more_than_colour():
     lines = [glyph for renderer in figure(DRAWN["rounds"]).renderers
              if type(glyph := renderer.glyph).__name__ == "Line"]  # fmt: skip
@@ -180,7 +173,7 @@ def plot():
 def test_a_model_is_drawn_by_its_history_and_sizes(plot):
     assert plot.kinds == ["cost", "gain", "work", "sizes"]
     assert "5 clusters of 500 rows × 3" in repr(plot)
-    assert type(plot.bokeh(x="passes", log=True)).__name__ == "figure"
+    assert type(plot.bokeh(log=True)).__name__ == "figure"
     with pytest.raises(ParameterError, match="cost, gain, work, sizes"):
         plot.bokeh("speed")
     (panel,) = [panel for panel in plot.panels if panel.kind == "sizes"]
@@ -189,7 +182,7 @@ def test_a_model_is_drawn_by_its_history_and_sizes(plot):
 
 def test_a_notebook_shows_it_without_scripts(plot):
     html = plot._repr_html_()
-    assert html.count('<svg class="chart"') == 5
+    assert html.count('<svg class="chart"') == 4
     assert "<script" not in html
     assert "Does it still gain?" in html
     assert len(html) < 100_000
