@@ -204,7 +204,9 @@ def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[st
 
 
 def _text(name: str, value: Any) -> str:
-    from largek_dask.driver.formatting import human_bytes, human_seconds
+    from dask.utils import format_bytes
+
+    from largek_dask.driver.formatting import human_seconds
 
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
@@ -215,7 +217,7 @@ def _text(name: str, value: Any) -> str:
         texts = [*map(str, value[:most]), *["…"] * (len(value) > most)]
         return ("\n" if name == "warnings" else ", ").join(texts) or "none"
     if "bytes" in name or name.startswith("memory"):
-        return human_bytes(value)
+        return str(format_bytes(value))
     if "seconds" in name:
         return human_seconds(value)
     return f"{value:.10g}" if isinstance(value, float) else f"{value:,}"

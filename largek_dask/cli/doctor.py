@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
+from dask.utils import format_bytes
 
 from largek_dask.cli.common import (
     FAILED,
@@ -22,7 +23,6 @@ from largek_dask.cli.common import (
     option_storage,
     table,
 )
-from largek_dask.driver.formatting import human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -125,11 +125,11 @@ def _memory() -> Iterator[Finding]:
     from distributed.system import MEMORY_LIMIT
 
     available = min(psutil.virtual_memory().available, MEMORY_LIMIT)
-    text = f"{human_bytes(available)} available of {human_bytes(MEMORY_LIMIT)}"
+    text = f"{format_bytes(available)} available of {format_bytes(MEMORY_LIMIT)}"
     yield Finding("memory", "note" if available < LOW_MEMORY else "ok", text)
     for name, folder in (("this folder", os.getcwd()), ("temporary files", tempfile.gettempdir())):
         free = shutil.disk_usage(folder).free
-        text = f"{human_bytes(free)} free on disk for {name} ({folder})"
+        text = f"{format_bytes(free)} free on disk for {name} ({folder})"
         level: Level = "broken" if free < LOW_DISK else "ok"
         yield Finding("memory", level, text, "free some, or work elsewhere" * (level != "ok"))
 
@@ -145,7 +145,7 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         yield Finding("cluster", "broken", "no workers: a job waits for the first one", advice)
         return
     threads = sum(worker["nthreads"] for worker in workers.values())
-    least = human_bytes(min(worker["memory_limit"] for worker in workers.values()))
+    least = format_bytes(min(worker["memory_limit"] for worker in workers.values()))
     text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
     yield Finding("cluster", "ok", text)
     with warnings.catch_warnings(record=True) as caught:

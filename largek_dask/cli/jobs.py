@@ -489,10 +489,10 @@ def delete(
 
 def _deletions(rows: list[dict[str, Any]]) -> Any:
     """Return deleted jobs as a table of rich."""
-    from largek_dask.driver.formatting import human_bytes
+    from dask.utils import format_bytes
 
     cells = [
-        (row["id"], human_bytes(row["bytes"]) if row["deleted"] else "was gone already")
+        (row["id"], format_bytes(row["bytes"]) if row["deleted"] else "was gone already")
         for row in rows
     ]
     return table(("deleted", "size"), cells)

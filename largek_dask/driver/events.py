@@ -157,22 +157,21 @@ def seconds_of(event: Event) -> float:
         return 0.0
 
 
-class ProgressLine:
-    """Sink that shows a fit as one line of text.
+LINE_SECONDS = 10.0
+"""Minimum time between two lines of steps."""
 
-    A terminal's line is rewritten at most ten times per second. Elsewhere a line is written at most
-    every ten seconds, and the last one always.
-    """
+
+class ProgressLine:
+    """Sink that shows a fit as lines of text: at most one step per ten seconds, and the last."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
-        self._terminal = self._stream.isatty()
         self._shown_at = -math.inf
         self._line = ""
-        self._pending = False
+        """Line of the last step; empty if it is shown."""
         self._objective = INERTIA
 
     def __call__(self, event: Event) -> None:
@@ -181,11 +180,10 @@ class ProgressLine:
         if kind == "started":
             self._objective = objective_in(event)
         elif kind == "step":
-            self._line, self._pending = _progress_text(event, self._objective), True
-            if self._clock() - self._shown_at >= (0.1 if self._terminal else 10.0):
-                self._show()
+            self._line = f"{_progress_text(event, self._objective)}\n"
+            if self._clock() - self._shown_at >= LINE_SECONDS:
+                self._show_step()
         elif kind == "warning":
-            self._end_line()
             self._stream.write(f"warning: {printable(event['message'])}\n")
         elif kind == "report":
             self._stream.write(f"{printable(event['words'])}\n")
@@ -193,19 +191,15 @@ class ProgressLine:
             self._end(event)
         self._stream.flush()
 
-    def close(self) -> None:
-        """End the line."""
-        self._end_line()
-        self._stream.flush()
+    def _show_step(self) -> None:
+        self._stream.write(self._line)
+        self._line, self._shown_at = "", self._clock()
 
     def _end(self, event: Event) -> None:
         """Write a summary; of several starts only for the best."""
-        if self._pending:
-            self._show()
-        is_one_of_several = event["event"] == "stopped" and "start" in event
-        if is_one_of_several:
+        self._show_step()
+        if event["event"] == "stopped" and "start" in event:
             return
-        self._end_line()
         after = f"{event['n_iter']} steps, {human_seconds(event['elapsed'])}"
         if event["event"] == "best":
             after = (
@@ -215,15 +209,6 @@ class ProgressLine:
             if event["value"] is not None:
                 after += f": {self._objective.words} {event['value']:.6g}"
         self._stream.write(f"stopped: {event['reason']} after {after}\n")
-
-    def _show(self) -> None:
-        self._stream.write(f"\r{self._line}\x1b[K" if self._terminal else f"{self._line}\n")
-        self._shown_at, self._pending = self._clock(), False
-
-    def _end_line(self) -> None:
-        if self._terminal and self._line:
-            self._stream.write("\n")
-        self._line = ""
 
 
 def compiling_words(left: float | None) -> str:

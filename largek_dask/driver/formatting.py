@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["count_of", "human_bytes", "human_count", "human_seconds", "printable",
-           "short_number"]  # fmt: skip
+__all__ = ["count_of", "human_count", "human_seconds", "printable", "short_number"]
 
 DIGITS = 6
 """Significant digits of numbers that are only displayed."""
@@ -25,15 +24,6 @@ def short_number(value: float) -> float:
 def count_of(n: int, noun: str) -> str:
     """Format ``1 chunk``, ``1,234 chunks``."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
-def human_bytes(n: float) -> str:
-    """Format ``1536`` as ``1.5 KiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"
 
 
 def human_count(value: float) -> str:

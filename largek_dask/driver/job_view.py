@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 from largek_dask.algorithms.objective import Objective, objective_in
 from largek_dask.driver.events import Event, is_number, seconds_of
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
-from largek_dask.driver.series import A_START, Series, X, Y, key_of
+from largek_dask.driver.series import A_START, Series, X, key_of
 from largek_dask.driver.stopping import ENDS
 
 __all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in"]
@@ -73,8 +73,6 @@ class Mark:
     """Seconds that the fit had taken."""
     seconds: float
     """Time of day, in seconds since 1970; 0 if unknown."""
-    passes: float
-    """Passes over the data made until then."""
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
@@ -93,7 +91,7 @@ class JobView:
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
     costs : dict
-        Series of the objective by :class:`Line`, with passes over the data.
+        Series of the objective by :class:`Line`.
     series : dict
         Other series by name, against seconds used.
 
@@ -148,10 +146,8 @@ class JobView:
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
         self._marks: dict[str, deque[Mark]] = {}
-        self._clock = Series()
-        """Passes by seconds used."""
         self._key = -1.0
-        self._elapsed = self._passes = 0.0
+        self._elapsed = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._status = None
 
@@ -392,14 +388,9 @@ class JobView:
         key = key_of(number_in(event, "start") or 0.0, step)
         # A scheduler that came back may repeat steps: the later event counts.
         self._cut(key - 1.0)
-        gap = key - self._key if self._key >= 0 and key - self._key < A_START else 1.0
-        rows = max(0.0, number_in(event, "rows") or 0.0)
-        n_rows = number_in(self._about, "n_rows")
         self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
-        self._passes += rows * gap / n_rows if n_rows else 0.0
-        self._clock.add(key, self._elapsed, self._passes)
         self._add_cost(event)
-        self._add_figures(event, rows)
+        self._add_figures(event)
         self._add_seconds(event)
         self._add_extra(event.get("extra"))
 
@@ -410,15 +401,15 @@ class JobView:
         start = number_in(event, "start")
         line = Line(None if start is None else int(start), event.get("sample") is not None)
         if line not in self.costs:
-            self.costs[line] = Series(beside=1)
+            self.costs[line] = Series()
             starts = list(dict.fromkeys(known.start for known in self.costs))
             if len(starts) > MOST_STARTS:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
-        self.costs[line].add(self._key, self._elapsed, cost, self._passes)
+        self.costs[line].add(self._key, self._elapsed, cost)
 
-    def _add_figures(self, event: Event, rows: float) -> None:
-        changed = number_in(event, "n_changed")
+    def _add_figures(self, event: Event) -> None:
+        changed, rows = number_in(event, "n_changed"), number_in(event, "rows") or 0.0
         if changed is not None and rows > 0:
             self._add("n_changed", changed / rows)
         for name in ("shift", "rows_per_second"):
@@ -442,7 +433,6 @@ class JobView:
             self._add(name, number_in(extra, name))
 
     def _all(self) -> Iterator[Series]:
-        yield self._clock
         yield from self.costs.values()
         yield from self.series.values()
 
@@ -458,16 +448,16 @@ class JobView:
             series.cut(key)
         self.costs = {line: series for line, series in self.costs.items() if series}
         self.series = {name: series for name, series in self.series.items() if series}
-        last = self._clock.last()
-        self._elapsed, self._passes = (0.0, 0.0) if last is None else (last[X], last[Y])
-        self._key = -1.0 if last is None else key
+        ends = [last for series in self._all() if (last := series.last())]
+        self._elapsed = max((last[X] for last in ends), default=0.0)
+        self._key = key if ends else -1.0
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
         words = printable(text[: 2 * MOST_TEXT])
         if len(words) > MOST_TEXT:
             words = f"{words[: MOST_TEXT - 1]}…"
-        kept.append(Mark(self._elapsed, seconds_of(event), self._passes, kind, words))
+        kept.append(Mark(self._elapsed, seconds_of(event), kind, words))
 
 
 def number_in(about: object, name: str) -> float | None:

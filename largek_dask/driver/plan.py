@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
+from dask.utils import format_bytes
 from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.algorithms.base import Algorithm, Footprint
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
-from largek_dask.driver.formatting import human_bytes
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
@@ -126,8 +126,8 @@ def check_memory(
             why = " (weights, or rows, differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
-                f"{human_bytes(needed)} with {threads} threads{why}, and {where} has "
-                f"{human_bytes(available)}. Ask for fewer clusters, use fewer threads, or a "
+                f"{format_bytes(needed)} with {threads} threads{why}, and {where} has "
+                f"{format_bytes(available)}. Ask for fewer clusters, use fewer threads, or a "
                 "machine with more memory."
             )
 
@@ -242,8 +242,8 @@ def check_output_fits(
     available = _available()
     if needed > available:
         raise NotEnoughMemoryError(
-            f"An array of shape {shape} needs {human_bytes(needed)}, and this machine has "
-            f"{human_bytes(available)}. {advice}"
+            f"An array of shape {shape} needs {format_bytes(needed)}, and this machine has "
+            f"{format_bytes(available)}. {advice}"
         )
 
 

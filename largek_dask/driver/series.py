@@ -14,18 +14,18 @@ MOST = 512
 Points = NDArray[np.float64]
 """One point per row."""
 Point = tuple[float, ...]
-"""``(key, x, y, *beside)``."""
+"""``(key, x, y)``."""
 A_START = float(2**32)
 """Keys reserved for each start."""
 MOST_KEY = float(2**53)
 KEY, X, Y = range(3)
+WIDTH = 3
 
 
 class Series:
     """A figure against time: every s-th point, the lowest, the highest and the last.
 
-    s is the smallest power of two that leaves at most ``most`` points. A point has ``beside``
-    further coordinates.
+    s is the smallest power of two that leaves at most ``most`` points.
 
     Examples
     --------
@@ -37,10 +37,10 @@ class Series:
     (True, 70000.0, 0.0, 29999.0)
     """
 
-    __slots__ = ("_ends", "_kept", "_most", "_n", "_stride", "_width")
+    __slots__ = ("_ends", "_kept", "_most", "_n", "_stride")
 
-    def __init__(self, beside: int = 0, most: int = MOST) -> None:
-        self._width, self._most = 3 + beside, most
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._kept = array("d")
         """Every s-th point, concatenated."""
         self._ends: list[Point] = []
@@ -53,13 +53,13 @@ class Series:
     @property
     def nbytes(self) -> int:
         """Bytes of the numbers."""
-        return 8 * (len(self._kept) + self._width * len(self._ends))
+        return 8 * (len(self._kept) + WIDTH * len(self._ends))
 
-    def add(self, key: float, x: float, y: float, *beside: float) -> None:
+    def add(self, key: float, x: float, y: float) -> None:
         """Add a point after all others; all numbers are finite, and :meth:`cut` compares keys."""
-        point = tuple(map(float, (key, x, y, *beside)))
+        point = (float(key), float(x), float(y))
         if self._n % self._stride == 0:
-            if len(self._kept) >= self._most * self._width:
+            if len(self._kept) >= self._most * WIDTH:
                 self._keep(self._table()[::2])
                 self._stride *= 2
             if self._n % self._stride == 0:
@@ -76,7 +76,7 @@ class Series:
         known = [tuple(point) for point in points[points[:, KEY] <= key].tolist()]
         table = self._table()
         self._keep(table[table[:, KEY] <= key])
-        self._n = len(self._kept) // self._width * self._stride
+        self._n = len(self._kept) // WIDTH * self._stride
         self._ends = []
         if known:
             by_value = sorted(known, key=lambda point: point[Y])
@@ -84,7 +84,7 @@ class Series:
 
     def points(self) -> Points:
         """Return all points that are kept, in order."""
-        ends = np.array(self._ends, np.float64).reshape(-1, self._width)
+        ends = np.array(self._ends, np.float64).reshape(-1, WIDTH)
         table = np.concatenate([self._table(), ends])
         return table[np.unique(table[:, KEY], return_index=True)[1]]
 
@@ -114,7 +114,7 @@ class Series:
         return tuple(known[-1].tolist()) if len(known) else None
 
     def _table(self) -> Points:
-        return np.array(self._kept, np.float64).reshape(-1, self._width)
+        return np.array(self._kept, np.float64).reshape(-1, WIDTH)
 
     def _keep(self, table: Points) -> None:
         self._kept = array("d", table.tobytes())

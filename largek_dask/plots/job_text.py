@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from dask.utils import format_bytes
+
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
-from largek_dask.driver.formatting import human_bytes, human_count, human_seconds, printable
+from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.driver.job_view import KINDS, JobView, number_in
 from largek_dask.driver.stopping import ENDS
 from largek_dask.html_table import html_table
@@ -141,8 +143,8 @@ def facts(view: JobView) -> list[tuple[str, str]]:
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
             *([("time", spent)] if (spent := _time_shares(view)) else []),
-            ("held", f"{figure(s.get('state_bytes'), human_bytes)} of row state, "
-             f"{figure(s.get('cache_bytes'), human_bytes)} of chunks"),
+            ("held", f"{figure(s.get('state_bytes'), format_bytes)} of row state, "
+             f"{figure(s.get('cache_bytes'), format_bytes)} of chunks"),
             *([("again", f"{figure(s.get('retries'))} chunks handed out again, "
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
              if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
@@ -192,7 +194,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _moved(status: Mapping[str, Any]) -> str:
     moved = status.get("bytes")
-    return f", {human_bytes(moved)} read or moved" if is_number(moved) and moved else ""
+    return f", {format_bytes(moved)} read or moved" if is_number(moved) and moved else ""
 
 
 def left_of(view: JobView) -> str:

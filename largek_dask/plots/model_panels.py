@@ -68,7 +68,7 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
         "Inertia by number of clusters",
         found.words,
         series=[*lines, *_suggested(found)],
-        axes=("clusters",),
+        x="clusters",
         y=f"inertia ({INERTIA.unit})",
         log=is_log,
         from_zero=not is_log,

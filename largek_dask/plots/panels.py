@@ -28,8 +28,6 @@ from largek_dask.plots.job_text import (
 
 __all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
 
-PASSES = 3
-"""Column of a point of the cost: passes over the data."""
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
@@ -49,9 +47,8 @@ SHORT: Words = "{:.3g}".format
 class Trace:
     """A line, bars or points of a panel.
 
-    ``columns`` holds ``x`` and ``y``. A column with the name of another axis of the panel holds the
-    positions on that axis, ``right`` the right edge of a bar. All numbers are finite; None
-    interrupts the line.
+    ``columns`` holds ``x`` and ``y``, and for bars ``right``, the right edge. All numbers are
+    finite; None interrupts the line.
     """
 
     name: str
@@ -68,8 +65,8 @@ class Panel:
     """One sentence with the most important figures, for readers who do not see the chart."""
     figures: Sequence[tuple[str, str]] = ()
     series: Sequence[Trace] = ()
-    axes: Sequence[str] = ("elapsed",)
-    """Possible horizontal axes, the default first: elapsed (ms), passes."""
+    x: str = "elapsed"
+    """Horizontal axis: elapsed (ms), clusters or size."""
     y: str = ""
     """Label of the vertical axis."""
     style: str = "line"
@@ -81,11 +78,6 @@ class Panel:
     from_zero: bool = False
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-
-    @property
-    def x(self) -> str:
-        """Default horizontal axis."""
-        return self.axes[0]
 
 
 def panels(view: JobView) -> list[Panel]:
@@ -99,7 +91,6 @@ def marks_of(view: JobView) -> list[dict[str, Any]]:
         {
             "elapsed": rounded(1e3 * mark.elapsed, 5),
             "time": round(1e3 * mark.seconds),
-            "passes": rounded(mark.passes, 4),
             "kind": mark.kind,
             "text": mark.text,
         }
@@ -226,7 +217,6 @@ def _cost(view: JobView) -> Panel | None:
         f"{objective.of_step[:1].upper()}{objective.of_step[1:]}",
         figures=[("last", precise(last[Y])), (end, precise(best[Y]))],
         series=[_cost_line(line, points) for line, points in drawn.items()],
-        axes=("elapsed", "passes"),
         y=f"{objective.of_step} ({objective.unit}){'' if less else ', more is better'}",
         columns=("line", "last", end, "points"),
         rows=[
@@ -262,7 +252,6 @@ def _cost_line(line: Line, points: Points) -> Trace:
         _line_name(line),
         _positions(points, X, 1e3),
         _column(points[:, Y], 8),
-        passes=_positions(points, PASSES),
     )
 
 
@@ -304,7 +293,7 @@ def _sizes(view: JobView) -> Panel | None:
         "Sizes of clusters",
         figures=[(name, figure(number_in(told, key), human_count)) for name, key in names.items()],
         series=[make_trace("clusters", x[:-1], [rounded(n, 6) for n in counts], right=x[1:])],
-        axes=("size",),
+        x="size",
         y="clusters",
         numbers="whole",
         style="bars",

@@ -58,7 +58,7 @@ def draw(
     n_columns: int = 2,
     words: str = "",
 ) -> Figure:
-    """Draw the panels that have series; the cost also against passes over the data.
+    """Draw the panels that have series.
 
     ``marks`` are events on axes of time, and ``words`` a text below the figure.
 
@@ -69,10 +69,9 @@ def draw(
     DataError
         No panel has a series.
     """
-    drawn = [(panel, panel.x) for panel in panels if panel.series]
+    drawn = [panel for panel in panels if panel.series]
     if not drawn:
         raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
-    drawn[1:1] = [(panel, "passes") for panel, _ in drawn[:1] if "passes" in panel.axes]
     n_rows = -(-len(drawn) // n_columns)
     figure = new_figure(11, 3.2 * n_rows + 0.4 * bool(title))
     figure.suptitle(title, fontsize=14)
@@ -80,14 +79,13 @@ def draw(
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes in grid.flat[len(drawn) :]:
         axes.set_axis_off()
-    for axes, (panel, axis) in zip(grid.flat, drawn, strict=False):
-        _draw_panel(axes, panel, axis, marks)
-        against = f" against {'time' if axis == 'elapsed' else axis}" * (len(panel.axes) > 1)
-        axes.set_title(f"{panel.title}{against}", loc="left", fontsize=12)
+    for axes, panel in zip(grid.flat, drawn, strict=False):
+        _draw_panel(axes, panel, marks)
+        axes.set_title(panel.title, loc="left", fontsize=12)
     return figure
 
 
-def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | None = None) -> Markup:
+def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = ()) -> Markup:
     """Return a panel as an image for a page, which holds its data."""
     import matplotlib
 
@@ -95,7 +93,7 @@ def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | Non
     # Equal panels give equal bytes.
     with matplotlib.rc_context({"svg.hashsalt": panel.kind, "font.size": 9}):
         figure = new_figure(WIDTH, 0.45 * WIDTH)
-        _draw_panel(figure.add_subplot(), panel, axis or panel.x, marks)
+        _draw_panel(figure.add_subplot(), panel, marks)
         figure.savefig(file, format="svg", metadata={"Date": None})
     data = base64.b64encode(file.getvalue()).decode()
     words = f"{panel.title}: {panel.words}"
@@ -104,9 +102,9 @@ def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = (), axis: str | Non
     ).format(words, data)  # fmt: skip
 
 
-def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str, Any]]) -> None:
-    column = "x" if axis == panel.x else axis
-    places = [np.array(trace.columns[column], float) for trace in panel.series]
+def _draw_panel(axes: Axes, panel: Panel, marks: Sequence[Mapping[str, Any]]) -> None:
+    axis = panel.x
+    places = [np.array(trace.columns["x"], float) for trace in panel.series]
     size, unit = _unit(places) if axis == "elapsed" else (1.0, "")
     for i, (trace, x) in enumerate(zip(panel.series, places, strict=True)):
         y, color = np.array(trace.columns["y"], float), LIGHT.lines[i % len(LIGHT.lines)]
@@ -117,10 +115,10 @@ def _draw_panel(axes: Axes, panel: Panel, axis: str, marks: Sequence[Mapping[str
             marker = "." if len(x) <= WIDTH * 5 else None
             axes.plot(x / size, y, color=color, linestyle=DASHES[i % len(DASHES)], marker=marker,
                       label=trace.name)  # fmt: skip
-    if axis in ("elapsed", "passes"):
+    if axis == "elapsed":
         # Marks do not widen the axis.
         low, high = axes.get_xlim()
-        known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint" and mark[axis])
+        known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint")
         for at in known:
             if low <= at <= high:
                 axes.axvline(at, color=LIGHT.quiet, linewidth=0.9, linestyle=":")

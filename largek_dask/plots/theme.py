@@ -38,7 +38,6 @@ DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
 """Dashes of lines, by Bokeh's names."""
 X_LABELS = {
     "elapsed": "time used",
-    "passes": "passes over the data",
     "clusters": "clusters",
     "size": "weight of a cluster's rows",
 }

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dask.utils import format_bytes
+
 from largek_dask import config
-from largek_dask.driver.formatting import count_of, human_bytes
+from largek_dask.driver.formatting import count_of
 from largek_dask.driver.plan import FitMemory, ProcessMemory
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
@@ -288,10 +290,10 @@ def cannot_fit(memory: ProcessMemory | None) -> str | None:
     if memory is None or memory.needed <= memory.available:
         return None
     return (
-        f"it takes {human_bytes(memory.needed)} of a worker (model and sums "
-        f"{human_bytes(memory.model)}, chunks {human_bytes(memory.chunks)}, kept per row "
-        f"{human_bytes(memory.row_state)}), and the smallest that it may use has "
-        f"{human_bytes(memory.available)}"
+        f"it takes {format_bytes(memory.needed)} of a worker (model and sums "
+        f"{format_bytes(memory.model)}, chunks {format_bytes(memory.chunks)}, kept per row "
+        f"{format_bytes(memory.row_state)}), and the smallest that it may use has "
+        f"{format_bytes(memory.available)}"
     )
 
 
@@ -312,7 +314,7 @@ def does_not_fit(
         return None
     return (
         f"{count_of(len(others), 'job')} that {'runs' if len(others) == 1 else 'run'} "
-        f"take{'s' if len(others) == 1 else ''} {human_bytes(taken)} of a worker, this one "
-        f"{human_bytes(memory.needed)}, the rows that stay in memory {human_bytes(cache)}, "
-        f"and the smallest that it may use has {human_bytes(memory.available)}"
+        f"take{'s' if len(others) == 1 else ''} {format_bytes(taken)} of a worker, this one "
+        f"{format_bytes(memory.needed)}, the rows that stay in memory {format_bytes(cache)}, "
+        f"and the smallest that it may use has {format_bytes(memory.available)}"
     )

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from largek_dask.cli import main
 from largek_dask.cli.common import Command, Group, emit, parse_settings
-from largek_dask.driver.formatting import human_bytes, human_seconds
+from largek_dask.driver.formatting import human_seconds
 from largek_dask.errors import DataError
 from largek_dask.version import __version__
 
@@ -140,13 +140,6 @@ def test_parse_settings():
     for wrong in ("a", "=3", "a b=3"):
         with pytest.raises(click.BadParameter, match="name=value"):
             parse_settings([wrong])
-
-
-@pytest.mark.parametrize(
-    ("n", "told"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")]
-)
-def test_human_bytes(n, told):
-    assert human_bytes(n) == told
 
 
 @pytest.mark.parametrize(

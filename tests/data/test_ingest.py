@@ -151,7 +151,7 @@ def test_ingest__holds_a_few_chunks_whatever_the_length(shuffle, tmp_path, monke
         quiet(tmp_path / "x.npy", tmp_path / "out.zarr", chunk_rows=8_192, shuffle=shuffle)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    # of 12.8 MB: one block, one chunk, what is read back, one bucket
+    # of 12.8 MB: one block, one chunk, one bucket
     assert peak < 4e6
 
 
@@ -271,18 +271,6 @@ def test_ingest__what_fails_is_not_in_the_way_of_the_next_try(
     assert "out.zarr" in begun
     assert os.listdir(tmp_path) == []
     assert quiet(source, tmp_path / "out.zarr", **options).shape == x.shape
-
-
-def test_ingest__a_failed_try_touches_no_store_of_others(x, tmp_path, monkeypatch):
-    """Whoever finds the place taken, or no room, has not begun anything there."""
-    quiet(x, tmp_path / "out.zarr")
-    before = files_under(tmp_path)
-    with pytest.raises(OutputError, match="exists already"):
-        quiet(x, tmp_path / "out.zarr")
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
-    with pytest.raises(OutputError, match="has 1 B free"):
-        quiet(x, tmp_path / "out.zarr", force=True)
-    assert files_under(tmp_path) == before
 
 
 def test_ingest__storage_that_fails_for_good_is_said_to_keep_the_rest(x, tmp_path, monkeypatch):

@@ -73,11 +73,6 @@ def test_what_nobody_would_hear_goes_to_the_log(monkeypatch: pytest.MonkeyPatch)
 # --- the line
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def started(n_rows: int) -> dict[str, Any]:
     return {"event": "started", "n_rows": n_rows}
 
@@ -110,22 +105,8 @@ def test_a_plain_stream_gets_few_lines_and_the_last() -> None:
     ]
 
 
-def test_a_terminal_has_one_line_rewritten() -> None:
-    out, now = Terminal(), [0.0]
-    line = ProgressLine(out, clock=lambda: now[0])
-    line(step(1))
-    line(step(2))  # too soon to be shown
-    now[0] = 0.2
-    line({**step(3), "cost": None, "n_changed": None, "eta_s": None})
-    line(STOPPED)
-    text = out.getvalue()
-    assert "step 2" not in text
-    assert text.count("\r") == 2
-    assert text.endswith("\rstep 3, 2.5M rows/s\x1b[K\nstopped: tol after 3 steps, 3.2 s\n")
-
-
 def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
-    out = Terminal()
+    out = io.StringIO()
     ProgressLine(out)({"event": "warning", "message": "a\nstopped: tol\x1b[2J"})
     assert out.getvalue() == "warning: a stopped: tol [2J\n"
 

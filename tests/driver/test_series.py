@@ -64,9 +64,9 @@ def test_before_is_the_last_known_until_then():
 
 
 def test_bytes_are_counted_and_bounded():
-    series = Series(beside=2)
+    series = Series()
     assert not series
     assert series.nbytes == 0
     for step in range(20_000):
-        series.add(step, step, -step, step, step)
-        assert series.nbytes <= 8 * 5 * (512 + 3)
+        series.add(step, step, -step)
+        assert series.nbytes <= 8 * 3 * (512 + 3)

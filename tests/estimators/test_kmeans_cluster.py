@@ -101,7 +101,7 @@ def test_doctor_looks_at_the_cluster(cluster):
     told = run_json("doctor", "--scheduler", cluster.scheduler_address)
     assert told["healthy"]
     texts = [finding["text"] for finding in told["findings"]]
-    assert any("2 workers, 2 threads, 4.0 GiB" in text for text in texts)
+    assert any("2 workers, 2 threads, 4.00 GiB" in text for text in texts)
     assert any("the same here, on the scheduler and on every worker" in text for text in texts)
 
 

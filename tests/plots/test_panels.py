@@ -70,16 +70,13 @@ def test_places_on_an_axis_are_told_apart_wherever_they_lie():
     assert all(type(x) is int for x in line["x"])
 
 
-def test_cost_is_drawn_against_time_used_and_passes():
+def test_cost_is_drawn_against_time_used():
     view = view_of(started(), *(step(n) for n in (1, 2, 4)))
     cost = panels_of(view)["cost"]
-    assert cost["axes"] == ["elapsed", "passes"]
     (line,) = cost["series"]
     assert line["name"] == "on all rows"
     assert line["x"] == [1000, 2000, 4000]
     assert line["y"] == [1000, 500, 250]
-    # Of step 3 nobody was told: it is counted as a pass like the one after it.
-    assert line["passes"] == [1, 2, 4]
     assert cost["figures"] == [["last", "250"], ["lowest", "250"]]
     assert cost["rows"] == [["on all rows", "250", "250", "3"]]
 
@@ -187,7 +184,6 @@ def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
     one, other = (panels_of(view)["cost"]["series"][0] for view in (whole, resumed))
     assert page_of(resumed) == page_of(view_of(*events))
     assert (one["x"][0], one["x"][-1]) == (other["x"][0], other["x"][-1])
-    assert one["passes"][-1] == other["passes"][-1]
     known = [at for at in other["x"] if at is not None]
     assert known == sorted(set(known))
 

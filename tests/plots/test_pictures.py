@@ -38,18 +38,14 @@ def by_title(figure):
     return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
 
 
-def test_draw__cost_against_time_and_passes():
+def test_draw__cost_against_time():
     axes = by_title(panels(*STEPS))
-    np.testing.assert_allclose(curve(axes["Cost against time"]), [[1, 100], [1.5, 60], [4, 50]])
-    np.testing.assert_allclose(
-        curve(axes["Cost against passes"]), [[0.5, 100], [1.5, 60], [2.5, 50]]
-    )
-    assert axes["Cost against time"].get_xlabel() == "time used (seconds)"
-    assert "passes" in axes["Cost against passes"].get_xlabel()
+    np.testing.assert_allclose(curve(axes["Cost"]), [[1, 100], [1.5, 60], [4, 50]])
+    assert axes["Cost"].get_xlabel() == "time used (seconds)"
 
 
 def test_draw__long_fits_are_drawn_in_hours():
-    axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost against time"]
+    axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost"]
     assert axes.get_xlabel() == "time used (hours)"
     np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
 
@@ -58,18 +54,18 @@ def test_draw__breaks_between_a_sample_and_all_rows():
     """The cost on a sample is lower: with one line it would seem to rise."""
     sample = [step(1, 40.0, 0.1, 10, sample=10), step(2, 30.0, 0.2, 10, sample=10)]
     later = [{**s, "step": s["step"] + 2} for s in STEPS]
-    axes = by_title(panels(*sample, *later))["Cost against time"]
+    axes = by_title(panels(*sample, *later))["Cost"]
     assert [line.get_label() for line in axes.lines] == ["on a sample", "on all rows"]
     assert [line.get_ydata().tolist() for line in axes.lines] == [[40, 30], [100, 60, 50]]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert texts == ["on a sample", "on all rows"]
-    assert by_title(panels(*STEPS))["Cost against time"].get_legend() is None
+    assert by_title(panels(*STEPS))["Cost"].get_legend() is None
 
 
 def test_draw__marks_what_happened_but_no_checkpoints():
     events = [STEPS[0], {"event": "checkpoint", "n_iter": 1},
               {"event": "warning", "message": "slow"}, *STEPS[1:]]  # fmt: skip
-    axes = by_title(panels(*events))["Cost against time"]
+    axes = by_title(panels(*events))["Cost"]
     assert [line.get_xdata()[0] for line in axes.lines[1:]] == [1.0]
 
 

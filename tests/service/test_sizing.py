@@ -71,8 +71,8 @@ def test_they_begin_as_far_as_they_fit_the_smallest_worker(queued):
     third, fourth = found["lk-2"], found["lk-3"]
     assert (third["position"], third["waits_for"]) == (1, "memory")
     assert third["why"] == (
-        "2 jobs that run take 90.0 MiB of a worker, this one 20.0 MiB, the rows that stay in "
-        "memory 0 B, and the smallest that it may use has 100.0 MiB"
+        "2 jobs that run take 90.00 MiB of a worker, this one 20.00 MiB, the rows that stay in "
+        "memory 0 B, and the smallest that it may use has 100.00 MiB"
     )
     # It would fit; but then the one before might wait for ever.
     assert (fourth["position"], fourth["waits_for"]) == (2, "place")
@@ -91,8 +91,8 @@ def test_one_that_can_never_fit_waits_aside(queued):
     place = queue.positions()["lk-0"]
     assert (place["position"], place["waits_for"]) == (None, "memory")
     assert place["why"] == (
-        "it takes 101.0 MiB of a worker (model and sums 101.0 MiB, chunks 0 B, kept per row 0 B), "
-        "and the smallest that it may use has 100.0 MiB"
+        "it takes 101.00 MiB of a worker (model and sums 101.00 MiB, chunks 0 B, kept per row "
+        "0 B), and the smallest that it may use has 100.00 MiB"
     )
     there[:] = workers_of(200)
     assert begin(queue) == ["lk-0"]
@@ -186,7 +186,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     jobs.start()
     try:
         with pytest.raises(
-            NotEnoughMemoryError, match=r"never begin .* has 1000 B\. Ask for fewer"
+            NotEnoughMemoryError, match=r"never begin .* has 0\.98 kiB\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
         assert jobs.all() == []
