@@ -21,7 +21,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.passes.toys import rows_of
 
 SEED = 5
@@ -338,7 +338,7 @@ def awkward(kind: str) -> tuple[np.ndarray, int]:
 
 @pytest.mark.parametrize(
     ("kind", "algorithm", "gather"),
-    tiers(
+    every_two(
         ["few distinct", "one row", "one value", "sorted", "outlier", "far"],
         [NMBatch(), NMBatch(b0=20, bounds="groups"), NMBatch.paper(b0=20)],
         GATHER,

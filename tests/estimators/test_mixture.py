@@ -28,7 +28,7 @@ from largek_dask.errors import (
 )
 from largek_dask.model import MixtureModel
 from tests.helpers.checks import watched_passes
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums
 
 K, D = 4, 6
@@ -460,7 +460,7 @@ def test_means_have_one_name():
 
 
 @pytest.mark.parametrize(
-    ("given", "after", "before"), tiers(["estimator", "model"], list(KINDS), list(KINDS))
+    ("given", "after", "before"), every_two(["estimator", "model"], list(KINDS), list(KINDS))
 )
 def test_goes_on_from_a_mixture(before, after, given):
     start = fitted(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from types import SimpleNamespace
 
 import dask.config
@@ -18,7 +17,7 @@ from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Margins, gr
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 
@@ -124,8 +123,9 @@ def test_bounds_hold_and_labels_are_the_dense_ones(
             check(x, bounded, labels, upper, lower)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float16, np.float64])
-@pytest.mark.parametrize("d", [2, 12])
+@pytest.mark.parametrize(
+    ("dtype", "d"), in_turns([np.uint8, np.int16, np.float16, np.float64], [12, 2])
+)
 def test_rows_as_they_are_stored(dtype, d):
     rng = np.random.default_rng(5)
     x = rng.integers(0, 100, size=(300, d)).astype(dtype)
@@ -267,16 +267,6 @@ def test_drift_is_never_below_the_way(d, scale, dtype, seed):
     assert (drift.centers >= way).all()
     assert (drift.centers <= way * (1 + 1e-9) + 1e-19).all()
     assert (drift.groups[groups.of] >= drift.centers * (1 - 1e-15)).all()
-
-
-def test_bounded_centers_travel():
-    x, centers, shift = blobs(n=100)
-    packed, groups = pack_centers(centers, shift), group_centers(centers, shift, 4)
-    bounded = BoundedCenters(packed, groups, Drift.zero(groups))
-    again = pickle.loads(pickle.dumps(bounded))
-    assert again.n_groups == bounded.n_groups
-    for a, b in zip(bounds.start(x, bounded), bounds.start(x, again), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_margins_grow_with_the_features_until_nothing_is_certain():

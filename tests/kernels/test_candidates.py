@@ -11,7 +11,7 @@ from largek_dask.kernels.bounds import candidates as kernel
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.mixtures import pack_mixture
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
 
 KINDS = ["iso", "isoflex", "diag"]
@@ -75,14 +75,16 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         *slow(
             *(
                 (kind, tile, dtype, shape)
-                for kind in KINDS
-                for tile, dtype, shape in (
-                    ("auto", "f4", (30, 784, 8, 5)),
-                    ("avx2", "f8", (9, 2, 3, 5)),
-                    ("auto", "f8", (64, 13, 32, 5)),
-                    ("auto", "u1", (70, 5, 24, 4)),
-                    ("plain", "f4", (90, 20, 64, 33)),
-                    ("auto", "f2", (50, 16, 31, 3)),
+                for kind, (tile, dtype, shape) in in_turns(
+                    KINDS,
+                    (
+                        ("auto", "f4", (30, 784, 8, 5)),
+                        ("avx2", "f8", (9, 2, 3, 5)),
+                        ("auto", "f8", (64, 13, 32, 5)),
+                        ("auto", "u1", (70, 5, 24, 4)),
+                        ("plain", "f4", (90, 20, 64, 33)),
+                        ("auto", "f2", (50, 16, 31, 3)),
+                    ),
                 )
             )
         ),

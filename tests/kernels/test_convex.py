@@ -41,8 +41,7 @@ def test_clustering(dtype, weighted, k):
     np.testing.assert_allclose(found.subgradient, subgradient, rtol=1e-12, atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dtype", "weighted"), in_turns(DTYPES, [False, True]))
 def test_auxiliary(dtype, weighted):
     x = table(dtype)
     weight = weights(len(x)) if weighted else None
@@ -147,8 +146,7 @@ def test_weightless_rows_do_not_tie():
     assert ClusteringFunction(rows, 1).second(centers[:1]) is None
 
 
-@pytest.mark.parametrize("dtype", ["f8", "u1"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("dtype", "seed"), [("f8", 0), ("u1", 1)])
 def test_weights_are_repeated_rows(dtype, seed):
     x, k = table(dtype, seed=seed), 5
     weight = weights(len(x), seed)

@@ -108,24 +108,6 @@ def test_remove_undoes_add(rows, others):
     assert sums.values.tolist() == expected.values.tolist()
 
 
-@given(st.lists(st.tuples(finite, st.integers(0, 5).map(float), cells)))
-def test_integer_weight_is_a_repeated_row(rows):
-    values, weights, where = arrays([(v, w, c) for v, w, c in rows if abs(v) < 1e200])
-    once, repeated = ExactSums(3), ExactSums(3)
-    once.add(values, weights, where)
-    times = weights.astype(int)
-    repeated.add(np.repeat(values, times), None, np.repeat(where, times))
-    assert once.values.tolist() == repeated.values.tolist()
-
-
-def test_outlier_hides_no_ordinary_value():
-    sums = ExactSums()
-    values = np.r_[1e12, np.full(1000, 1e-9)]
-    sums.add(values)
-    sums.remove(values[:1])
-    assert sums.value == float(1000 * Fraction(1e-9))
-
-
 def test_every_place_of_the_grid():
     for power in [*range(-1074, -1018), *range(-40, 40), *range(1015, 1024)]:
         values = np.ldexp(np.array([1.0, 1 - 2.0**-53, -1.5]), power)

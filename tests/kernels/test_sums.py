@@ -131,20 +131,6 @@ def test_no_order_of_adding_removing_and_merging_changes_a_bit(table, data):
     assert same(moved, sums_of(x, before, weight, grid))
 
 
-@given(tables(weighted=False), st.data())
-def test_integer_weights_are_repeated_rows(table, data):
-    x, _ = table
-    labels = data.draw(labels_for(x))
-    times = data.draw(arrays(np.int64, len(x), elements=st.integers(0, 4)))
-    weighted = scan(x, times.astype(float)).finish().grid
-    repeated = scan(np.repeat(x, times, axis=0)).finish().grid
-    assert (weighted.bits, weighted.weight_bits) == (repeated.bits, repeated.weight_bits)
-    assert same(
-        sums_of(x, labels, times.astype(float), weighted),
-        sums_of(np.repeat(x, times, axis=0), np.repeat(labels, times), None, repeated),
-    )
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_moving_reads_only_rows_that_change(dtype):
     x = np.arange(12).reshape(6, 2).astype(dtype)
@@ -264,17 +250,6 @@ def test_largest_totals_do_not_overflow(extent, sign, weights, integer):
         assert abs(total) >= 2**58 or heaviest * 2.0**grid.bits >= 2**48
 
 
-@pytest.mark.parametrize("weight", [None, 0.9])
-def test_many_equal_rows_do_not_overflow(weight):
-    n = 20_000
-    weights = None if weight is None else np.full(n, weight)
-    found, total, mass, _ = largest_total(np.full(n, 1.99), weights, False, weight is not None)
-    assert 2**58 <= total <= 2**62
-    assert mass <= 2**62
-    assert found.sums.tolist() == [[total]]
-    assert found._weights.tolist() == [mass]
-
-
 def test_a_grid_as_fine_as_it_may_be():
     n = 80_000_000
     grid = FixedPoint.choose(np.zeros(2, np.float32), 3.0, n_rows=n)
@@ -338,19 +313,6 @@ def test_cost_is_the_inertia_of_any_centres(table, data):
     assert sums.cost(centers, squares.value) == pytest.approx(exact, rel=1e-9, abs=1e-11 * scale)
 
 
-def test_one_outlier_hides_no_ordinary_row():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((2000, 2))
-    x[77] = 1e6
-    squares, labels = Squares(2), (np.arange(2000) == 77).astype(np.int32)
-    distances = row_squares(x, np.zeros(2))
-    squares.add(distances, None, labels)
-    exact = [float(sum(map(Fraction, distances[labels == j].tolist()))) for j in range(2)]
-    assert squares.values.tolist() == exact
-    squares.remove(distances[77:78], None, labels[77:78])
-    assert squares.value == exact[0]
-
-
 @given(tables(weighted=False), st.integers(1, 5), st.data())
 def test_row_squares_are_added_in_eight_sums(table, copies, data):
     x = np.tile(table[0], (1, copies))
@@ -359,12 +321,6 @@ def test_row_squares_are_added_in_eight_sums(table, copies, data):
     assert row_squares(x, shift).tolist() == expected
     rows = np.array(data.draw(st.lists(st.integers(0, len(x) - 1))), np.int64)
     assert row_squares(x, shift, rows).tolist() == [expected[i] for i in rows]
-
-
-@pytest.mark.parametrize("d", [1, 7, 8, 9, 23, 64])
-def test_row_squares_round_as_eight_sums_do(d):
-    x = np.random.default_rng(d).standard_normal((40, d))
-    assert row_squares(x, np.zeros(d)).tolist() == [row_square(row) for row in x]
 
 
 def test_more_clusters_than_rows_and_no_rows_at_all():
@@ -390,24 +346,6 @@ def test_rows_without_features_still_count():
 def test_a_grid_of_other_features_is_refused():
     with pytest.raises(ValueError, match="2 features, not 3"):
         ClusterSums(1, 3, FixedPoint.choose(np.zeros(2), 1.0, n_rows=1))
-
-
-def test_sums_go_on_from_what_was_kept():
-    r = np.random.default_rng(0)
-    x, labels = r.normal(size=(200, 3)), r.integers(0, 4, 200).astype(np.int32)
-    weight = r.random(200)
-    grid = FixedPoint.choose(
-        x.mean(axis=0), 9.0, n_rows=200, total_weight=200.0, integer_weights=False
-    )
-    whole, first = ClusterSums(4, 3, grid), ClusterSums(4, 3, grid)
-    whole.add(x, labels, weight)
-    first.add(x[:90], labels[:90], weight[:90])
-    before = first.sums.copy()
-    again = ClusterSums.of(first.sums, first.weights, grid)
-    again.add(x[90:], labels[90:], weight[90:])
-    np.testing.assert_array_equal(again.sums, whole.sums)
-    np.testing.assert_array_equal(again.weights, whole.weights)
-    np.testing.assert_array_equal(first.sums, before)
 
 
 # --- light rows beside heavy ones
@@ -549,22 +487,6 @@ def test_wide_sums_of_integer_weights_are_those_of_python_integers(sparse, heavi
     assert integers_of(found)[0] == [[-v for v in row] for row in expected[0]]
     found.add(rows, labels, weight)
     assert same(found, ClusterSums(K, 5, grid))
-
-
-def test_wide_sums_of_integer_weights_are_repeated_rows():
-    x, labels = many_and_one()
-    times = np.random.default_rng(5).integers(0, 5, len(x))
-    times[len(x) // 2] = 1
-    weighted = scan(x, times.astype(float)).finish().grid
-    repeated = scan(np.repeat(x, times, axis=0)).finish().grid
-    assert weighted.wide
-    assert repeated.wide
-    assert same(
-        sums_of(x, labels, times.astype(float), weighted),
-        sums_of(np.repeat(x, times, axis=0), np.repeat(labels, times), None, repeated),
-    )
-    with pytest.raises(ValueError, match="integer"):
-        sums_of(x, labels, times + 0.5, weighted)
 
 
 WIDE_FROM = {"float32": 1e12, "float64": 1e12, "int64": 1e17}

@@ -8,7 +8,7 @@ import pytest
 from largek_dask.kernels.bounds import unions
 from largek_dask.kernels.bounds.unions import PairSums, search_unions
 from largek_dask.kernels.mixtures import pack_mixture
-from tests.helpers.covering import tiers
+from tests.helpers.covering import every_two
 from tests.oracles import mixtures as oracles
 
 
@@ -20,7 +20,7 @@ def table(k, width, r):
 
 @pytest.mark.parametrize(
     ("shape", "n_drawn", "dtype", "kind"),
-    tiers(
+    every_two(
         [(1, 1, 1), (7, 3, 2), (30, 5, 4)],
         [0, 2],
         ["f4", "f8", "u1", "f2"],

@@ -33,7 +33,7 @@ from largek_dask.model import Model, load_model
 from tests import oracles
 from tests.driver.toy import CutRows, Toy, toy_rows
 from tests.helpers.checks import fit_asked
-from tests.helpers.covering import tiers
+from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -272,7 +272,8 @@ def test_a_place_that_cannot_be_written(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "d", "k", "layout"), tiers(["f4", "f8"], [2, 8, 9, 33], [3, 150], ["dense", "sparse"])
+    ("dtype", "d", "k", "layout"),
+    every_two(["f4", "f8"], [2, 8, 9, 33], [3, 150], ["dense", "sparse"]),
 )
 def test_predict_of_rows_whose_distances_overflow(dtype: str, d: int, k: int, layout: str) -> None:
     """A fit refuses such rows, with some of which all sums are infinite; a model may meet them."""

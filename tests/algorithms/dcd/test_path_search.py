@@ -23,7 +23,7 @@ from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import Rows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 
 EFFORTS = ("fast", "balanced", "best")
 
@@ -86,7 +86,7 @@ LARGE = {
 
 @pytest.mark.usefixtures("sampled")
 @pytest.mark.parametrize(
-    ("kind", "weighted", "effort"), tiers([*LARGE], [False, True], ["fast", "balanced"])
+    ("kind", "weighted", "effort"), every_two([*LARGE], [False, True], ["fast", "balanced"])
 )
 def test_rules_of_large_tables(kind: str, weighted: bool, effort: str) -> None:
     x = LARGE[kind]

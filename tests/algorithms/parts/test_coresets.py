@@ -16,7 +16,7 @@ from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import in_turns, tiers
+from tests.helpers.covering import every_two, in_turns
 from tests.oracles.mixtures import coreset_probabilities, rows_at
 from tests.passes.toys import rows_of
 
@@ -37,7 +37,7 @@ def heavy_tails(n=300, d=5):
     return (r.normal(size=(n, d)) * np.exp(2 * r.normal(size=n))[:, None]).astype(np.float32)
 
 
-@pytest.mark.parametrize(("weighted", "uniform", "independent"), tiers(*3 * [[False, True]]))
+@pytest.mark.parametrize(("weighted", "uniform", "independent"), every_two(*3 * [[False, True]]))
 def test_as_by_exact_fractions(weighted, uniform, independent):
     x, n = heavy_tails(), 64
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None

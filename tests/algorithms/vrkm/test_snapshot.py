@@ -25,7 +25,7 @@ from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.reading import ChunkReader
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import vrkm as twins
 from tests.passes.toys import rows_of
 
@@ -92,7 +92,8 @@ def digest(out):
 
 
 @pytest.mark.parametrize(
-    ("plus_plus", "weighted", "eta"), tiers([True, False], [False, True], ["auto", "paper", 0.0625])
+    ("plus_plus", "weighted", "eta"),
+    every_two([True, False], [False, True], ["auto", "paper", 0.0625]),
 )
 def test_one_row_after_the_other_is_the_printed_algorithm(plus_plus, weighted, eta):
     """Bit for bit and epoch by epoch, on chunks of which one is empty."""
