@@ -52,8 +52,7 @@ def log_likelihoods(x, model):
     return mixtures.log_sums(joints)
 
 
-@pytest.mark.parametrize("n", [200, 6_000])
-@pytest.mark.parametrize("kind", ["iso", "diag"])
+@pytest.mark.parametrize(("n", "kind"), [(200, "iso"), (6_000, "diag")])
 def test_as_by_the_oracle(x, n, kind):
     """With all components as candidates F is the log-likelihood."""
     result = fitted(x, n, kind=kind, candidates=K)
@@ -83,7 +82,7 @@ def test_a_small_coreset_overfits_and_a_large_one_does_not(x):
     assert small.report["unseen_F"] == pytest.approx(everywhere, abs=0.3 * gap)
 
 
-@pytest.mark.parametrize("n", [300, 2_000, 6_000])
+@pytest.mark.parametrize("n", [300, 6_000])
 def test_both_samples_stand_for_the_same_rows(n):
     """Whatever is far out is in the coreset: it must not look as if other rows were easier."""
     r = np.random.default_rng(0)
