@@ -62,13 +62,12 @@ def fit(data, algorithm=IN_PLACE, *, cache=None, sample_weight=None, **options):
 
 CASES = {
     "shuffled": {"normalize": "l2"},
-    "plain": {"normalize": "l2"},
     "sparse": {"init": "random"},
     "bad": {"on_bad_rows": "skip", "sample_weight": np.arange(N) % 5.0},
 }
 
 
-@pytest.fixture(params=["shuffled", "sparse", *slow("plain", "bad")])
+@pytest.fixture(params=["shuffled", "sparse", *slow("bad")])
 def case(request, stores):
     """A store, and with what it is fitted."""
     return stores[request.param], CASES[request.param]

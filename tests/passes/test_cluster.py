@@ -49,9 +49,7 @@ from largek_dask.passes.worker import (
     WorkPlugin,
     WorkSpec,
     admit,
-    combine_totals,
     versions,
-    work,
 )
 from tests.faults import Killer, barrier_chunk
 from tests.helpers.checks import eventually, join
@@ -251,45 +249,6 @@ def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatc
             counted(passes)
         assert new_groups() == (before, groups)
     eventually(lambda: new_groups() == (before, []), "the last group to go")
-
-
-@pytest.mark.parametrize(("large", "most"), [(1 << 30, 8), (0, 2)])
-def test_large_totals_are_added_up_few_at_a_time(large, most, rows, worker_clients, monkeypatch):
-    """Their worker holds all of them at once."""
-    monkeypatch.setattr(cluster_module, "LARGE_TOTAL", large)
-    monkeypatch.setattr(cluster_module, "LARGE_FAN_IN", 2)
-    submit, added = Network.submit, []
-
-    async def noted(self, function, *args, worker=None):
-        if function is combine_totals:
-            added.append(len(args) - 1)
-        return await submit(self, function, *args, worker=worker)
-
-    monkeypatch.setattr(Network, "submit", noted)
-    with (
-        dask.config.set({"largek.passes.tree-bytes": 0}),
-        ClusterPasses(rows, worker_clients(5)) as passes,
-    ):
-        assert counted(passes)[0] == N
-    assert sum(added) - len(added) == 4, "five totals have become one"
-    assert max(added) == min(most, 5)
-
-
-@pytest.mark.parametrize(("sliced", "slices"), [(3, 2.0), (2, 3.0)])
-def test_slices_are_longer_with_many_workers(sliced, slices, rows, worker_clients, monkeypatch):
-    """Each is a task that the scheduler hands out."""
-    monkeypatch.setattr(cluster_module, "SLICED", sliced)
-    submit, found = Network.submit, []
-
-    async def noted(self, function, *args, worker=None):
-        if function is work:
-            found.append(args[0].slice_seconds)
-        return await submit(self, function, *args, worker=worker)
-
-    monkeypatch.setattr(Network, "submit", noted)
-    with ClusterPasses(rows, worker_clients(3)) as passes:
-        assert counted(passes)[0] == N
-    assert found == [slices] * 3
 
 
 def large_chunk(chunk, total, values):
