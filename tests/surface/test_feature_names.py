@@ -214,16 +214,16 @@ def test_models_of_before_there_were_names_are_read() -> None:
     assert model.feature_names is None
 
 
-@pytest.mark.parametrize("names", [["a", "b"], "abc", [1, 2, 3], {"a": 1}])
-def test_names_that_cannot_be_those_of_the_model_are_damage(names: Any, tmp_path: Path) -> None:
+def test_names_that_cannot_be_those_of_the_model_are_damage(tmp_path: Path) -> None:
     lk.KMeans(K, random_state=0).fit(FRAME).model_.save(str(tmp_path / "m.zarr"))
     path = tmp_path / "m.zarr" / "zarr.json"
     node = json.loads(path.read_text())
     assert node["attributes"]["largek"]["feature_names"] == list(NAMES)
-    node["attributes"]["largek"]["feature_names"] = names
-    path.write_text(json.dumps(node))
-    with pytest.raises(ModelFormatError, match=r"m\.zarr is damaged: .*names of"):
-        lk.load_model(str(tmp_path / "m.zarr"))
+    for names in (["a", "b"], "abc", [1, 2, 3], {"a": 1}):
+        node["attributes"]["largek"]["feature_names"] = names
+        path.write_text(json.dumps(node))
+        with pytest.raises(ModelFormatError, match=r"m\.zarr is damaged: .*names of"):
+            lk.load_model(str(tmp_path / "m.zarr"))
 
 
 # --- on a cluster, and from the shell
