@@ -11,14 +11,7 @@ import scipy.sparse
 import zarr
 
 import largek_dask as lk
-from largek_dask.algorithms.auto import (
-    FEW_CLUSTERS,
-    FEW_ROWS,
-    MANY_ROWS,
-    RESTARTS,
-    SEARCHES,
-    Auto,
-)
+from largek_dask.algorithms.auto import FEW_CLUSTERS, FEW_ROWS, MANY_ROWS, RESTARTS, SEARCHES, Auto
 from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.errors import ParameterError
 from tests.helpers.checks import watched_passes

@@ -126,8 +126,7 @@ def test_batches_of_shuffled_rows_are_their_first_rows(stores):
     fits = [fit(rows, random_state=seed, **one_step) for seed in (1, 2)]
     assert bits(fits[0]) == bits(fits[1])
     np.testing.assert_array_equal(
-        fits[0].cluster_centers_,
-        fit(first, lk.Lloyd(), **one_step).cluster_centers_,
+        fits[0].cluster_centers_, fit(first, lk.Lloyd(), **one_step).cluster_centers_
     )
 
 

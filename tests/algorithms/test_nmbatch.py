@@ -180,13 +180,7 @@ def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        [4000],
-        [1000, 1000, 1000, 1000],
-        [2500, 0, 3, 1, 0, 1, 1495],
-        [1] * 100 + [3900],
-        [3999, 1],
-    ],
+    [[4000], [1000, 1000, 1000, 1000], [2500, 0, 3, 1, 0, 1, 1495], [1] * 100 + [3900], [3999, 1]],
     ids=["one", "equal", "zero and one", "many of one row", "last of one row"],
 )
 def test_every_entry_is_split_evenly(sizes, rows_20k, monkeypatch):

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels import descent
-from largek_dask.kernels.descent import (
-    Rows,
-    Settled,
-    add_center,
-    drop_center,
-    label_rows,
-    settle,
-)
+from largek_dask.kernels.descent import Rows, Settled, add_center, drop_center, label_rows, settle
 from largek_dask.kernels.single_moves import move_rows
 from tests.helpers.covering import in_turns
 from tests.oracles import dcd_search as oracles
@@ -267,8 +260,7 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
 
 
 @pytest.mark.parametrize(
-    ("kind", "d", "seed"),
-    in_turns(KINDS, [1, 2, 3, 14, 5], range(18 if COMPILED else 6)),
+    ("kind", "d", "seed"), in_turns(KINDS, [1, 2, 3, 14, 5], range(18 if COMPILED else 6))
 )
 def test_bounds_hold_whatever_happens(kind, d, seed):
     """Centres that come and go, single rows that move, and descents cut anywhere."""

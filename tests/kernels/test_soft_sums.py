@@ -347,11 +347,9 @@ def test_one_row_far_out_hides_no_variance(covariance, dtype):
     found = sums_of(covariance, x, None, packed, grid, candidates, squares)
     new = found.means(means)
     exact = ((x[:n].astype(float) - new[0].astype(float)) ** 2).sum(axis=0)
-    wanted = {
-        "iso": [[exact.sum()]],
-        "isoflex": [[exact.sum()], [0]],
-        "diag": [exact, [0, 0]],
-    }[covariance]
+    wanted = {"iso": [[exact.sum()]], "isoflex": [[exact.sum()], [0]], "diag": [exact, [0, 0]]}[
+        covariance
+    ]
     np.testing.assert_allclose(found.variances(means, new), wanted, rtol=1e-10, atol=1e-9)
 
 

@@ -169,12 +169,7 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "d"),
-    [
-        ("f4", 2),
-        ("f4", 18),
-        *slow(("f8", 18), ("f4", 9), ("u1", 3)),
-    ],
+    ("dtype", "d"), [("f4", 2), ("f4", 18), *slow(("f8", 18), ("f4", 9), ("u1", 3))]
 )
 @pytest.mark.parametrize(
     "tiles", [("auto", "plain"), *slow((("avx2", "avx512", "plain"),))], ids="-".join

@@ -21,10 +21,7 @@ def table(k, width, r):
 @pytest.mark.parametrize(
     ("shape", "n_drawn", "dtype", "kind"),
     every_two(
-        [(1, 1, 1), (7, 3, 2), (30, 5, 4)],
-        [0, 2],
-        ["f4", "f8", "u1", "f2"],
-        ["iso", "isoflex"],
+        [(1, 1, 1), (7, 3, 2), (30, 5, 4)], [0, 2], ["f4", "f8", "u1", "f2"], ["iso", "isoflex"]
     ),
 )
 def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind):

@@ -45,12 +45,7 @@ from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
-from largek_dask.passes.worker import (
-    WorkPlugin,
-    WorkSpec,
-    admit,
-    versions,
-)
+from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, versions
 from tests.faults import Killer, barrier_chunk
 from tests.helpers.checks import eventually, join
 from tests.passes.toys import (
@@ -216,10 +211,7 @@ def left_over(dask_worker):
 
 
 def test_parked_totals_of_earlier_passes_are_dropped(rows, cluster2):
-    with (
-        dask.config.set({"largek.passes.tree-bytes": 0}),
-        ClusterPasses(rows, cluster2) as passes,
-    ):
+    with dask.config.set({"largek.passes.tree-bytes": 0}), ClusterPasses(rows, cluster2) as passes:
         for _ in range(3):
             counted(passes)
         assert all(found == [1] for found in cluster2.run(left_over).values())
@@ -640,10 +632,7 @@ def test_worker_that_loses_a_parked_total(x, rows, fresh_cluster, monkeypatch):
         return await tree(self, current)
 
     monkeypatch.setattr(ClusterPasses, "_tree", kill_first)
-    with (
-        dask.config.set({"largek.passes.tree-bytes": 0}),
-        ClusterPasses(rows, client) as passes,
-    ):
+    with dask.config.set({"largek.passes.tree-bytes": 0}), ClusterPasses(rows, client) as passes:
         assert counted(passes)[0] == N
         assert passes.last.retries > 0
         assert killed
@@ -818,10 +807,7 @@ def test_what_a_worker_that_leaves_does_not_give_is_computed_again(
     monkeypatch.setattr("largek_dask.passes.cluster.take_total", refuse)
     monkeypatch.setattr(Network, "call", listen)
     monkeypatch.setattr(ClusterPasses, "_tree", leave)
-    with (
-        dask.config.set({"largek.passes.tree-bytes": 0}),
-        ClusterPasses(rows, client) as passes,
-    ):
+    with dask.config.set({"largek.passes.tree-bytes": 0}), ClusterPasses(rows, client) as passes:
         assert path_pass(passes, 1, retain=True)[0] == path_answers(x, 1)[-1]
         assert set(asked) == {one}
         assert passes.last.retries == sum(map(len, left)) > 0
@@ -874,10 +860,7 @@ def test_the_rest_of_a_share_goes_to_all_others(x, rows, fresh_cluster, quick_sl
             await told_to_leave(passes._workers, one)
         return outcome
 
-    with (
-        mock.patch.object(waiting, "result", leave_after),
-        ClusterPasses(rows, client) as passes,
-    ):
+    with mock.patch.object(waiting, "result", leave_after), ClusterPasses(rows, client) as passes:
         assert path_pass(passes, 1)[0] == path_answers(x, 1)[-1]
         assert left == [False], "in the middle of its share"
         assert passes.last.retries == passes.n_chunks // 3

@@ -23,15 +23,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.helpers.checks import dense
-from tests.passes.toys import (
-    combine,
-    integers,
-    path_answers,
-    path_chunk,
-    path_pass,
-    rows_of,
-    start,
-)
+from tests.passes.toys import combine, integers, path_answers, path_chunk, path_pass, rows_of, start
 
 N, D = 900, 3
 RNG = Rng(5)

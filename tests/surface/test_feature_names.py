@@ -90,11 +90,7 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
 
 @pytest.mark.parametrize("kind", ["rows", "frame", "polars"])
 def test_names_are_kept_whatever_was_fitted(kind: str) -> None:
-    source = {
-        "rows": lk.open_rows(FRAME),
-        "frame": FRAME,
-        "polars": pl.DataFrame(FRAME),
-    }[kind]
+    source = {"rows": lk.open_rows(FRAME), "frame": FRAME, "polars": pl.DataFrame(FRAME)}[kind]
     km = lk.KMeans(K, random_state=0).fit(source, sample_weight=2.0)
     assert km.feature_names_in_.tolist() == list(NAMES)
     assert km.n_features_in_ == 3
@@ -276,8 +272,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
     assert lk.load_model(str(model)).feature_names == ("height", "weight", "age, in years")
     run("predict", model, tmp_path / "y.zarr", "--out", tmp_path / "labels.zarr")
     np.testing.assert_array_equal(
-        zarr.open_array(tmp_path / "labels.zarr"),
-        zarr.open_array(tmp_path / "run" / "labels.zarr"),
+        zarr.open_array(tmp_path / "labels.zarr"), zarr.open_array(tmp_path / "run" / "labels.zarr")
     )
     scores = [
         json.loads(run("score", model, tmp_path / f"{name}.zarr", "--json").stdout)["score"]

@@ -211,8 +211,7 @@ def test_weights_of_zero_are_rows_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "d"),
-    in_turns(["float16", "float32", "float64", "uint8", "int16", "bool"], [1, 3]),
+    ("dtype", "d"), in_turns(["float16", "float32", "float64", "uint8", "int16", "bool"], [1, 3])
 )
 def test_types(dtype: str, d: int) -> None:
     x = (X[:, :d] > 0 if dtype == "bool" else (X[:, :d] * 8 + 100).clip(0, 255)).astype(dtype)

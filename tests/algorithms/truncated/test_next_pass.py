@@ -35,11 +35,7 @@ from largek_dask.algorithms.truncated.passes import (
     count_rows,
     pass_total,
 )
-from largek_dask.algorithms.truncated.state import (
-    OUTLIER,
-    Round,
-    next_pass,
-)
+from largek_dask.algorithms.truncated.state import OUTLIER, Round, next_pass
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import Threads

@@ -11,16 +11,8 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated.lists import (
-    Neighbours,
-    Recipe,
-)
-from largek_dask.algorithms.truncated.passes import (
-    Pass,
-    RowArrays,
-    advance,
-    pass_over,
-)
+from largek_dask.algorithms.truncated.lists import Neighbours, Recipe
+from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, pass_over
 from largek_dask.data.memory_rows import ArrayRows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers

@@ -15,9 +15,7 @@ from largek_dask.algorithms.truncated.probe import (
     share_misled,
     splits_of,
 )
-from largek_dask.algorithms.truncated.schedule import (
-    TUNING,
-)
+from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads

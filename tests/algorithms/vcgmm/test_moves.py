@@ -88,10 +88,7 @@ def floor_of(x, reg_covar=1e-6):
 # --- planted --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "k", "n"),
-    [("diag", 50, 8_000), *slow(("isoflex", 500, 20_000))],
-)
+@pytest.mark.parametrize(("kind", "k", "n"), [("diag", 50, 8_000), *slow(("isoflex", 500, 20_000))])
 def test_no_worse_than_scikit_learns(kind, k, n):
     x, labels = planted(n + 5_000, k, 10 if k == 50 else 16, kind, seed=4)
     x, labels, held_out, planted_in = x[:n], labels[:n], x[n:], labels[n:]

@@ -558,8 +558,7 @@ def test_bounds_and_a_cluster_that_is_moved(n_rounds, early_bounds, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("limit", "n_groups"),
-    [(9_000 * 24, 4), (9_000 * 20 - 1, 2), (9_000 * 12 - 1, 0)],
+    ("limit", "n_groups"), [(9_000 * 24, 4), (9_000 * 20 - 1, 2), (9_000 * 12 - 1, 0)]
 )
 def test_when_bounds_begin(limit, n_groups, monkeypatch):
     """After the first epoch in which few rows have changed, for as many groups as have room."""
