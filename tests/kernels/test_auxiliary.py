@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.auxiliary import (
-    _LANES,
     arrange,
     descend,
     gains,
@@ -145,30 +144,3 @@ def test_scans_end_early():
         swap_costs(moved, weight, centers, by_sum, first, second, point),
         swap_costs(x, weight, centers, by_sum, first, second, point),
     )
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_weights_are_repeated_rows(seed):
-    r = np.random.default_rng(seed)
-    x, k = table("blobs", n=200, d=4, seed=seed), 5
-    centers, labels, first, second, weight, points = prepared(x, k, True, seed)
-    assert set(weight) == {0, 1, 2, 3}
-    often = r.permutation(np.repeat(np.arange(len(x)), weight.astype(int)))
-    assert len(often) > _LANES
-    order = order_by_distance(labels, first, k)
-    repeated = order_by_distance(labels[often], first[often], k)
-    one = np.ones(len(often))
-    a = descend(x, weight, centers, order, first, points, 5)
-    b = descend(x[often], one, centers, repeated, first[often], points, 5)
-    for mine, theirs in zip(a, b, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    reach = np.sqrt(first) + np.sqrt(second)
-    np.testing.assert_array_equal(
-        swap_costs(
-            x, weight, centers, order_by_distance(labels, reach, k), first, second, points
-        ),
-        swap_costs(
-            x[often], one, centers, order_by_distance(labels[often], reach[often], k),
-            first[often], second[often], points,
-        ),
-    )  # fmt: skip

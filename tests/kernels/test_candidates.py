@@ -243,20 +243,17 @@ def test_no_rows():
     assert search_components(x[:0], packed, *nothing) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda x, c, s: (x[:, :2], c, s), "features like the means"),
-        (lambda x, c, s: (x, c.astype(np.int64), s), "candidates must be"),
-        (lambda x, c, s: (x, c, s.astype(np.float32)), "squares must be"),
-        (lambda x, c, s: (x, c[:5], s[:5]), "a row for each"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, match):
+def test_what_does_not_fit_is_refused():
     x, packed = made(10, 4, 3, "iso")
-    x, candidates, squares = change(x, np.zeros((10, 2), np.int32), np.zeros((10, 2)))
-    with pytest.raises(ParameterError, match=match):
-        search_components(x, packed, candidates, squares)
+    c, s = np.zeros((10, 2), np.int32), np.zeros((10, 2))
+    for arguments, match in (
+        ((x[:, :2], packed, c, s), "features like the means"),
+        ((x, packed, c.astype(np.int64), s), "candidates must be"),
+        ((x, packed, c, s.astype(np.float32)), "squares must be"),
+        ((x, packed, c[:5], s[:5]), "a row for each"),
+    ):
+        with pytest.raises(ParameterError, match=match):
+            search_components(*arguments)
 
 
 def test_many_components_are_gone_through_in_blocks():

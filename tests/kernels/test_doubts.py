@@ -222,8 +222,10 @@ def short_texts(dtype, n, d, words, seed=5):
 KINDS = ["apart", "twice", "one digit apart", "near", "moved", "far", "tiny"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", *slow("f8")])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [*(("f4", kind) for kind in KINDS), *slow(*(("f8", kind) for kind in KINDS[::2]))],
+)
 def test_sparse_rows__that_share_no_column_with_a_centre_are_at_their_nearest(dtype, kind):
     """Nearly all centres are equally far from them but for the rounding of their lengths."""
     n, d, k = 120, 4_000, 24
@@ -378,7 +380,7 @@ def test_limits_of_numbered_scores__allow_for_the_numbers(monkeypatch):
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("avx512", "f8"), ("plain", "f4"), *slow(*every_two(list(TILES), ["f4", "f8"]))],
+    in_turns([*TILES], ["f4", "f8"]),
 )
 def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     tile, kind = TILES[name], np.dtype(dtype)

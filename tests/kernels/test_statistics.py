@@ -232,7 +232,7 @@ def test_float32_of_all_magnitudes(tiny, growth, full, monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "row", "others"),
-    every_two([np.nan, np.inf, -np.inf], [0, 40, 89], [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40]),
+    in_turns([np.nan, np.inf, -np.inf], [0, 40, 89, 40], [0.0, 1.0, 1e-2, 1e-4, 1e-8, 1e-40]),
 )
 def test_a_float32_row_that_is_not_finite_leaves_no_trace(value, row, others, monkeypatch):
     monkeypatch.setattr(scans, "BLOCK_VALUES", 200)
@@ -258,13 +258,6 @@ def test_values_at_the_ends_of_float64(x, factor):
     found = scan(x).finish()
     exact = [exact_sums(c, np.ones(5), [0] * 5, 1)[0] / 5 for c in x.T]
     assert found.mean.tolist() == [float(m) for m in exact]
-
-
-def test_far_from_the_origin():
-    x = np.float32(1e6) + np.random.default_rng(0).standard_normal((100, 3)).astype(np.float32)
-    found = scan(x).finish()
-    assert found.max_abs < 5
-    assert found.grid.bits > 40
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
@@ -113,29 +111,6 @@ def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, asc
             assert not ascending or (np.diff(rows) > 0).all()
             again = passes.subset(RowSample(Rng(seed), "test", n, ascending=ascending))
             assert again is sample
-
-
-@pytest.mark.parametrize("misled", [0.04, 0.06])
-def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
-    """What the rows of a sample have shown decides how those beyond it begin."""
-    asked = []
-
-    def share_misled(rows, *rest):
-        asked.append(len(rows.x))
-        return misled
-
-    monkeypatch.setattr(probe, "share_misled", share_misled)
-    k = 150
-    x = blobs(60_000, 8, k, seed=3, spread=1.0)
-    km = lk.KMeans(k, algorithm="truncated", max_iter=30, random_state=0, n_threads=1).fit(x)
-    steps = [(step["rows"], step["extra"]["distances"]) for step in km.history_]
-    grown = [after for before, after in pairwise(steps) if after[0] > before[0]]
-    assert len(grown) >= 2, "there were samples of several sizes"
-    # Before the first round nothing is known.
-    assert (grown[-1] == (len(x), 1.0)) is (misled > 0.05)
-    assert asked
-    assert max(asked) < len(x)
-    assert set(asked) <= {n for n, _ in steps}
 
 
 @pytest.mark.parametrize("is_noise", [False, True])
