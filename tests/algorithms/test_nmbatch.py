@@ -157,7 +157,7 @@ def test_bounds_change_no_bit(bounds, form, gather, rows_20k, monkeypatch):
     assert last["row_state_bytes"] > 4.0
 
 
-@pytest.mark.parametrize(("bounds", "gather"), zip([False, "groups"], GATHER, strict=True))
+@pytest.mark.parametrize(("bounds", "gather"), [(False, GATHER[0]), ("groups", GATHER[1])])
 def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
     """Every step by passes that have just been opened: all labels are rebuilt, each time."""
     x = rows_20k[:6000]
