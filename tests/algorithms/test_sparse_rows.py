@@ -188,3 +188,10 @@ def test_normalize(matrix):
 def test_bounds_need_dense_rows(matrix):
     with pytest.raises(ParameterError, match=r"bounds='groups' needs dense rows"):
         fit(matrix, "lloyd", algorithm=lk.Lloyd(bounds="groups"))
+
+
+def test_partial_fit(matrix):
+    km = lk.KMeans(K, random_state=0)
+    for begin in range(0, 6000, 1000):
+        km.partial_fit(matrix[begin : begin + 1000])
+    assert -km.score(matrix) < 1.3 * fit(matrix, "lloyd").inertia_

@@ -45,7 +45,7 @@ from largek_dask.passes.admission import Workers, _Absence, check_workers
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.network import Network
-from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, versions
+from largek_dask.passes.worker import WorkPlugin, WorkSpec, admit, combine_totals, versions
 from tests.faults import Killer, barrier_chunk
 from tests.helpers.checks import eventually, join
 from tests.passes.toys import (
@@ -241,6 +241,27 @@ def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatc
             counted(passes)
         assert new_groups() == (before, groups)
     eventually(lambda: new_groups() == (before, []), "the last group to go")
+
+
+def test_large_totals_are_added_up_few_at_a_time(rows, worker_clients, monkeypatch):
+    """Their worker holds all of them at once."""
+    monkeypatch.setattr(cluster_module, "LARGE_TOTAL", 0)
+    monkeypatch.setattr(cluster_module, "LARGE_FAN_IN", 2)
+    submit, added = Network.submit, []
+
+    async def noted(self, function, *args, worker=None):
+        if function is combine_totals:
+            added.append(len(args) - 1)
+        return await submit(self, function, *args, worker=worker)
+
+    monkeypatch.setattr(Network, "submit", noted)
+    with (
+        dask.config.set({"largek.passes.tree-bytes": 0}),
+        ClusterPasses(rows, worker_clients(5)) as passes,
+    ):
+        assert counted(passes)[0] == N
+    assert sum(added) - len(added) == 4, "five totals have become one"
+    assert max(added) == 2
 
 
 def large_chunk(chunk, total, values):

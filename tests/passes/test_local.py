@@ -666,6 +666,18 @@ def test_a_driver_takes_no_more_cores_than_it_was_given(monkeypatch):
     assert driver_cpus() == 1
 
 
+def test_what_nobody_listens_to_goes_to_the_log(monkeypatch):
+    heard, logged = [], []
+    # not caplog: a cluster of another test may have silenced the handlers of the root logger
+    monkeypatch.setattr(base.logger, "warning", logged.append)
+    with LocalPasses(rows_of(integers(4), [2, 2])) as passes:
+        passes._say("waiting", "for a worker")
+        passes.log(lambda kind, message: heard.append((kind, message)))
+        passes._say("workers", "going on")
+    assert logged == ["for a worker"]
+    assert heard == [("workers", "going on")]
+
+
 def test_report_adds_up():
     x = integers(100)
     with LocalPasses(rows_of(x, [10] * 10), n_threads=2) as passes:

@@ -403,6 +403,26 @@ def test_parts_of_chunks(way, shuffled_store, four_chunks, monkeypatch):
         assert first % 64 == last % 64 == 0
 
 
+def test_zarr_itself_reads_no_more_than_the_inner_chunks(shuffled_store, four_chunks, monkeypatch):
+    """Rows of a store that is not on a local disk."""
+    rows = ZarrRows(in_memory_copy(shuffled_store))
+    assert rows._direct is None
+    sizes = []
+    real = MemoryStore.get
+
+    async def counting(store, key, prototype=None, byte_range=None):
+        found = await real(store, key, prototype, byte_range)
+        sizes.append(0 if found is None else len(found))
+        return found
+
+    monkeypatch.setattr(MemoryStore, "get", counting)
+    rows.read(1)
+    whole, sizes[:] = sum(sizes), []
+    rows.read_part(1, 0, 64)
+    # and the index of the shard
+    assert whole / 16 <= sum(sizes) <= whole / 16 + 16 * 16 + 4
+
+
 def test_rows_know_that_they_are_shuffled(shuffled_store, tmp_path):
     rows = open_rows(shuffled_store)
     assert rows.shuffled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 
@@ -275,6 +276,21 @@ def test_a_subset_of_a_subset(passes, x):
     np.testing.assert_array_equal(dense(sample.take().x), dense(held.take(rows).x))
 
 
+def test_computing_over_a_subset_is_told_beside_that_over_the_table(passes):
+    """Whoever asks where the time of a fit goes has only the table's passes to ask."""
+    passes.statistics  # noqa: B018  # a pass of its own
+    held = passes.subset(np.arange(40))
+    inner = held.subset(np.arange(20))
+    computed = passes.total.compute
+    assert passes.beside == 0
+    path_pass(held, 1, densely_path)
+    first = held.last.compute
+    assert passes.beside == first > 0
+    path_pass(inner, 1, densely_path)
+    assert passes.beside == first + inner.last.compute > first
+    assert passes.total.compute == computed
+
+
 def test_no_rows(passes):
     for asked in (nested(0), np.empty(0, np.int64), SpacedRows(nested(0), 5)):
         held = passes.subset(asked)
@@ -445,6 +461,19 @@ def test_weights_of_their_own_have_a_grid_of_their_own(x):
         np.testing.assert_allclose(sums.means_float64(np.zeros((1, D)))[0], expected, rtol=1e-12)
         with pytest.raises(ValueError, match="grid of these sums"):
             ClusterSums(1, D, table.grid).add(x[rows], np.zeros(len(rows), np.int32), factors)
+
+
+def test_chunks_of_picked_rows_are_not_configured():
+    """What comes of a subset must not hang on the machine that it is held on."""
+    x = np.random.default_rng(0).normal(size=(9_000, 40)).astype(np.float32)
+    tables = []
+    for size in (1, 1 << 21, 1 << 30):
+        with dask.config.set({"largek.data.memory-chunk-bytes": size}):
+            passes = LocalPasses(lk.open_rows(x))
+            with closing(passes), closing(passes.subset(np.arange(0, 9_000, 2))) as subset:
+                tables.append((passes.n_chunks, subset.chunk_table.tolist()))
+    assert [n for n, _ in tables] == [9, 1, 1]
+    assert tables[0][1] == tables[1][1] == tables[2][1] == [0, 4_500]
 
 
 # --- slices that are cut --------------------------------------------------------------------------

@@ -49,6 +49,13 @@ def test_little_work_is_gathered_and_on_one_thread_whatever_memory_holds(
     assert NestedRows(Asked(row_values, n_threads), RNG).worth_gathering(rows, k) is worth
 
 
+def test_a_sample_takes_no_more_memory_than_there_is_unless_clusters_need_it():
+    passes = Asked(row_values=1 << 20)
+    NestedRows(passes, RNG).spaced_sample(5_000, 5_000, 10, 64)
+    NestedRows(passes, RNG).spaced_sample(5_000, 5_000, 100, 1)
+    assert [asked.rows.end for asked in passes.subsets] == [32, 100]
+
+
 def test_a_batch_that_is_gathered_begins_with_the_one_before():
     passes = Asked()
     batch = NestedRows(passes, RNG).batch(200, 100, True)

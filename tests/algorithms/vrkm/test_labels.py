@@ -600,6 +600,15 @@ def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
 # --- samples, and sizes at which something else is done ------------------------------------------
 
 
+def test_what_cannot_be_held_is_not_begun_with():
+    for n, k in ((80_001, 8), (1_600_003, 1_000)):
+        first = table_of_labels.first_rows(n, k, row_values=16)
+        assert first == -(-n // 16)
+        held = table_of_labels.GATHERED_VALUES // first
+        assert table_of_labels.first_rows(n, k, held) == first
+        assert table_of_labels.first_rows(n, k, held + 1) == n
+
+
 def test_rounds_are_fewer_where_centres_are_large(monkeypatch):
     x = blobs(4_000, 6, 8, seed=1, spread=1.0)
     centers = x[:8].copy()
