@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 
 import dask.config
@@ -267,6 +268,16 @@ def test_drift_is_never_below_the_way(d, scale, dtype, seed):
     assert (drift.centers >= way).all()
     assert (drift.centers <= way * (1 + 1e-9) + 1e-19).all()
     assert (drift.groups[groups.of] >= drift.centers * (1 - 1e-15)).all()
+
+
+def test_bounded_centers_travel():
+    x, centers, shift = blobs(n=100)
+    packed, groups = pack_centers(centers, shift), group_centers(centers, shift, 4)
+    bounded = BoundedCenters(packed, groups, Drift.zero(groups))
+    again = pickle.loads(pickle.dumps(bounded))
+    assert again.n_groups == bounded.n_groups
+    for a, b in zip(bounds.start(x, bounded), bounds.start(x, again), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_margins_grow_with_the_features_until_nothing_is_certain():

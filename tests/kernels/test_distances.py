@@ -277,6 +277,16 @@ def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     distances._method.cache_clear()  # other tests are to meet the real blocks
 
 
+def test_blocking__fits_any_size():
+    for tile in TILES.values():
+        for itemsize in (4, 8):
+            for d in (1, 8, 100, 1024, 1025, 5000):
+                for k in (1, 50, 100_000):
+                    blocks = panels.blocking(tile, itemsize, d, k)
+                    assert min(blocks.as_tuple()) >= 1
+                    assert blocks.features <= d
+
+
 # --- inputs and outputs -----------------------------------------------------------------------
 
 

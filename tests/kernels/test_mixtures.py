@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -37,6 +39,16 @@ def test_log_joints(kind):
     scale = np.sqrt(variances)
     expected = packed.log_weights + norm.logpdf(row, packed.means.astype(float), scale).sum(1)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_it_travels_as_its_numbers(kind):
+    packed = packed_of(kind)
+    assert packed.form.factors.shape[0] == 8
+    arrived = pickle.loads(pickle.dumps(packed))
+    for name in ("means", "variances", "log_weights", "shift", "constants", "halves"):
+        np.testing.assert_array_equal(getattr(arrived, name), getattr(packed, name))
+    assert packed.nbytes > 2 * packed.means.nbytes
 
 
 def test_retired_components():

@@ -117,6 +117,34 @@ def test_equal_centres_have_no_directions(limits):
     assert label(x, pack_centers(np.repeat(x[:1], 30, axis=0), packed.shift)) == 20 * 30
 
 
+@searchers
+def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
+    kind, d = SEARCHERS[name]
+    x, packed = clusters(20, 60, d, seed=1)
+    calls, change = searched
+    change["found"] = lambda by, begin, found: (*found[:3], np.inf)
+    # (as if kernels were compiled after the first set)
+    limits(TRIED=4, PIECE=8, MOST_SPARED=5, LEAST_WORK=1.5 * 20 * 60 * d)
+
+    def is_searched(expected=0):
+        nonlocal packed
+        packed = again(packed)
+        if expected:
+            expect_rows(expected, packed)
+        calls.clear()
+        label(x, packed)
+        return any(isinstance(by, kind) for by, *_ in calls)
+
+    tried = [is_searched() for _ in range(16)]
+    change.clear()
+    tried += [is_searched() for _ in range(6)]
+    # After the first one set is spared, then three, then five: and all are searched once it pays.
+    assert np.flatnonzero(tried).tolist() == [1, 3, 7, 13, 19, 20, 21]
+    change["found"] = lambda by, begin, found: (*found[:3], np.inf)
+    # After the first of these the next would be spared, but it is told of many rows.
+    assert [is_searched(expected) for expected in (0, 20, 0)] == [True, True, False]
+
+
 # --- where it does not pay -----------------------------------------------------------------------
 
 
@@ -198,6 +226,19 @@ def sizes_tried(limits, searched):
 def test_the_number_with_the_least_work_is_chosen(sizes_tried, best, tried):
     work = {size: 1.0 + abs(SIZES.index(size) - SIZES.index(best)) for size in SIZES}
     assert sizes_tried(work) == (tried, best)
+
+
+def test_a_second_set_begins_with_what_the_first_has_found(sizes_tried):
+    work = {2: 1.0, 4: 2.0, 8: 3.0, 16: 4.0, 32: 5.0}
+    assert sizes_tried(work)[1] == 2
+    # of few rows no other number is tried, though one may be better now
+    work[4] = 0.5
+    assert sizes_tried(work) == ({2}, 2)
+    assert sizes_tried(work, expected=100 * 4) == ({2, 4, 8}, 4)
+    assert sizes_tried(work) == ({4}, 4)
+    # where it does not pay nothing is remembered of it
+    assert sizes_tried(dict.fromkeys(SIZES, np.inf)) == ({4}, None)
+    assert sizes_tried(work, expected=10**9) == ({8, 4, 2}, 4)
 
 
 def test_centres_that_differ_in_few_directions(limits, searched):
