@@ -238,43 +238,6 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
 SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 
 
-@pytest.mark.parametrize(("limit", "ratio"), [(90.0, 0.8), (99.7, 0.85), (100.3, 0.8)])
-def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit, ratio):
-    """Each gains a share of what the one before has gained: that is a geometric series."""
-    schedule, above = in_round(100.0), 30.0
-    for _ in range(2):
-        schedule, back = stepped(schedule, done(limit + above))
-        above *= ratio
-        assert not back
-    schedule, back = stepped(schedule, done(limit + above))
-    assert back is (limit > 100)
-
-
-@pytest.mark.parametrize(
-    ("costs", "goes_on"),
-    [
-        ((110, 95, 85), True),  # the third gains 10, the fourth about 7, and all so far 5 each
-        ((110, 95, 91), False),  # 4, 1, and 3 each
-        ((100, 98), False),  # 2, 1, and 1 each
-        ((101, 98), True),  # 3, 1.5, and 1 each
-        ((99, 98), False),
-        ((110,), True),
-        ((90,), True),
-    ],
-)
-def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
-    *before, last = map(float, costs)
-    schedule = in_round(100.0)
-    for cost in before:
-        schedule, _ = stepped(schedule, done(cost))
-        assert not schedule.task.looks
-    after, back = stepped(schedule, done(last))
-    assert after.task.looks is not goes_on
-    assert not back
-    settled, _ = stepped(schedule, done(last, changed=0))
-    assert settled.task.looks is (len(costs) > 1), "no row has changed"
-
-
 def test_ends_after_some_failures():
     schedule, failures = in_round(100.0), 0
     while schedule.stage.name != "end":
@@ -323,25 +286,6 @@ def test_lists_are_as_long_as_pays():
     # much that is stale, at a middle distance
     middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
     assert middle.task == Task("lists", True, 128)
-
-
-def after_round(cost):
-    """The schedule after a round that began at 100 and came to `cost`, with all gains near."""
-    schedule, judged = in_round(100.0), False
-    while not judged:
-        n_rounds = schedule.rounds.n
-        schedule, _ = stepped(schedule, done(cost, curve=(10.0,) * len(FLAT)))
-        judged = schedule.rounds.n > n_rounds
-    return schedule
-
-
-@pytest.mark.parametrize(
-    ("cost", "least"), [(95.0, 0), (99.92, 64), (99.97, 128), (99.99, 256), (120.0, 64)]
-)
-def test_lists_grow_as_rounds_gain_less(cost, least):
-    schedule = after_round(cost)
-    assert schedule.lengths.least == least
-    assert cost > 100 or schedule.lengths.usual == max(32, least)
 
 
 def test_given_length_is_kept():

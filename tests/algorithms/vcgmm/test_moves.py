@@ -193,18 +193,6 @@ def test_many_equal_rows_keep_their_component(kind):
     assert result.stop_reason in ("tol", "converged")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_constant_feature_collapses_nothing(kind):
-    x, _ = planted(2_000, 20, 6, kind, seed=1)
-    x[:, 3] = 7.0
-    result = mixture(x, 20, kind, asked={"init": x[:20]})
-    assert not np.nansum(told(result, "collapsed"))
-    assert result.arrays.alive.all()
-    if kind == "diag":
-        assert (result.arrays.variances[:, 3] <= floor_of(x) * 1.001).all()
-    assert not falls(result).size
-
-
 # --- F --------------------------------------------------------------------------------------------
 
 

@@ -82,31 +82,6 @@ def test_a_small_coreset_overfits_and_a_large_one_does_not(x):
     assert small.report["unseen_F"] == pytest.approx(everywhere, abs=0.3 * gap)
 
 
-@pytest.mark.parametrize("n", [300, 6_000])
-def test_both_samples_stand_for_the_same_rows(n):
-    """Whatever is far out is in the coreset: it must not look as if other rows were easier."""
-    r = np.random.default_rng(0)
-    x = (r.normal(size=(4_000, 3)) * np.exp(r.normal(size=4_000))[:, None]).astype(np.float32)
-    squares = (x.astype(float) ** 2).sum(1)
-    sums = np.zeros((2, 2))
-    with open_passes(lk.open_rows(x), n_threads=1) as passes:
-        for seed in range(60):
-            generators = [Rng(seed).generator(0, name) for name in ("coreset", "unseen")]
-            coreset, unseen = draw_coresets(passes, generators, n)
-            others = ~np.isin(unseen.rows, coreset.rows)
-            samples = (
-                (coreset.rows, coreset.factors * coreset.missing),
-                (unseen.rows[others], unseen.factors[others]),
-            )
-            for sample, (rows, weights) in zip(sums, samples, strict=True):
-                sample += (weights @ squares[rows], weights.sum())
-    plain = squares.mean()
-    means = sums[:, 0] / sums[:, 1]
-    assert means[0] == pytest.approx(means[1], rel=0.03)
-    if n == 6_000:
-        assert means[0] < 0.7 * plain, "rows far out are in every coreset"
-
-
 def test_one_row_far_out_counts_on_neither_side(x):
     far = x.copy()
     far[7] = 1e3
