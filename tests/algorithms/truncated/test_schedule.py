@@ -16,6 +16,7 @@ from largek_dask.algorithms.truncated.schedule import (
     Task,
     first_schedule,
     next_step,
+    sample_sizes,
 )
 from tests.helpers.covering import in_turns
 
@@ -160,6 +161,32 @@ def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, lar
         "centres wait until rows are where they belong"
     )
     assert not stepped(schedule, done(100.0))[0].task.keeps_centers
+
+
+def test_sizes_of_samples():
+    """Sparse rows have together twenty times the numbers of a centre, which has all features.
+
+    All rows are taken where a pass over them is not twice the work of one over the sample.
+    """
+    for n, values, k, n_features, sizes in [
+        (200_000, 64, 1_000, None, (16_000, 32_000)),
+        (10_000_000, 16, 1_000, None, (16_000, 32_000, 128_000, 512_000, 2_048_000)),
+        (1_000_000, 1_000, 100_000, None, (333_333,)),
+        (10_000_000, 1_000, 10_000, None, (40_000,)),
+        (20_000, 64, 1_000, None, (20_000,)),
+        (80_000_000, 32, 32_000, None, (512_000, 1_024_000)),
+        (1, 1, 1, None, (1,)),
+        (14_980, 14, 10, None, (2_048,)),
+        (6_144, 14, 10, None, (6_144,)),
+        (1_000_000, 18, 33, None, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
+        (200_000, 20, 100, 300, (6_400, 25_600)),
+        (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
+        (400_000, 24, 1_000, 30_000, (64_000,)),
+        (20_000, 120, 50, 25_627, (4_271,)),
+        (19_043, 120, 50, 25_627, (19_043,)),
+        (6_000_000, 24, 10, 20_000_000, (2_048, 1_398_101)),
+    ]:
+        assert sample_sizes(n, values, k, n_features) == sizes
 
 
 @pytest.mark.parametrize("sizes", [(6_400,), ()])
