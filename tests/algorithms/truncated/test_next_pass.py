@@ -35,7 +35,14 @@ from largek_dask.algorithms.truncated.passes import (
     count_rows,
     pass_total,
 )
-from largek_dask.algorithms.truncated.state import OUTLIER, Round, next_pass
+from largek_dask.algorithms.truncated.state import (
+    OUTLIER,
+    TABLE_AGE,
+    WIDTH,
+    Round,
+    next_pass,
+    with_neighbours,
+)
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import Threads
@@ -65,6 +72,21 @@ def state(
 def with_table(width: int) -> dict[str, Any]:
     neighbours = Neighbours(CENTERS, SHIFT, width)
     return {"neighbours": neighbours, "table": neighbours.table()}
+
+
+def test_neighbours_are_kept_while_they_do():
+    known = with_table(8)
+    for age in range(TABLE_AGE):
+        for kind, length in (("lists", 8), ("lists", 7), ("unsettled", 99)):
+            before = state(kind, length, table_age=age, **known)
+            assert with_neighbours(before, 1) is before
+    for other in (
+        state("lists", 8, table_age=TABLE_AGE, **known),
+        state("lists", 9, **known),
+        replace(state("lists", 8, **known), moves=MOVES),
+    ):
+        after = with_neighbours(other, 1)
+        assert (after.table.shape[1], after.table_age) == (WIDTH, 0)
 
 
 # --- neighbours
@@ -106,6 +128,27 @@ def test_a_pass_of_lists(looks):
     np.testing.assert_allclose(made.reach, drift[expected].max(axis=1))
     assert (made.skip, made.save, made.restore) == (not looks, True, False)
     assert (made.max_loss > 0) is looks
+
+
+def test_a_pass_of_what_is_unsettled():
+    then = Pass("all", CENTERS + np.float32(1), SHIFT)
+    unmet = np.arange(K) == 7
+    before = state("unsettled", history=History().then(then, anchor=True), unmet=unmet)
+    made = next_pass(PASSES, before)
+    assert (made.kind, made.save, made.listed) == ("unsettled", True, None)
+    reach = np.full(K, np.sqrt(3.0))
+    np.testing.assert_allclose(made.drift, reach, rtol=1e-6)
+    np.testing.assert_allclose(made.reach, np.where(unmet, np.inf, reach), rtol=1e-6)
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_of_rows_that_no_pass_has_left_anything_is_possible(restores):
+    history = History().then(Pass("all", CENTERS, SHIFT), anchor=True) if restores else History()
+    before = state("lists", 6, history=history, restores=restores, **with_table(8))
+    made = next_pass(PASSES, before)
+    assert made.restore is restores
+    np.testing.assert_array_equal(made.drift, np.zeros(K))
+    np.testing.assert_array_equal(made.reach, np.full(K, np.inf))
 
 
 def test_a_pass_that_carries_moves_out():
