@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,9 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
+    Lengths,
     Outcome,
+    Rounds,
+    Sampling,
     Schedule,
     Search,
+    Stage,
     Task,
     first_schedule,
     next_step,
@@ -279,3 +284,56 @@ def test_every_way_that_passes_may_take() -> None:
                 assert ScheduleMachine.met[what, dense, everywhere] > 0
     assert ScheduleMachine.met["begun anew"] > 0
     assert ScheduleMachine.met["without cost"] > 0
+
+
+def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Schedule:
+    """A schedule whose round began at 100 and is at a cost after so many passes."""
+    return Schedule(
+        Task("lists", not samples, 32),
+        Search(n_rows=1_000_000, n_clusters=1_000),
+        Stage("round", passes, work=1e6, cost_before=100.0),
+        Sampling(samples),
+        Rounds(),
+        Lengths(usual=32),
+        cost,
+    )
+
+
+def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
+    """What comes next, with the usual ``tol``."""
+    return next_step(schedule, outcome, tol)
+
+
+def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
+    """Moves may have led back to the same cost; others may be found."""
+    schedule, back = stepped(
+        in_round(3, 100.0), Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4)
+    )
+    assert not back
+    assert schedule.task.looks
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, (
+        "undone, and once more"
+    )
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage.name == "end"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
+    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
+    done = Outcome(90.0, 1e5, 10, TUNING.most_replayed + more, n_moves=3, curve=NOTHING)
+    schedule, back = stepped(schedule, done)
+    assert not back
+    assert schedule.opens_round == (more == 0)
+    assert (schedule.stage.name, schedule.task.kind) == (("round", "lists"), ("search", "all"))[
+        more
+    ]
+
+
+def test_a_sample_may_cost_nothing():
+    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
+    schedule, back = stepped(schedule, Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
+    assert not back
+    schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6))
+    while not schedule.everywhere:
+        schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
+    assert schedule.task == Task("cells", True, keeps_centers=True), "other rows may cost something"

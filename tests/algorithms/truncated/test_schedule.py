@@ -262,6 +262,31 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
     assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
 
 
+@pytest.mark.parametrize(
+    ("costs", "goes_on"),
+    [
+        ((110, 95, 85), True),  # the third gains 10, the fourth about 7, and all so far 5 each
+        ((110, 95, 91), False),  # 4, 1, and 3 each
+        ((100, 98), False),  # 2, 1, and 1 each
+        ((101, 98), True),  # 3, 1.5, and 1 each
+        ((99, 98), False),
+        ((110,), True),
+        ((90,), True),
+    ],
+)
+def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
+    *before, last = map(float, costs)
+    schedule = in_round(100.0)
+    for cost in before:
+        schedule, _ = stepped(schedule, done(cost))
+        assert not schedule.task.looks
+    after, back = stepped(schedule, done(last))
+    assert after.task.looks is not goes_on
+    assert not back
+    settled, _ = stepped(schedule, done(last, changed=0))
+    assert settled.task.looks is (len(costs) > 1), "no row has changed"
+
+
 SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 
 
