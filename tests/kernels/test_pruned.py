@@ -79,6 +79,19 @@ def label(x, packed):
     return n_evaluated
 
 
+@searchers
+def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
+    d = SEARCHERS[name][1]
+    x, packed = clusters(50, 64, d)
+    limits(LEAST_WORK=50 * 64 * d + 1)
+    assert label(x, packed) == 50 * 64
+    assert label(x, packed) < 50 * 64
+    limits(_PASTS={})
+    packed = again(packed)
+    expect_rows(1, packed)
+    assert label(x, packed) < 50 * 64
+
+
 # --- few rows, few centres, other rows -----------------------------------------------------------
 
 

@@ -94,6 +94,19 @@ def gaps_of(centers):
     return LabelledSample(None, None, nobody, 1.0, centers, np.zeros(centers.shape[1])).gaps
 
 
+def test_nearest_others(monkeypatch):
+    centers = np.array([[0.0], [1.0], [3.0], [7.0]])
+    kept, anew = gaps_of(centers), gaps_of(centers)
+    for same, most in ((None, 0), (kept, 16), (anew, 15)):
+        monkeypatch.setattr(probe, "MOST_GAPS", most)
+        found = nearest_others(centers, np.array([3, 0]), np.zeros(1), 2, same)
+        assert found.tolist() == [[2, 1], [1, 2]]
+    assert "_gaps" in kept.__self__.__dict__, "all are asked once"
+    assert "_gaps" not in anew.__self__.__dict__, "there are too many to keep"
+    assert kept.__self__._gaps.min() == 0, "what is kept is not written to"
+    assert nearest_others(centers, np.array([1]), np.zeros(1), 9).tolist() == [[0, 2, 3]]
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_nearest_others_are_looked_for_a_few_at_a_time(monkeypatch, sparse):
     """Among many centres, of which some are equal, and the same as if all were put in order."""
