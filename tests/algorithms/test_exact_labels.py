@@ -103,14 +103,14 @@ def check(x, k, weight=None):
 
 
 # Those first are of every dtype, and of more than 8 features: others have kernels of their own.
-@pytest.mark.parametrize("seed", [0, 4, 9, 14, *slow(*(set(range(20)) - {0, 4, 9, 14}))])
+@pytest.mark.parametrize("seed", [0, 4, 9, 14, *slow(*range(1, 20, 4))])
 def test_random_sets(seed):
     check(*drawn(seed))
 
 
 @pytest.mark.parametrize(
     ("make", "dtype"),
-    [*((make, "f4") for make in ADVERSARIAL), *slow(*((make, "f8") for make in ADVERSARIAL))],
+    [*((make, "f4") for make in ADVERSARIAL), *slow(*((make, "f8") for make in ADVERSARIAL[::3]))],
 )
 def test_adversarial_sets(make, dtype):
     x, k = make(np.random.default_rng(0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -80,18 +78,6 @@ def test_changed_labels_are_counted(rows_20k):
         centers, before = oracles.means(x, labels, centers), labels
 
 
-def test_integer_weights_are_repeated_rows(rows_20k):
-    x = rows_20k[:2000]
-    weight = np.random.default_rng(1).integers(0, 4, size=len(x))
-    weighted, a = steps(x, x[:25], 8, sample_weight=weight)
-    repeated, b = steps(np.repeat(x, weight, axis=0), x[:25], 8)
-    for s, t in zip(weighted, repeated, strict=True):
-        assert s.centers.tobytes() == t.centers.tobytes()
-        assert s.counts.tobytes() == t.counts.tobytes()
-    assert [i.cost for i in a] == pytest.approx([i.cost for i in b], rel=1e-12)
-    assert a[-1].converged == b[-1].converged
-
-
 def test_empty_clusters_move_to_the_farthest_rows():
     x = np.array([[0.0], [0.1], [0.2], [10.0], [20.0]])
     init = np.array([[0.1], [500.0], [600.0]])
@@ -103,22 +89,9 @@ def test_empty_clusters_move_to_the_farthest_rows():
     assert infos[-1].converged
 
 
-def test_relocation_takes_distinct_rows():
-    x = np.array([[0.0]] * 10 + [[9.0]] * 200 + [[5.0]])
-    init = np.array([[0.0], [1e3], [1e4]])
-    states, _ = steps(x, init, 6, empty_clusters="relocate")
-    np.testing.assert_allclose(sorted(states[-1].centers.ravel()), [0.0, 5.0, 9.0], atol=1e-12)
-
-
 def test_empty_clusters_may_be_kept():
     x = np.arange(10.0)[:, None]
     states, infos = steps(x, np.array([[4.0], [500.0]]), 3, empty_clusters="keep")
     assert states[-1].centers[1, 0] == 500.0
     assert states[-1].counts[1] == 0
     assert infos[-1].converged
-
-
-def test_state_is_frozen_plain_data(rows_20k):
-    states, _ = steps(rows_20k[:500], rows_20k[:5], 1)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        states[0].bounds = None

@@ -8,7 +8,6 @@ import dask
 import numpy as np
 import pytest
 
-import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
@@ -120,20 +119,10 @@ def test_bounds_adapt_to_the_memory_of_the_fit(n_groups):
     assert (0 if last is None else last.groups.n_groups) == n_groups
 
 
-def test_digest(rows_20k):
-    x = rows_20k[:6000]
-    options = {"init": x[:60], "max_iter": 12, "tol": 0, "random_state": 0}
-    digests = {
-        lk.KMeans(60, algorithm=lk.Lloyd(bounds), **options).fit(x).model_.digest()
-        for bounds in (None, *KINDS)
-    }
-    assert len(digests) == 1
-
-
-@pytest.mark.parametrize("bounds", ["yinyang", True, 3, ""])
-def test_unknown_bounds_are_refused(bounds):
-    with pytest.raises(ParameterError, match="bounds must be one of 'auto', None, 'hamerly'"):
-        Lloyd(bounds)
+def test_unknown_bounds_are_refused():
+    for bounds in ("yinyang", True, 3, ""):
+        with pytest.raises(ParameterError, match="bounds must be one of 'auto', None, 'hamerly'"):
+            Lloyd(bounds)
 
 
 def test_how_many_groups(monkeypatch):

@@ -68,18 +68,13 @@ def test_cost_estimates_the_cost_of_all_rows(rows_20k):
     assert info.cost == pytest.approx(inertia, rel=0.05)
 
 
-def test_weights_are_votes(rows_20k):
-    x = rows_20k[:1000]
-    weight = np.random.default_rng(0).integers(0, 3, len(x)).astype(float)
-    state, _ = run_batches(x, x[:5], 1, len(x), weight)[0]
-    assert state.votes.sum() == weight.sum()
-
-
-@pytest.mark.parametrize("batch_rows", [0, -5, 2.5, True, "many"])
-def test_a_batch_has_rows(batch_rows):
+def test_wrong_parameters():
     """An empty batch would never end its round."""
-    with pytest.raises(ParameterError, match="batch_rows must be 'auto' or at least 1"):
-        MiniBatch(batch_rows=batch_rows)
+    for batch_rows in (0, -5, 2.5, True, "many"):
+        with pytest.raises(ParameterError, match="batch_rows must be 'auto' or at least 1"):
+            MiniBatch(batch_rows=batch_rows)
+    with pytest.raises(ParameterError, match="votes must be 'all' or 'latest', got 'some'"):
+        MiniBatch(votes="some")
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -111,17 +106,6 @@ def test_latest_votes_only(weighted, rows_20k):
     np.testing.assert_allclose(got[-1][0].votes, voted, rtol=1e-8, atol=1e-8)
 
 
-def test_latest_votes_of_the_last_round_are_lloyds(rows_20k):
-    """With one batch of all rows a step no older vote is left, so it is Lloyd's algorithm."""
-    x = rows_20k[:3000].astype(np.float64)
-    centers = x[:15].copy()
-    for state, _ in run_batches(x, x[:15], 4, len(x), votes="latest"):
-        labels, _ = oracles.assign(x, centers)
-        centers = oracles.means(x, labels, centers)
-        np.testing.assert_allclose(state.means, centers, rtol=1e-9, atol=1e-9)
-        np.testing.assert_array_equal(state.votes, np.bincount(labels, minlength=15))
-
-
 def test_last_votes_are_in_the_checkpoint(rows_20k, tmp_path):
     """No model can give them again: a resume goes on with those that were written."""
     x = rows_20k[:4000]
@@ -131,8 +115,3 @@ def test_last_votes_are_in_the_checkpoint(rows_20k, tmp_path):
     lk.KMeans(9, max_iter=8, checkpoint=folder, **options).fit(x)
     resumed = lk.KMeans(9, max_iter=13, checkpoint=folder, **options).fit(x)
     assert resumed.model_.digest() == whole.model_.digest()
-
-
-def test_votes_are_all_or_latest():
-    with pytest.raises(ParameterError, match="votes must be 'all' or 'latest', got 'some'"):
-        MiniBatch(votes="some")

@@ -62,13 +62,12 @@ def fit(data, algorithm=IN_PLACE, *, cache=None, sample_weight=None, **options):
 
 CASES = {
     "shuffled": {"normalize": "l2"},
-    "plain": {"normalize": "l2"},
     "sparse": {"init": "random"},
     "bad": {"on_bad_rows": "skip", "sample_weight": np.arange(N) % 5.0},
 }
 
 
-@pytest.fixture(params=["shuffled", "sparse", *slow("plain", "bad")])
+@pytest.fixture(params=["shuffled", "sparse", *slow("bad")])
 def case(request, stores):
     """A store, and with what it is fitted."""
     return stores[request.param], CASES[request.param]
@@ -127,8 +126,7 @@ def test_batches_of_shuffled_rows_are_their_first_rows(stores):
     fits = [fit(rows, random_state=seed, **one_step) for seed in (1, 2)]
     assert bits(fits[0]) == bits(fits[1])
     np.testing.assert_array_equal(
-        fits[0].cluster_centers_,
-        fit(first, lk.Lloyd(), **one_step).cluster_centers_,
+        fits[0].cluster_centers_, fit(first, lk.Lloyd(), **one_step).cluster_centers_
     )
 
 

@@ -35,7 +35,7 @@ def test_moves_mend_a_poor_start(moves_on):
     assert (inertia / len(x) < 2.2) == moves_on
 
 
-@pytest.mark.parametrize("n", [1, 50, 149, 151])
+@pytest.mark.parametrize("n", [1, 149, 151])
 def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
     x = np.random.default_rng(0).normal(size=(n, 3))
     algorithm = NMBatch(problem=KMeansProblem(150))
@@ -43,14 +43,6 @@ def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
         found = algorithm.init(passes, Rng(1)).centers
     assert found.shape == (150, 3)
     assert np.isfinite(found).all()
-
-
-def test_the_start_covers_the_data():
-    x = blobs(20_000, 6, 150, seed=2, spread=8.0)
-    with LocalPasses(open_rows(x)) as passes:
-        found = NMBatch(problem=KMeansProblem(150)).init(passes, Rng(1)).centers
-    random = x[np.random.default_rng(0).choice(len(x), 150, replace=False)]
-    assert oracles.assign(x, found)[1] < 0.7 * oracles.assign(x, random)[1]
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from tests import oracles
 from tests.helpers.checks import computing_workers, watched_passes
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import in_turns, slow
 
 N, D, K = 3_000, 12, 6
 ALGORITHMS = {
@@ -41,7 +41,8 @@ def fit(data: Any, init: NDArray[Any], algorithm: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "far", "dtype"), tiers(list(ALGORITHMS), [1e4, 1e8, 1e15], ["f4", "f8"])
+    ("algorithm", "far", "dtype"),
+    in_turns(list(ALGORITHMS), [1e15, 1e4, 1e8], ["f4", "f8", "f8", "f4"]),
 )
 def test_labels_are_nearest_and_centres_are_means(algorithm: str, far: float, dtype: str) -> None:
     x, init = rows(far, dtype)

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import in_turns, slow
 
 N, D, K = 600, 6, 12
 ALGORITHMS = {
@@ -43,7 +43,7 @@ def rows_and_weights(kind: str) -> tuple[np.ndarray, np.ndarray]:
         ("nmbatch", "integers", "sparse"),
         ("truncated", "equal", "dense"),
         ("vrkm-snapshot", "some", "sparse"),
-        *slow(*every_two(list(ALGORITHMS), ["fractions", "some"], ["dense", "sparse"])),
+        *slow(*in_turns(list(ALGORITHMS), ["some", "fractions"], ["dense", "dense", "sparse"])),
     ],
 )
 def test_a_power_of_two_changes_nothing(algorithm: str, kind: str, layout: str) -> None:

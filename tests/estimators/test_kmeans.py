@@ -23,7 +23,7 @@ from largek_dask.errors import (
     RecoveryWarning,
 )
 from tests.helpers.checks import watched_passes
-from tests.helpers.covering import tiers
+from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -430,7 +430,7 @@ def test_partial_fit__normalizes_and_skips(blobs):
 
 @pytest.mark.parametrize(
     ("partial", "kind", "size", "d"),
-    tiers(
+    every_two(
         [False, True], ["dense", "sparse"], [("f4", 1e-24), ("f4", 1e-18), ("f8", 1e-170)], [3, 16]
     ),
 )

@@ -161,10 +161,7 @@ def main(minutes: float, seed: int | None, one: int | None, shrink: bool, only: 
 
 
 def _tell(
-    seed: int,
-    seconds: list[float],
-    counts: dict[str, Counter[str]],
-    failed: dict[int, list[str]],
+    seed: int, seconds: list[float], counts: dict[str, Counter[str]], failed: dict[int, list[str]]
 ) -> None:
     for name, counter in counts.items():
         print(f"{name + ':':<11}", ", ".join(f"{key} {n}" for key, n in counter.most_common()))

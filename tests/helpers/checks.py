@@ -227,11 +227,7 @@ def _faults_of_figures(
 
 
 def _faults_of_clusters(
-    km: Any,
-    labels: NDArray[np.int32],
-    x: Any,
-    weight: Any,
-    told: Sequence[warnings.WarningMessage],
+    km: Any, labels: NDArray[np.int32], x: Any, weight: Any, told: Sequence[warnings.WarningMessage]
 ) -> Iterator[str]:
     """As many clusters are used as rows allow; whoever asks for more is told their number."""
     k, distinct = km.n_clusters, distinct_rows(x, weight)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["covering", "every_two", "in_turns", "slow", "tiers"]
+__all__ = ["covering", "every_two", "in_turns", "slow"]
 
 
 def slow(*cases: Any) -> list[Any]:
@@ -47,36 +47,16 @@ def every_two(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
     An error in how two parameters act together is met like in all combinations
     (``itertools.product``); one that needs three of them may be missed.
     """
-    return _chosen(values, covering(_places(values)))
+    places = itertools.product(*(range(len(some)) for some in values))
+    return [
+        tuple(some[at] for some, at in zip(values, case, strict=True)) for case in covering(places)
+    ]
 
 
-def tiers(*values: Sequence[Any]) -> list[Any]:
-    """Return all combinations for ``parametrize``: those of :func:`every_two`, then slow ones."""
-    places = _places(values)
-    return _tiered(values, covering(places), places)
-
-
-def in_turns(*values: Sequence[Any]) -> list[Any]:
-    """Return combinations for ``parametrize``: each value once, then slow ones of every two values.
+def in_turns(*values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return combinations in which each value occurs once, or as often as the longest list needs.
 
     For values that take code paths of their own, whichever other values they meet.
     """
     most = max(map(len, values))
-    usual = [tuple(n % len(some) for some in values) for n in range(most)]
-    return _tiered(values, usual, covering(_places(values)))
-
-
-Places = list[tuple[int, ...]]
-
-
-def _places(values: Sequence[Sequence[Any]]) -> Places:
-    return list(itertools.product(*(range(len(some)) for some in values)))
-
-
-def _chosen(values: Sequence[Sequence[Any]], places: Places) -> list[tuple[Any, ...]]:
-    return [tuple(some[at] for some, at in zip(values, case, strict=True)) for case in places]
-
-
-def _tiered(values: Sequence[Sequence[Any]], usual: Places, every: Places) -> list[Any]:
-    others = [case for case in every if case not in usual]
-    return [*_chosen(values, usual), *slow(*_chosen(values, others))]
+    return [tuple(some[n % len(some)] for some in values) for n in range(most)]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.auxiliary import (
-    _LANES,
     arrange,
     descend,
     gains,
@@ -73,8 +72,7 @@ def test_gains(kind, weighted, shape):
     assert kind == "equal" or (found > 0).any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("kind", "weighted"), in_turns(KINDS, [False, True]))
 def test_members(kind, weighted):
     x = table(kind)
     centers, labels, first, _, weight, points = prepared(x, 3, weighted)
@@ -146,40 +144,3 @@ def test_scans_end_early():
         swap_costs(moved, weight, centers, by_sum, first, second, point),
         swap_costs(x, weight, centers, by_sum, first, second, point),
     )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_weights_are_repeated_rows(seed):
-    r = np.random.default_rng(seed)
-    x, k = table("blobs", n=200, d=4, seed=seed), 5
-    centers, labels, first, second, weight, points = prepared(x, k, True, seed)
-    assert set(weight) == {0, 1, 2, 3}
-    often = r.permutation(np.repeat(np.arange(len(x)), weight.astype(int)))
-    assert len(often) > _LANES
-    order = order_by_distance(labels, first, k)
-    repeated = order_by_distance(labels[often], first[often], k)
-    one = np.ones(len(often))
-    a = descend(x, weight, centers, order, first, points, 5)
-    b = descend(x[often], one, centers, repeated, first[often], points, 5)
-    for mine, theirs in zip(a, b, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    reach = np.sqrt(first) + np.sqrt(second)
-    np.testing.assert_array_equal(
-        swap_costs(
-            x, weight, centers, order_by_distance(labels, reach, k), first, second, points
-        ),
-        swap_costs(
-            x[often], one, centers, order_by_distance(labels[often], reach[often], k),
-            first[often], second[often], points,
-        ),
-    )  # fmt: skip
-
-
-def test_fractions():
-    x = table("blobs")
-    centers, labels, first, _, _, points = prepared(x, 3)
-    weight = np.random.default_rng(0).uniform(0.1, 2, len(x))
-    order = order_by_distance(labels, first, 3)
-    found = gains(x, weight, centers, order, first, points)
-    saved = np.array([np.maximum(first - oracles.squares(x, y), 0) for y in points])
-    np.testing.assert_allclose(found, saved @ weight, rtol=1e-13)

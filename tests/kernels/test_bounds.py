@@ -18,7 +18,7 @@ from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Margins, gr
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.tile import TILES
 from tests import oracles
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 
@@ -124,8 +124,9 @@ def test_bounds_hold_and_labels_are_the_dense_ones(
             check(x, bounded, labels, upper, lower)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float16, np.float64])
-@pytest.mark.parametrize("d", [2, 12])
+@pytest.mark.parametrize(
+    ("dtype", "d"), in_turns([np.uint8, np.int16, np.float16, np.float64], [12, 2])
+)
 def test_rows_as_they_are_stored(dtype, d):
     rng = np.random.default_rng(5)
     x = rng.integers(0, 100, size=(300, d)).astype(dtype)

@@ -14,7 +14,7 @@ from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.emit import box_standins as twins
 from largek_dask.kernels.jit import njit
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -81,7 +81,7 @@ SIZES = [(2, 300, np.float32), (9, 300, np.float32), (32, 70, np.float64), (24, 
     [
         *itertools.product(KINDS, SIZES[:2]),
         *itertools.product(["far", "outlier", KINDS[-1]], SIZES[2:]),
-        *slow(*itertools.product(KINDS, [*SIZES[2:], (8, 40, np.float64), (32, 20, np.float32)])),
+        *slow(*in_turns(KINDS, [*SIZES[2:], (8, 40, np.float64), (32, 20, np.float32)])),
     ],
 )
 def test_labels_are_those_of_the_dense_search(from_the_start, kind, size):
@@ -93,8 +93,7 @@ def test_labels_are_those_of_the_dense_search(from_the_start, kind, size):
         assert n_evaluated < 0.6 * len(x) * k
 
 
-@pytest.mark.parametrize("d", [2, 20])
-@pytest.mark.parametrize("k", [1, 2, 17])
+@pytest.mark.parametrize(("d", "k"), in_turns([2, 20], [1, 2, 17]))
 def test_few_centres_and_no_rows(from_the_start, d, k):
     r = np.random.default_rng(k)
     x, centers = (r.normal(size=(n, d)).astype(np.float32) for n in (9, k))
@@ -143,7 +142,7 @@ def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
 
 @pytest.mark.parametrize(
     ("kind", "turn", "d"),
-    tiers([kind for kind in KINDS if kind not in ("large", "far")], [0.0, 1e-5], [6, 24, 32]),
+    every_two([kind for kind in KINDS if kind not in ("large", "far")], [0.0, 1e-5], [6, 24, 32]),
 )
 def test_points_are_no_farther_apart_than_rows_and_centres(monkeypatch, kind, turn, d):
     """But for the slack; also where directions are not quite orthonormal."""
@@ -337,16 +336,3 @@ def test_what_is_left_of_many_rows_and_its_twins():
         assert (out[:3] == -7).all()
         assert (out[19:] == -7).all()
         np.testing.assert_array_equal(out[3:end], twin[3:end])
-
-
-def test_rows_of_a_block_in_the_order_of_their_nodes():
-    homes = np.array([2, -1, 0, 2, 0, -1, 5])
-    ends, order = np.full(8, 9), np.full(10, -1, np.int32)
-
-    @njit
-    def ordered(homes, m, ends, order):
-        box_search._by_home(homes, m, ends, order)
-
-    ordered(homes, 7, ends, order)
-    by_node = [order[ends[j] : ends[j + 1]].tolist() for j in range(6)]
-    assert by_node == [[2, 4], [], [0, 3], [], [], [6]]

@@ -11,7 +11,7 @@ from largek_dask.kernels.bounds import candidates as kernel
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.mixtures import pack_mixture
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
 
 KINDS = ["iso", "isoflex", "diag"]
@@ -75,14 +75,16 @@ def check_rows(x, packed, lists_of_rows, before, candidates, squares):
         *slow(
             *(
                 (kind, tile, dtype, shape)
-                for kind in KINDS
-                for tile, dtype, shape in (
-                    ("auto", "f4", (30, 784, 8, 5)),
-                    ("avx2", "f8", (9, 2, 3, 5)),
-                    ("auto", "f8", (64, 13, 32, 5)),
-                    ("auto", "u1", (70, 5, 24, 4)),
-                    ("plain", "f4", (90, 20, 64, 33)),
-                    ("auto", "f2", (50, 16, 31, 3)),
+                for kind, (tile, dtype, shape) in in_turns(
+                    KINDS,
+                    (
+                        ("auto", "f4", (30, 784, 8, 5)),
+                        ("avx2", "f8", (9, 2, 3, 5)),
+                        ("auto", "f8", (64, 13, 32, 5)),
+                        ("auto", "u1", (70, 5, 24, 4)),
+                        ("plain", "f4", (90, 20, 64, 33)),
+                        ("auto", "f2", (50, 16, 31, 3)),
+                    ),
                 )
             )
         ),
@@ -241,20 +243,17 @@ def test_no_rows():
     assert search_components(x[:0], packed, *nothing) == 0
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda x, c, s: (x[:, :2], c, s), "features like the means"),
-        (lambda x, c, s: (x, c.astype(np.int64), s), "candidates must be"),
-        (lambda x, c, s: (x, c, s.astype(np.float32)), "squares must be"),
-        (lambda x, c, s: (x, c[:5], s[:5]), "a row for each"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, match):
+def test_what_does_not_fit_is_refused():
     x, packed = made(10, 4, 3, "iso")
-    x, candidates, squares = change(x, np.zeros((10, 2), np.int32), np.zeros((10, 2)))
-    with pytest.raises(ParameterError, match=match):
-        search_components(x, packed, candidates, squares)
+    c, s = np.zeros((10, 2), np.int32), np.zeros((10, 2))
+    for arguments, match in (
+        ((x[:, :2], packed, c, s), "features like the means"),
+        ((x, packed, c.astype(np.int64), s), "candidates must be"),
+        ((x, packed, c, s.astype(np.float32)), "squares must be"),
+        ((x, packed, c[:5], s[:5]), "a row for each"),
+    ):
+        with pytest.raises(ParameterError, match=match):
+            search_components(*arguments)
 
 
 def test_many_components_are_gone_through_in_blocks():

@@ -73,17 +73,6 @@ def test_cell_means__are_lloyd_steps_in_cells(
     assert np.isfinite(more[0]).all()
 
 
-def test_cell_means__finds_separate_blobs():
-    rng = np.random.default_rng(3)
-    truth = rng.integers(0, 6, 600)
-    x = (rng.normal(size=(6, 12)) * 20)[truth].astype("f4")
-    order, starts = order_by_label((truth % 2).astype(np.int32), 2)
-    firsts = [np.flatnonzero(truth[order] == t)[0] for t in (0, 2, 4, 1, 3, 5)]
-    sizes, picks = np.array([3, 3]), np.array(firsts)
-    centers, labels = cell_means(x, order, starts, sizes, picks, x.mean(axis=0), 3)
-    np.testing.assert_allclose(centers[labels], x, atol=1e-3)  # sums are of single precision
-
-
 @pytest.mark.parametrize(
     ("weight", "seat"),
     [(None, 30.0), ([1, 1, 1, 9, 1], 10.0), ([1, 1, 1, 1, 0], 10.0), ([1, 1, 1, 0, 0], None)],

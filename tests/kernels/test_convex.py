@@ -41,8 +41,7 @@ def test_clustering(dtype, weighted, k):
     np.testing.assert_allclose(found.subgradient, subgradient, rtol=1e-12, atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("dtype", "weighted"), in_turns(DTYPES, [False, True]))
 def test_auxiliary(dtype, weighted):
     x = table(dtype)
     weight = weights(len(x)) if weighted else None
@@ -145,28 +144,6 @@ def test_weightless_rows_do_not_tie():
     assert oracles.squares(x, np.array([7.0]))[5] == oracles.squares(x, np.array([3.0]))[5]
     assert function.second(np.array([7.0])) is None
     assert ClusteringFunction(rows, 1).second(centers[:1]) is None
-
-
-@pytest.mark.parametrize("dtype", ["f8", "u1"])
-@pytest.mark.parametrize("seed", range(3))
-def test_weights_are_repeated_rows(dtype, seed):
-    x, k = table(dtype, seed=seed), 5
-    weight = weights(len(x), seed)
-    often = np.random.default_rng(seed).permutation(
-        np.repeat(np.arange(len(x)), weight.astype(int))
-    )
-    rows, repeated = MeasuredRows.of(x, weight), MeasuredRows.of(x[often])
-    centers = centers_of(x, k, seed)
-    functions = ClusteringFunction(rows, k), ClusteringFunction(repeated, k)
-    auxiliaries = AuxiliaryFunction(rows, centers), AuxiliaryFunction(repeated, centers)
-    for _ in range(4):
-        y = centers[0] + 0.5
-        for (a, b), at in [(functions, centers), (auxiliaries, y)]:
-            mine, theirs = a.evaluate(at), b.evaluate(at)
-            assert mine.value == theirs.value
-            np.testing.assert_array_equal(mine.gradient, theirs.gradient)
-            np.testing.assert_array_equal(mine.subgradient, theirs.subgradient)
-        centers = centers + 0.25
 
 
 def test_carried_sums_have_the_same_bits():

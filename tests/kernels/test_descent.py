@@ -7,17 +7,9 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels import descent
-from largek_dask.kernels.descent import (
-    Rows,
-    Settled,
-    add_center,
-    distance_of,
-    drop_center,
-    label_rows,
-    settle,
-)
+from largek_dask.kernels.descent import Rows, Settled, add_center, drop_center, label_rows, settle
 from largek_dask.kernels.single_moves import move_rows
-from tests.helpers.covering import in_turns, slow
+from tests.helpers.covering import in_turns
 from tests.oracles import dcd_search as oracles
 from tests.oracles.dcd import two_nearest
 
@@ -171,14 +163,6 @@ def test_a_copy_is_apart():
         assert not np.shares_memory(getattr(p, name), getattr(q, name))
 
 
-def test_distance_of():
-    r = np.random.default_rng(0)
-    x, centers = r.random((5, 7)), r.random((4, 7))
-    expected = oracles.distances(x, centers)
-    found = [[distance_of(x, i, centers, j) for j in range(4)] for i in range(5)]
-    np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize(("kind", "k"), in_turns(KINDS, [1, 2, 9]))
 def test_add_center(kind, k):
     r = np.random.default_rng(k)
@@ -250,17 +234,6 @@ def test_drop_center(kind, k):
         np.testing.assert_array_equal(q.costs[others], costs[others])
 
 
-def test_of_two_stale_clusters_the_last_keeps_its_mark_under_its_new_number():
-    r = np.random.default_rng(0)
-    rows = Rows.of(make("uniform", 100, 2, r))
-    p = add_center(rows, settled(rows, rows.x[:6]), rows.x[9])
-    assert p.stale[6]
-    q = drop_center(rows, p, 0)
-    assert q.stale[0]
-    settle(rows, q)
-    check_settled(rows, q)
-
-
 @pytest.mark.parametrize(
     ("kind", "d", "weighted"), in_turns(["blobs", "uniform", "heavy"], [1, 2, 3, 14], [False, True])
 )
@@ -287,8 +260,7 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
 
 
 @pytest.mark.parametrize(
-    ("kind", "d", "seed"),
-    in_turns(KINDS, [1, 2, 3, 14], range(6)) if COMPILED else in_turns(KINDS, [1, 2, 3, 14], [0]),
+    ("kind", "d", "seed"), in_turns(KINDS, [1, 2, 3, 14, 5], range(18 if COMPILED else 6))
 )
 def test_bounds_hold_whatever_happens(kind, d, seed):
     """Centres that come and go, single rows that move, and descents cut anywhere."""
@@ -311,12 +283,17 @@ def test_bounds_hold_whatever_happens(kind, d, seed):
             p = add_center(rows, p, y[r.integers(3)])
         elif what == "drop":
             p = drop_center(rows, p, int(r.integers(k)))
-        elif what == "few":
-            settle(rows, p, int(r.integers(0, 6)))
-        elif what == "calm":
-            settle(rows, p, calm=int(r.integers(1, 1 + n // 4)))
-        elif what == "all":
-            settle(rows, p)
+        elif what in ("few", "calm", "all"):
+            most = int(r.integers(0, 6)) if what == "few" else 1000
+            calm = int(r.integers(1, 1 + n // 4)) if what == "calm" else 0
+            changed, start = p.stale.any(), p.copy()
+            labels, centers, expected = oracles.lloyd(
+                x, rows.weight, p.labels, p.centers, most, calm
+            )
+            # (centres, also those of clusters without rows, are the same to the bit)
+            assert settle(rows, p, most, calm) == (expected if changed else 0)
+            np.testing.assert_array_equal(p.labels, labels if changed else start.labels)
+            np.testing.assert_array_equal(p.centers, centers if changed else start.centers)
         else:
             settle(rows, p, int(r.integers(0, 3)))
             sizes = np.bincount(p.labels, minlength=k)
@@ -334,66 +311,6 @@ def test_bounds_hold_whatever_happens(kind, d, seed):
     assert len(done) > 3
     settle(rows, p)
     check_settled(rows, p)
-
-
-@pytest.mark.parametrize("kind", ["blobs", "uniform", "heavy"])
-@pytest.mark.parametrize("k", [3, 40, *slow(12)])
-def test_a_descent_goes_on_where_it_was_cut(kind, k):
-    r = np.random.default_rng(k)
-    x = make(kind, 500, 2, r)
-    rows = Rows.of(x)
-    start = settled(rows, x[r.choice(len(x), k, replace=False)])
-    longest = 0
-    for _ in range(5):
-        start = add_center(rows, drop_center(rows, start, 0), x[r.integers(len(x))])
-        whole = start.copy()
-        steps = settle(rows, whole)
-        longest = max(longest, steps)
-        for parts in ([1], [3], [1, 1, 2], [0, 2]):
-            cut = start.copy()
-            for part in parts:
-                settle(rows, cut, part)
-            settle(rows, cut)
-            same(cut, whole)
-            check_settled(rows, cut)
-        start = whole
-    assert longest > 4
-
-
-@pytest.mark.parametrize("kind", ["blobs", "uniform", "heavy"])
-def test_descents_after_descents_are_those_of_lloyd(kind):
-    """What is known of rows by then is loose; it must not tell in what comes out."""
-    r = np.random.default_rng(8)
-    n = 600 if COMPILED else 150
-    x = make(kind, n, 2, r)
-    rows = Rows.of(x, weights("wide", n, r))
-    p = settled(rows, x[r.choice(n, 15, replace=False)])
-    loose = 0
-    for _ in range(10):
-        for change in ("drop", "add"):
-            own = np.sqrt(oracles.distances(x, p.centers)[np.arange(n), p.labels])
-            loose += (p.upper > own * (1 + 1e-6)).sum()
-            if change == "drop":
-                p = drop_center(rows, p, int(r.integers(15)))
-            else:
-                p = add_center(rows, p, x[r.integers(n)])
-            changes = p.stale.any()
-            labels, centers, steps = oracles.lloyd(x, rows.weight, p.labels, p.centers)
-            # A cluster without rows may have gone: no step shows that nothing changes.
-            assert settle(rows, p) == steps * changes
-            np.testing.assert_array_equal(p.labels, labels)
-            np.testing.assert_array_equal(p.centers, centers)
-    assert loose > n
-
-
-def test_a_descent_that_is_over_is_left_alone():
-    r = np.random.default_rng(3)
-    rows = Rows.of(make("uniform", 300, 2, r))
-    p = settled(rows, rows.x[:9])
-    q = p.copy()
-    assert settle(rows, q) == 0
-    for name in Settled.__slots__:
-        np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
 
 
 def test_a_cluster_without_rows_keeps_its_place():
@@ -439,42 +356,6 @@ def test_a_cluster_that_loses_all_its_rows_on_the_way():
         assert (p.costs[empty] == 0).all()
         emptied += empty.any()
     assert emptied > 0
-
-
-@pytest.mark.parametrize("k", [4, 9])
-def test_more_centers_than_distinct_rows(k):
-    r = np.random.default_rng(k)
-    x = r.integers(0, 3, (50, 1)).astype(float)
-    rows = Rows.of(x)
-    p = settled(rows, x[r.integers(50, size=k)])
-    check_settled(rows, p)
-    assert (p.counts == 0).sum() >= k - 3
-    for j in (0, k - 1):
-        q = add_center(rows, drop_center(rows, p, j), x[j])
-        settle(rows, q)
-        check_settled(rows, q)
-
-
-def test_bits_are_those_of_the_labels():
-    r = np.random.default_rng(1)
-    middles = 50 * r.standard_normal((6, 3))
-    x = middles[r.integers(6, size=500)] + r.standard_normal((500, 3))
-    rows = Rows.of(x, r.uniform(0.1, 3, 500))
-    at_once = settled(rows, middles)
-    grown = settled(rows, middles[:5])
-    settle(rows, grown := add_center(rows, grown, middles[5]))
-    shrunk = settled(rows, np.concatenate([middles, x[:2]]))
-    for _ in range(2):
-        settle(rows, shrunk := drop_center(rows, shrunk, len(shrunk.centers) - 1))
-    moved = started(rows, middles + 1.0)
-    settle(rows, moved, 1)
-    move_rows(rows, moved)
-    settle(rows, moved)
-    assert len(np.unique(at_once.labels)) == 6
-    for other in (grown, shrunk, moved):
-        np.testing.assert_array_equal(other.labels, at_once.labels)
-        same(other, at_once)
-        assert other.cost == at_once.cost
 
 
 def far_apart(r, n_blobs=8):
@@ -569,16 +450,3 @@ def test_few_distances_are_found(monkeypatch):
         steps += settle(rows, p)
     assert steps > 50
     assert 0 < found[0] < 0.025 * n * k * steps
-
-
-def test_weights_are_repeated_rows():
-    r = np.random.default_rng(6)
-    x = make("uniform", 200, 3, r)
-    weight = weights("whole", 200, r)
-    often = np.repeat(np.arange(200), weight.astype(int))
-    p = settled(Rows.of(x, weight), x[:7])
-    q = settled(Rows.of(x[often]), x[:7])
-    np.testing.assert_array_equal(q.labels, p.labels[often])
-    np.testing.assert_array_equal(q.counts, p.counts)
-    np.testing.assert_allclose(q.costs, p.costs, rtol=1e-12)
-    assert q.cost == pytest.approx(p.cost, rel=1e-12)

@@ -26,7 +26,7 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.tile import BEST, BLOCK, TILES, TWO, Micro, select_tile
 from tests import oracles
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 """Without a compiler the stand-ins add in another order: bits agree only when compiled."""
@@ -61,7 +61,7 @@ def tile(request):
 
 
 rows = st.sampled_from([0, 1, 2, 7, 24, 25, 47, 49, 100])
-clusters = st.sampled_from([1, 2, 3, 4, 8, 9, 31, 130])
+clusters = st.one_of(st.integers(1, 19), st.sampled_from([31, 130]))
 FEATURES = [1, 2, 3, 7, 8, 9, 12, 16, 33]
 other_tiles = pytest.mark.parametrize(
     "names", [["auto"], *slow(["avx2", "avx512"])], ids=["own tile", "all tiles"]
@@ -167,8 +167,7 @@ def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
     np.testing.assert_array_equal(in_lists[70:], 4 + exact[70:, 4:].argmin(axis=1))
 
 
-@pytest.mark.parametrize("d", [2, 8, 9, 40])
-@pytest.mark.parametrize("far", [0.0, 1e4, 1e6])
+@pytest.mark.parametrize(("d", "far"), in_turns([2, 8, 9, 40], [1e6, 0.0, 1e4]))
 def test_far_from_the_origin__labels_are_right(far, d):
     rng = np.random.default_rng(2)
     corners = rng.integers(-1, 2, (12, d))
@@ -186,17 +185,6 @@ def test_far_from_the_origin__labels_are_right(far, d):
     # last place of a number near `far`, hence the tolerance
     np.testing.assert_allclose(values, exact.min(axis=1), atol=1e-2 + far * 1e-6)
     np.testing.assert_array_equal(squared_distances(x, packed, labels), exact.min(axis=1))
-
-
-def test_duplicate_centres__the_first_wins_and_the_second_follows(tile):
-    x, centers = table(60, 20, 2, spread=30.0)
-    twice = np.concatenate([centers, centers])
-    packed = pack_centers(twice, np.zeros(2, np.float32))
-    labels, first, second_labels, second = nearest_two(x, packed)
-    assert (labels < 20).all()
-    np.testing.assert_array_equal(second_labels, labels + 20)
-    assert same(first, second)
-    assert same(nearest(x, packed), labels)
 
 
 # --- the same bits ----------------------------------------------------------------------------
@@ -229,8 +217,8 @@ def everything(x, packed):
         (np.float32, 77, 2),
         (np.float32, 33, 18),
         *slow((np.float64, 33, 18)),
-        *slow(*((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (9, 100)))),
-        *slow(*((np.float64, *shape) for shape in ((77, 3), (9, 100)))),
+        *slow(*((np.float32, *shape) for shape in ((1, 1), (77, 3), (140, 8), (9, 1025)))),
+        *slow((np.float64, 77, 3)),
     ],
 )
 @other_tiles
@@ -271,7 +259,7 @@ def nearest_with_distances(x, packed):
     return nearest(x, packed, None, distances_).astype(packed.dtype), distances_
 
 
-@pytest.mark.parametrize(("d", "k"), [(2, 61), (70, 61), (70, 50), (70, 3), *slow((6, 61))])
+@pytest.mark.parametrize(("d", "k"), [(2, 61), (70, 61), (70, 3)])
 @pytest.mark.parametrize("mode", [nearest, nearest_with_distances, nearest_two])
 def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     rng = np.random.default_rng(6)
@@ -287,41 +275,6 @@ def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
         for got, want in zip(np.atleast_2d(mode(x, packed)), np.atleast_2d(expected), strict=True):
             assert same(got, want)
     distances._method.cache_clear()  # other tests are to meet the real blocks
-
-
-@pytest.mark.parametrize("dtype", [np.float32, *slow(np.float64)])
-def test_few_centres__that_fill_no_tile(dtype, tile):
-    for k in range(1, 20):
-        x, centers = table(60, k, 20, dtype=dtype, seed=k)
-        exact = oracles.squared_distances(x, centers)
-        packed = pack_centers(centers, np.zeros(20, dtype))
-        labels, values = nearest_with_distances(x, packed)
-        np.testing.assert_array_equal(labels, exact.argmin(axis=1))
-        np.testing.assert_array_equal(values, exact.min(axis=1))
-        np.testing.assert_array_equal(nearest(x, packed), labels)
-        order = exact.argsort(axis=1, kind="stable")
-        if k > 1:
-            np.testing.assert_array_equal(nearest_two(x, packed)[2], order[:, 1])
-
-
-@pytest.mark.slow
-@other_tiles
-@pytest.mark.parametrize("k", [1, 50, 130])
-def test_long_rows__have_the_bits_of_every_tile(k, names):
-    """Of more features than a block, and a last block of one."""
-    rng = np.random.default_rng(k)
-    x, centers = rng.normal(size=(101, 1025)).astype("f4"), rng.normal(size=(k, 1025)).astype("f4")
-    packed, found = pack_centers(centers, x.mean(axis=0)), {}
-    for name in ("plain", *names):
-        blocks = panels.blocking(select_tile(name), 4, 1025, k)
-        assert 1025 % blocks.features == 1
-        with with_tile(name):
-            found[name] = (*nearest_with_distances(x, packed), *nearest_two(x, packed))
-    exact = oracles.squared_distances(x, centers)
-    np.testing.assert_array_equal(found["plain"][0], exact.argmin(axis=1))
-    np.testing.assert_allclose(found["plain"][1], exact.min(axis=1), rtol=1e-5)
-    for got in found.values():
-        assert all(same(a, b) for a, b in zip(got, found["plain"], strict=True))
 
 
 def test_blocking__fits_any_size():
@@ -471,25 +424,6 @@ def test_micro__travels_as_one_integer():
         assert Micro.decode(micro.code) == micro
 
 
-@pytest.mark.parametrize("d", [2, *slow(7)])
-def test_many_centres_of_few_features__all_and_within_lists(d):
-    """Where a row's winner is settled once for all tiles of centres."""
-    n, k = 1100, 320
-    assert panels.blockwise(n, d, k)
-    r = np.random.default_rng(d)
-    x, centers = r.normal(size=(n, d)).astype("f4"), r.normal(size=(k, d)).astype("f4")
-    packed = pack_centers(centers, x.mean(axis=0))
-    d2 = ((x[:, None].astype("f8") - centers) ** 2).sum(axis=2)
-    labels = nearest(x, packed)
-    np.testing.assert_allclose(d2[np.arange(n), labels], d2.min(axis=1), rtol=1e-4, atol=1e-6)
-    lists = np.flatnonzero(np.arange(k) % 16 != 3).astype(np.int32)
-    assert panels.blockwise(n, d, len(lists))
-    within = nearest_in_lists(x, packed, np.array([0, n]), np.array([0, len(lists)]), lists)
-    assert set(within) <= set(lists.tolist())
-    best = d2[:, lists].min(axis=1)
-    np.testing.assert_allclose(d2[np.arange(n), within], best, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("dtype", "d", "k"),
     [
@@ -534,24 +468,3 @@ def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeyp
     for found, expected in zip(all_of_them(), own, strict=True):
         assert same(found, expected)
     assert set(modes) == {TWO}
-
-
-def test_who_compares_much_gets_a_kernel_of_its_own(monkeypatch):
-    x, centers = table(100, 5, 2)
-    modes = []
-    real = distances._method
-
-    def noting(*given):
-        modes.append(given[2])
-        return real(*given)
-
-    monkeypatch.setattr(distances, "_method", noting)
-    monkeypatch.setattr(distances, "_compared", {})
-    monkeypatch.setattr(distances, "WITHOUT", 1_000)
-    packed = pack_centers(centers, np.zeros(2, np.float32))
-    for _ in range(3):
-        nearest(x, packed)
-    nearest_two(x, packed)
-    # of others it was asked less
-    nearest(x.astype(np.float64), pack_centers(centers.astype(np.float64), np.zeros(2)))
-    assert modes == [TWO, TWO, BEST, TWO, TWO]

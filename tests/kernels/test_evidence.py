@@ -10,7 +10,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels import evidence as module
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
-from tests.helpers.covering import every_two, slow
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
 
 TILES = ["avx512", "avx2", "plain"]
@@ -68,8 +68,7 @@ def test_random(kind, tile, dtype, shape):
         check(*mixture(kind, k, d, dtype, seed=k * d, retired=k // 7))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spread", [0.01, 0.3])
+@pytest.mark.parametrize(("kind", "spread"), in_turns(KINDS, [0.01, 0.3]))
 def test_all_components_count(kind, spread):
     """Of rows that lie in all components at once, whose scores decide nothing."""
     x, packed = mixture(kind, 60, 12, "f4", spread=spread)
@@ -77,8 +76,9 @@ def test_all_components_count(kind, spread):
     check(x, packed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("dtype", "d"), [("f4", 3), ("f4", 12), ("f8", 12), *slow(("f8", 3))])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "d"), in_turns(KINDS, ["f4", "f4", "f8"], [3, 12, 12, 3])
+)
 def test_far_from_the_origin(kind, dtype, d):
     """Rows at 1e6 ± 1; in single precision they lie on a lattice of sixteenths."""
     x, packed = mixture(kind, 20, d, dtype, at=1e6, spread=1.0, width=0.3)
@@ -140,8 +140,7 @@ def test_a_row_has_its_own_result(kind, dtype, tiles):
             assert mine.tobytes() == other.tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("kind", "dtype"), in_turns(KINDS, ["f4", "f8"]))
 def test_rows_whose_scores_overflow(kind, dtype):
     x, packed = mixture(kind, 12, 10, dtype)
     far = float(np.finfo(dtype).max)

@@ -112,13 +112,3 @@ def test_only_what_has_changed_is_touched():
     assert not outstanding.live.any()
     assert not outstanding.sums.any()
     assert not outstanding.weights.any()
-
-
-@pytest.mark.parametrize(("weight_ahead", "mean"), [(-1.3, (4 + 1) / 0.7), (-1.41, 2.0)])
-def test_no_cluster_is_expected_to_lose_most_of_its_rows(weight_ahead, mean):
-    sums, _ = rows_in_two_clusters()
-    outstanding = Outstanding(np.zeros((3, D)), np.zeros(3))
-    outstanding.sums[0], outstanding.weights[0], outstanding.live[0] = 2.0, 2 * weight_ahead, True
-    centers = np.full((3, D), 9.0)
-    outstanding.move(centers, sums, ClusterSums(3, D, sums.grid), np.zeros(3, bool), 0.5, 1.0)
-    assert centers[0, 0] == pytest.approx(mean)

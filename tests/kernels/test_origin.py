@@ -99,21 +99,6 @@ def test_of_long_rows_few_are_kept():
         assert DistinctRows(d, np.dtype("f4")).size == size
 
 
-def test_few_distinct_rows_are_met_once(monkeypatch):
-    """Else each of them would be a candidate as often as it occurs."""
-    x = np.random.default_rng(2).integers(0, 3, (N, 2)).astype("f4")
-    kept = []
-    keep = DistinctRows._keep
-    monkeypatch.setattr(
-        DistinctRows, "_keep", lambda self, h, rows: (kept.append(len(h)), keep(self, h, rows))
-    )
-    sample = DistinctRows(2, np.dtype("f4"))
-    for begin in range(0, N, 100):
-        sample.add(x[begin : begin + 100])
-    assert len(sample.rows) == 9
-    assert sum(kept) == 9
-
-
 # --- the origin
 
 
@@ -122,8 +107,7 @@ def bulk(d, dtype="f4", n=N):
     return rng.normal(size=(n, d)).astype(dtype)
 
 
-@pytest.mark.parametrize("far", [1e4, 1e6, 1e8])
-@pytest.mark.parametrize("d", [9, 32, 64])
+@pytest.mark.parametrize(("d", "far"), in_turns([9, 32, 64], [1e8, 1e4, 1e6]))
 def test_one_far_outlier_leaves_no_other_row_in_doubt(d, far, monkeypatch):
     x = bulk(d)
     centers = x[:K].copy()

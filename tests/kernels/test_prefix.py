@@ -16,7 +16,7 @@ from largek_dask.kernels.emit import standins as twins
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.projection import orthonormal
 from largek_dask.kernels.tile import MINIMA, Micro
-from tests.helpers.covering import slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 if COMPILED:
@@ -87,7 +87,7 @@ def searched(prefix, x, packed):
     return labels, rows, n_evaluated
 
 
-@pytest.mark.parametrize(("kind", "name", "size"), tiers(KINDS, DIRECTIONS, SIZES))
+@pytest.mark.parametrize(("kind", "name", "size"), every_two(KINDS, DIRECTIONS, SIZES))
 def test_labels_are_those_of_the_dense_search(kind, name, size, monkeypatch):
     d, k, dtype = size
     monkeypatch.setattr(prefix_module, "FEWEST_MET", k)
@@ -122,7 +122,7 @@ def test_tight_groups_of_many_features(monkeypatch, dtype, gap):
         assert n_evaluated < 0.4 * 60 * k
 
 
-@pytest.mark.parametrize(("kind", "name"), tiers(KINDS, DIRECTIONS))
+@pytest.mark.parametrize(("kind", "name"), in_turns(KINDS, DIRECTIONS))
 def test_no_bound_is_above_its_distance(kind, name):
     """The border of a centre's own distance is never below its score, computed in float32."""
     d, k = (150, 90) if COMPILED else (40, 20)

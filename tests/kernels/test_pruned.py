@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.bounds import boxes, pruned
+from largek_dask.kernels.bounds import pruned
 from largek_dask.kernels.bounds.boxes import Boxes
-from largek_dask.kernels.bounds.prefix import Prefix, least_work
+from largek_dask.kernels.bounds.prefix import Prefix
 from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned, spares_most
 from largek_dask.kernels.distances import nearest, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
@@ -79,21 +79,6 @@ def label(x, packed):
     return n_evaluated
 
 
-# --- few rows, few centres, other rows -----------------------------------------------------------
-
-
-@searchers
-def test_few_centres_take_the_dense_search(limits, name):
-    d = SEARCHERS[name][1]
-    x, packed = clusters(50, 64, d)
-    least = least_work(64, d, pruned.SIZES[0]) / (64 * d)
-    # (boxes need so many centres; a prefix needs to be worth it if all goes well)
-    limits(FEWEST_CENTERS=65, WORTH=least if name == "prefix" else ALWAYS)
-    assert label(x, packed) == 50 * 64
-    limits(FEWEST_CENTERS=64, WORTH=1.5 * least if name == "prefix" else ALWAYS)
-    assert label(x, again(packed)) < 50 * 64
-
-
 @searchers
 def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
     d = SEARCHERS[name][1]
@@ -107,17 +92,7 @@ def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
     assert label(x, packed) < 50 * 64
 
 
-@searchers
-def test_further_sets_of_centres_need_fewer_rows(limits, name):
-    """Once as many rows have come as pay for compiling, a searcher need only pay for itself."""
-    d = SEARCHERS[name][1]
-    x, packed = clusters(50, 64, d)
-    limits(LEAST_WORK=2.5 * 50 * 64 * d, LEAST_PASS=2 * 50 * 64 * d)
-    few = []
-    for _ in range(3):
-        packed = again(packed)
-        few += [label(x, packed) < 50 * 64 for _ in range(2)]
-    assert few == [False, False, False, True, False, True]
+# --- few rows, few centres, other rows -----------------------------------------------------------
 
 
 @searchers
@@ -155,9 +130,6 @@ def test_equal_centres_have_no_directions(limits):
     assert label(x, pack_centers(np.repeat(x[:1], 30, axis=0), packed.shift)) == 20 * 30
 
 
-# --- where it does not pay -----------------------------------------------------------------------
-
-
 @searchers
 def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
     kind, d = SEARCHERS[name]
@@ -186,47 +158,7 @@ def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
     assert [is_searched(expected) for expected in (0, 20, 0)] == [True, True, False]
 
 
-@searchers
-def test_it_gives_up_and_tries_again(limits, searched, name):
-    """Rows that take too long go to the dense search, ever more of them without a try."""
-    kind, d = SEARCHERS[name]
-    limits(TRIED=4, PIECE=8, RESTED=16, MOST_RESTED=32)
-    x, packed = clusters(200, 60, d, seed=1)
-    calls, change = searched
-
-    def too_long(by, begin, found):
-        """At each of the rows 42 to 150; boxes stop there."""
-        stopped, n_left, n_evaluated, work = found
-        if stopped <= 42 or begin > 150:
-            return found
-        if kind is Boxes:
-            return max(begin, 42), 0, n_evaluated, work
-        return stopped, n_left, n_evaluated, np.inf
-
-    change["found"] = too_long
-    n_evaluated = label(x, packed)
-    pieces = [(begin, end) for by, begin, end in calls]
-    pieces = pieces[pieces.index((4, 12)) - 1 :]
-    assert pieces[:6] == [(0, 4), (4, 12), (12, 20), (20, 28), (28, 36), (36, 44)]
-    if kind is Boxes:
-        assert pieces[6:] == [(58, 62), (90, 94), (122, 126), (154, 158), (158, 166), (166, 174),
-                              (174, 182), (182, 190), (190, 198), (198, 200)]  # fmt: skip
-    else:
-        assert pieces[6:] == [(60, 64), (96, 100), (132, 136), (168, 172), (172, 180), (180, 188),
-                              (188, 196), (196, 200)]  # fmt: skip
-    n_dense = 112 if kind is Boxes else 16 + 3 * 32
-    assert n_dense * 60 < n_evaluated < n_dense * 60 + 110 * 40
-
-
-def test_rows_in_doubt_are_work_done_in_vain(limits, monkeypatch, searched):
-    """All centres twice: with few features the dense search decides, so it may do so at once."""
-    x, packed = clusters(64, 50, 3, seed=4)
-    packed = pack_centers(np.repeat(packed.centers, 2, axis=0), packed.shift)
-    limits(TRIED=4, WORTH=0.75)
-    monkeypatch.setattr(boxes, "ROW", 1)
-    monkeypatch.setattr(boxes, "DIRECT", 1e9)
-    label(x, packed)
-    assert [call[1:] for call in searched[0]] == [(0, 4)]
+# --- where it does not pay -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,18 +252,6 @@ def test_a_second_set_begins_with_what_the_first_has_found(sizes_tried):
     # where it does not pay nothing is remembered of it
     assert sizes_tried(dict.fromkeys(SIZES, np.inf)) == ({4}, None)
     assert sizes_tried(work, expected=10**9) == ({8, 4, 2}, 4)
-
-
-def test_few_features_have_few_directions(limits, searched):
-    """At most half as many as there are features, and as many as may pay."""
-    x, packed = clusters(20, 300, 40)
-    label(x, packed)
-    assert {by.p for by, *_ in searched[0]} == {8, 16}
-    searched[0].clear()
-    x, packed = clusters(20, 300, 130)
-    limits(WORTH=1.001 * least_work(300, 130, 16) / (300 * 130))
-    label(x, packed)
-    assert {by.p for by, *_ in searched[0]} == {8, 16}
 
 
 def test_centres_that_differ_in_few_directions(limits, searched):

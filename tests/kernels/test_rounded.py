@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.rounded import RoundedRows
 from largek_dask.kernels.exact.sums import ClusterSums
-from tests.helpers.covering import tiers
+from tests.helpers.covering import every_two
 from tests.kernels.test_statistics import scan, tables
 from tests.kernels.test_sums import K, integers_of, labels_for, same
 from tests.oracles import fixed_point_sums
@@ -53,7 +53,7 @@ def drawn(dtype, kind, outlier, n=300, d=5):
 
 @pytest.mark.parametrize(
     ("outlier", "kind", "dtype"),
-    tiers([False, True], list(WEIGHTS), ["f4", "f8", "i2", "u1", "i8", "f2"]),
+    every_two([False, True], list(WEIGHTS), ["f4", "f8", "i2", "u1", "i8", "f2"]),
 )
 def test_every_kind_of_row_and_weight(dtype, kind, outlier):
     if outlier and dtype in ("i2", "u1", "f2"):

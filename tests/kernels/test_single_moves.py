@@ -17,7 +17,6 @@ from tests.kernels.test_descent import (
     check_settled,
     make,
     rounding,
-    same,
     settled,
     weights,
 )
@@ -168,25 +167,6 @@ def test_count_moves_knows_bounds_below_zero():
         np.testing.assert_array_equal(p.labels, q.labels)
 
 
-@pytest.mark.parametrize("weight", ["none", "wide"])
-def test_a_cluster_without_rows_takes_one_however_far_it_is(weight):
-    r = np.random.default_rng(1)
-    x = make("blobs", 80, 2, r)
-    rows = Rows.of(x, weights(weight, 80, r))
-    p = settled(rows, x[:3])
-    p = add_center(rows, p, np.full(2, 1e5))
-    settle(rows, p)
-    assert p.counts[3] == 0
-    alone = np.bincount(p.labels, minlength=4)[p.labels] == 1
-    expected = oracles.count_moves(x, rows.weight, p.labels, 4)
-    assert count_moves(rows, p) == expected == (~alone).sum()
-    labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
-    assert move_rows(rows, p) == moves > 0
-    np.testing.assert_array_equal(p.labels, labels)
-    assert (np.bincount(p.labels, minlength=4) > 0).all()
-    check_bounds(rows, p)
-
-
 def test_a_cluster_is_never_emptied():
     """Counts are added to and taken from: rounding must not say that a row has company."""
     r = np.random.default_rng(2)
@@ -219,25 +199,6 @@ def test_a_row_that_outweighs_its_cluster_stays():
     assert move_rows(rows, p) == 0
 
 
-def test_sweeps_are_limited():
-    r = np.random.default_rng(3)
-    later = 0
-    for _ in range(10):
-        x = make("uniform", 300, 2, r)
-        rows = Rows.of(x)
-        p = settled(rows, x[:12])
-        q, whole = p.copy(), p.copy()
-        assert move_rows(rows, q, 0) == 0
-        same(p, q)
-        first = move_rows(rows, q, 1)
-        check_bounds(rows, q)
-        rest = move_rows(rows, q)
-        later += rest > 0
-        assert move_rows(rows, whole) == first + rest
-        np.testing.assert_array_equal(whole.labels, q.labels)
-    assert later > 0
-
-
 def test_equal_rows_in_several_clusters_stay():
     """Their centres differ by rounding, and so does what they cost: no move is worth that."""
     x = np.repeat([[0.1], [0.7], [-0.8]], 40, axis=0)
@@ -254,16 +215,6 @@ def test_equal_rows_in_several_clusters_stay():
         assert q.counts[3] == size
         assert count_moves(rows, q) == oracles.count_moves(x, rows.weight, q.labels, 4) == 0
         assert move_rows(rows, q) == 0
-
-
-def test_nothing_is_moved_by_a_count():
-    r = np.random.default_rng(4)
-    rows = Rows.of(make("uniform", 300, 2, r))
-    p = settled(rows, rows.x[:9])
-    q = p.copy()
-    assert count_moves(rows, p) > 0
-    for name in type(p).__slots__:
-        np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
 
 
 def test_rows_in_the_middle_of_clusters_are_not_looked_at():
@@ -283,25 +234,6 @@ def test_rows_in_the_middle_of_clusters_are_not_looked_at():
     moves = move_rows(rows, p)
     assert move_rows(Rows.of(hidden), q) == moves > 0
     np.testing.assert_array_equal(p.labels, q.labels)
-
-
-def test_weights_are_repeated_rows():
-    """Copies of a row have each a move of their own, so only the gain of the first is the same."""
-    r = np.random.default_rng(6)
-    x = make("uniform", 100, 2, r)
-    weight = weights("whole", 100, r)
-    often = np.repeat(np.arange(100), weight.astype(int))
-    rows = Rows.of(x, weight)
-    p = settled(rows, x[:6])
-    assert move_rows(rows, p) > 0
-    settle(rows, p)
-    q, _ = label_rows(Rows.of(x[often]), p.centers)
-    np.testing.assert_array_equal(q.labels, p.labels[often])
-    np.testing.assert_allclose(q.costs, p.costs, rtol=1e-12)
-    # A row that weighs much needs more to move than any of its copies alone.
-    assert count_moves(Rows.of(x[often]), q) == oracles.count_moves(
-        x[often], np.ones(len(often)), q.labels, 6
-    )
 
 
 @given(st.data())

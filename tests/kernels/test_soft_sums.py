@@ -7,20 +7,16 @@ from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.bounds.candidates import search_components
 from largek_dask.kernels.exact import soft_sums
 from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.soft_sums import MOST_CANDIDATES, SoftSums
-from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.exact.transcendental import log
-from largek_dask.kernels.mixtures import pack_mixture
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns
 from tests.kernels.test_statistics import scan
 from tests.oracles import mixtures as oracles
 
@@ -219,55 +215,13 @@ def test_no_order_of_adding_and_merging_changes_a_bit(
     assert (merged._low_masses == whole._low_masses).all(), "carried wherever it might overflow"
 
 
-@given(kinds, st.sampled_from(["float32", "float64"]), st.booleans(), st.integers(0, 2**31))
-def test_an_integer_weight_is_repeated_rows(covariance, dtype, wide, seed):
-    x, weight, packed, grid, candidates, squares = case(
-        seed, covariance, dtype, "integer", wide=wide
-    )
-    times = weight.astype(int)
-    rows = np.repeat(np.arange(len(x)), times)
-    once = sums_of(covariance, x, weight, packed, grid, candidates, squares)
-    again = sums_of(covariance, x[rows], None, packed, grid, candidates[rows], squares[rows])
-    assert facts(once) == facts(again)
-    assert (once._sums == again._sums).all()
-    assert (once._low == again._low).all()
-
-
-@pytest.mark.parametrize("covariance", KINDS)
-@pytest.mark.parametrize("weighted", ["no", "integer", "real"])
+@pytest.mark.parametrize(("covariance", "weighted"), in_turns(KINDS, ["no", "integer", "real"]))
 def test_more_rows_than_are_held_at_a_time(covariance, weighted, monkeypatch):
     made = case(3, covariance, "float32", weighted, n=700)
     assert len(made[0]) > 2 * 256  # several blocks of rows in the loop
     whole = facts(sums_of(covariance, *made))
     monkeypatch.setattr(soft_sums, "_ENTRIES", 300)
     assert facts(sums_of(covariance, *made)) == whole
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("weighted", ["no", "integer", "real"])
-def test_one_candidate_is_a_hard_label(dtype, weighted):
-    x, weight, packed, grid, candidates, squares = case(5, "iso", dtype, weighted, width=1)
-    found = sums_of("iso", x, weight, packed, grid, candidates, squares)
-    hard = ClusterSums(*packed.means.shape, grid)
-    hard.add(x, candidates[:, 0], weight)
-    if dtype == "float32":
-        assert (found._sums == hard.sums).all()
-        assert found.means(packed.means).tobytes() == hard.means(packed.means).tobytes()
-    assert found.masses == pytest.approx(hard.counts, rel=1e-12)
-    w = np.ones(len(x)) if weight is None else weight
-    assert found.squares == pytest.approx(float(w @ squares[:, 0]), rel=1e-14)
-
-
-@pytest.mark.parametrize("covariance", KINDS)
-@pytest.mark.parametrize("dtype", ["float32", *slow("float64")])
-def test_takes_what_the_search_has_found(covariance, dtype):
-    x, weight, like, grid, *_ = case(15, covariance, dtype, "integer", n=300, d=9)
-    packed = pack_mixture(like.means, like.variances, log(np.full(5, 0.2)), grid.shift)
-    np.testing.assert_allclose(packed.constants, like.constants, rtol=1e-12)
-    candidates, squares = np.full((300, 3), -1, np.int32), np.full((300, 3), np.inf)
-    search_components(x, packed, candidates, squares)
-    assert (candidates >= 0).all()
-    check_integers(covariance, (x, weight, packed, grid, candidates, squares))
 
 
 @pytest.mark.parametrize("covariance", KINDS)
@@ -393,11 +347,9 @@ def test_one_row_far_out_hides_no_variance(covariance, dtype):
     found = sums_of(covariance, x, None, packed, grid, candidates, squares)
     new = found.means(means)
     exact = ((x[:n].astype(float) - new[0].astype(float)) ** 2).sum(axis=0)
-    wanted = {
-        "iso": [[exact.sum()]],
-        "isoflex": [[exact.sum()], [0]],
-        "diag": [exact, [0, 0]],
-    }[covariance]
+    wanted = {"iso": [[exact.sum()]], "isoflex": [[exact.sum()], [0]], "diag": [exact, [0, 0]]}[
+        covariance
+    ]
     np.testing.assert_allclose(found.variances(means, new), wanted, rtol=1e-10, atol=1e-9)
 
 
@@ -449,40 +401,6 @@ def test_means_far_from_all_rows_are_no_harm():
     new = found.means(packed.means)
     exact = ((x.astype(float) - new[1].astype(float)) ** 2).sum(axis=0)
     np.testing.assert_allclose(found.variances(packed.means, new)[1], exact, rtol=1e-9)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("covariance", KINDS)
-@pytest.mark.parametrize("width", [2, 6])
-def test_free_energy_never_falls(covariance, dtype, width):
-    r = np.random.default_rng(11)
-    k, d, n = 6, 3, 200
-    x = (r.normal(size=(k, d))[r.integers(0, k, n)] * 3 + r.normal(size=(n, d))).astype(dtype)
-    weight = r.uniform(0.1, 4, n)
-    grid = scan(x, weight).finish().grid
-    means = x[r.choice(n, k, replace=False)]
-    shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
-    variances, weights = np.ones(shape), log(np.full(k, 1 / k))
-    least = {"float32": 2.0**-18, "float64": 1e-12}[dtype]
-    bounds = []
-    for _ in range(12 if numba.config.DISABLE_JIT else 40):
-        packed = mixture(means, variances, weights)
-        candidates, squares = search(x, packed, width)
-        sums = sums_of(covariance, x, weight, packed, grid, candidates, squares)
-        bounds.append(sums.bound)
-        new = sums.means(means)
-        found = sums.variances(means, new)
-        masses = sums.masses
-        if covariance == "iso":
-            variances = found / (d * sums.total)
-        else:
-            over = masses[:, None] * (d if covariance == "isoflex" else 1)
-            variances = np.maximum(found / np.where(over > 0, over, 1), 1e-3)
-            weights = log(masses / sums.total)
-        means = new
-    steps = np.diff(bounds)
-    assert (steps >= -least * np.abs(bounds[1:])).all(), steps.min()
-    assert bounds[-1] > bounds[0]
 
 
 def test_wrong_arguments_are_refused_and_nothing_is_added():

@@ -248,7 +248,7 @@ def test_prepared__is_made_once_whoever_asks():
     assert len(made) == 1
 
 
-@pytest.mark.parametrize("k", range(1, 10))
+@pytest.mark.parametrize("k", [1, 4, 7])
 def test_squared_lengths_of_centers_are_added_in_order(k):
     """Four at a time, and those that are left."""
     centers = np.random.default_rng(k).normal(size=(k, 33)).astype(np.float32)

@@ -127,15 +127,6 @@ def test_any_parts_in_any_order():
     assert joined.matrix()[1] == whole.matrix()[1] > 0
 
 
-def test_weights_are_repeated_rows():
-    r = np.random.default_rng(1)
-    x, weight = r.normal(size=(60, 3)).astype("f4"), r.integers(0, 4, 60)
-    one, other = ScatterSums(3), ScatterSums(3)
-    one.add(x, weight.astype(float), x[0])
-    other.add(np.repeat(x, weight, axis=0), None, x[0])
-    assert np.allclose(one.matrix()[0], other.matrix()[0], rtol=1e-14)
-
-
 def test_no_rows_and_numbers_that_are_too_large():
     assert ScatterSums(2).matrix()[0].tolist() == [[0, 0], [0, 0]]
     assert ScatterSums(2).matrix()[1] == 0

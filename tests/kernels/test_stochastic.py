@@ -83,14 +83,6 @@ def test_sums_of_distances_are_in_the_order_of_the_features(k, d):
     assert cost == twins.sgd_rows(x, np.ones(40), np.arange(40), means, np.full(k, 1e9))[2]
 
 
-def test_the_first_of_the_nearest_centres_is_taken():
-    x = np.array([[0.0, 0.0]])
-    centers = np.array([[5.0, 5.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    _, votes, cost, _ = sgd_rows(x, None, np.array([0]), centers, np.zeros(4))
-    assert votes.tolist() == [0, 1, 0, 0]
-    assert cost == 1.0
-
-
 def test_nothing_moves_from_a_fixed_point():
     """All rows meet the centre of the snapshot: the gradients cancel to the last bit."""
     r = np.random.default_rng(1)
@@ -148,15 +140,6 @@ def test_gamma_of_sums_is_gamma_row_by_row(weighted, seed):
     np.testing.assert_array_equal(found, expected)
     assert (old != new).any()
     assert expected.any()
-
-
-def test_weight_3_is_three_rows():
-    x, _, old, new, centers, snapshot, grid = integer_round(3)
-    three = gamma_of(x, np.full(len(x), 3.0), old, new, centers, snapshot, grid)
-    copies = [np.repeat(part, 3, axis=0) for part in (x, old, new)]
-    assert gamma_of(copies[0], None, *copies[1:], centers, snapshot, grid).tobytes() == (
-        three.tobytes()
-    )
 
 
 def test_nothing_comes_of_a_round_in_which_nothing_has_changed():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -79,8 +77,7 @@ ONE_LUMP = {
 
 @pytest.mark.parametrize(
     ("name", "with_spectrum"),
-    in_turns([*ONE_LUMP][:6], [True, False])
-    + slow(*itertools.product([*ONE_LUMP][6:], [True, False])),
+    in_turns([*ONE_LUMP][:6], [True, False]) + slow(*in_turns([*ONE_LUMP][6:], [True, False])),
 )
 def test_one_lump_has_no_clear_k(name, with_spectrum):
     found = judged(ONE_LUMP[name](np.random.default_rng(0)), with_spectrum=with_spectrum)
@@ -112,7 +109,7 @@ def test_a_curve_that_ends_too_early():
     assert str(found).startswith("No clear k: 5 clusters or more.")
 
 
-@pytest.mark.parametrize(("k", "seed"), [(5, 1), *slow((5, 2), (8, 1), (8, 2))])
+@pytest.mark.parametrize(("k", "seed"), [(5, 1), *slow((8, 2))])
 def test_a_curve_that_ends_before_its_bend(k, seed):
     """Of 12 groups in 16 dimensions no stable partition need be into as few."""
     x = planted(12, 16, np.random.default_rng(seed))

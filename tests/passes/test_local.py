@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.base import Rng, RowSlice, RowState
-from largek_dask.data.memory_rows import ArrayColumn
 from largek_dask.errors import BadRowsError, CancelledFit, DataError, ParameterError
 from largek_dask.passes import base, engine, local, prefetch
 from largek_dask.passes.local import LocalPasses, available_cpus, driver_cpus
@@ -516,16 +515,6 @@ def test_no_more_than_a_few_chunks_are_read_ahead():
     assert rows.reads == list(range(40))
 
 
-def test_weights_arrive_with_their_rows():
-    x = integers(60)
-    weight = np.arange(60.0)
-    rows = StoredRows(x, 7, weight=ArrayColumn(weight))
-    with LocalPasses(rows, n_threads=3) as passes:
-        for _ in range(2):
-            total = passes.reduce(weights_chunk, start=start, combine=combine)
-            assert total[0] == weight.sum()
-
-
 def test_what_is_lacking_is_waited_for_only_after_a_pass_that_had_it():
     lacking, said = threading.Event(), []
 
@@ -570,14 +559,6 @@ def test_cancel_takes_effect_between_chunks():
         assert done == [0, 1, 2, 3, 4]
         passes.cancelled = None
         assert counted(passes)[0] == 1000
-
-
-def test_deadline():
-    with LocalPasses(rows_of(integers(10), [10]), n_threads=1, deadline=0.0) as passes:
-        with pytest.raises(CancelledFit, match="time limit"):
-            counted(passes)
-        passes.deadline = None
-        assert counted(passes)[0] == 10
 
 
 def test_a_pass_that_is_to_end_does_not_begin():

@@ -226,14 +226,6 @@ def test_a_table_that_fits_is_not_read_again_as_the_batch_grows():
         assert len(rows.reads) == 6
 
 
-def test_a_smaller_batch_leaves_the_larger_share():
-    rows = PieceRows(integers(6_000, 4), [1_000] * 6)
-    with LocalPasses(rows, n_threads=2) as passes:
-        nested(passes, 1, 600)
-        assert nested(passes, 1, 300, 2)[0].copied == 300 * (16 + 8)
-        assert nested(passes, 1, 600, 3)[0].copied == 0
-
-
 @pytest.mark.parametrize("budget", [0, 3_000])
 def test_without_memory_for_shares(budget):
     """Chunks whose share does not fit are read in every step; the others are not."""
@@ -249,20 +241,6 @@ def test_without_memory_for_shares(budget):
         # 80 rows of a chunk: 16 bytes each, of numbers and of places
         assert len(rows.reads) == 6 - budget // (80 * 16)
         assert report.cached == budget // (80 * 16)
-
-
-def test_tables_in_memory_are_copied_from_once():
-    x = integers(5_000, 8)
-    rows = ArrayRows(x)
-    with LocalPasses(rows, n_threads=2) as passes:
-        first, second = nested(passes, 2, 700)
-        assert first.copied == 700 * (32 + 8)
-        assert second.copied == second.bytes_read == first.bytes_read == 0
-    with (
-        dask.config.set({"largek.passes.cache-bytes": 0}),
-        LocalPasses(rows, n_threads=2) as passes,
-    ):
-        assert [report.copied for report in nested(passes, 2, 700)] == [700 * 40] * 2
 
 
 def test_passes_without_row_state_leave_no_share():
@@ -286,14 +264,6 @@ def test_a_share_without_rows_is_not_read():
         assert rows.reads == []
         assert [len(found[i][0]) for i in range(6)] == [0] * 6
         assert found[0][1].shape == (0, 2)
-
-
-def test_a_share_without_rows_of_sparse_rows_is_as_wide_as_they_are():
-    rows = open_rows(sp.csr_array(integers(60, 3)))
-    with LocalPasses(rows, n_threads=1) as passes:
-        found = shares(passes, 0, 1, 1, of=100)
-    assert found[0][1].shape == (0, 3)
-    assert found[0][1].dtype == rows.dtype
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20])
@@ -323,18 +293,6 @@ def test_only_new_pieces_of_shuffled_rows_are_read(budget):
             assert passes.last.bytes_read == sum(e - b for _, b, e in wanted) * 16
             if budget:
                 assert passes.last.copied == 0
-
-
-def test_shares_that_lie_apart_are_read_apart():
-    rows = PieceRows(integers(8_000, 4), [2_000] * 4, 100, True)
-    with LocalPasses(rows, n_threads=2) as passes:
-        _ = passes.statistics
-    with LocalPasses(rows, n_threads=2, statistics=passes.statistics) as again:
-        for begin, end, pieces in [(4_000, 4_400, 1), (0, 4_800, 12), (400, 800, 0), (0, 5_200, 1)]:
-            rows.reads.clear()
-            check(rows, shares(again, begin, end), rows.x, None, begin, end, 8_000)
-            assert len(rows.reads) == (4 if pieces else 0)
-            assert rows.n_read == 4 * 100 * pieces
 
 
 def test_shuffled_rows_in_large_pieces_are_kept_without_the_rest():

@@ -24,15 +24,7 @@ from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.helpers.checks import dense
-from tests.passes.toys import (
-    combine,
-    integers,
-    path_answers,
-    path_chunk,
-    path_pass,
-    rows_of,
-    start,
-)
+from tests.passes.toys import combine, integers, path_answers, path_chunk, path_pass, rows_of, start
 
 N, D = 900, 3
 RNG = Rng(5)
@@ -422,20 +414,6 @@ def test_an_error_in_a_chunk_that_is_everything_is_told_as_it_is(x, n_threads):
         with pytest.raises(ZeroDivisionError) as caught:
             held.reduce(failing_chunk, 4, start=start, combine=combine, joined=True)
         assert "all rows of a subset of the rows" in caught.value.__notes__[0]
-
-
-def test_bits_do_not_depend_on_threads_or_pieces(x, monkeypatch):
-    """A nested fit on rows that are held in one piece, or in many."""
-    blobs = (x % 7 + np.random.default_rng(0).normal(size=x.shape)).astype(np.float32)
-    algorithm = lk.NMBatch(b0=100, gather=N)
-    fit = partial(lk.KMeans, 12, algorithm=algorithm, random_state=0)
-    one = fit(n_threads=1).fit(blobs)
-    assert {h["extra"]["gathered"] for h in one.history_} == {1.0}
-    monkeypatch.setattr(gather, "PART_BYTES", 64)
-    monkeypatch.setattr(gather, "BLOCK_BYTES", 640)
-    many = fit(n_threads=3).fit(blobs)
-    assert many.model_.digest() == one.model_.digest()
-    assert (many.labels_ == one.labels_).all()
 
 
 def test_whoever_forgets_to_close_leaves_nothing_behind(x):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import largek_dask as lk
 from largek_dask.errors import BadRowsError, DataError
 from largek_dask.model import load_model
-from tests.helpers.covering import slow
+from tests.helpers.covering import in_turns, slow
 from tests.helpers.paths import path_model
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -74,8 +74,7 @@ def test_centres_of_rows_far_from_0_are_those_of_the_same_rows_in_float64(
     np.testing.assert_array_equal(loaded.predict(X), found.labels_)
 
 
-@pytest.mark.parametrize("d", [3, 12])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("d", "weighted"), [(3, True), (12, False)])
 def test_rows_far_from_0_in_a_store(d: int, weighted: bool, tmp_path: Path) -> None:
     x = utm(d=d)
     weight = np.random.default_rng(0).integers(0, 4, len(x)).astype("f8") if weighted else None
@@ -169,20 +168,13 @@ FAR = {
 }
 
 
-@pytest.mark.parametrize("name", [*NEAR, *FAR])
-def test_the_type_of_centres_is_that_of_the_rows_unless_they_are_far_from_0(name: str) -> None:
-    x = {**NEAR, **FAR}[name]
-    k = 2 if x.any() else 1
-    km = lk.KMeans(k, algorithm="lloyd", random_state=0, max_iter=2).fit(x)
-    assert km.cluster_centers_.dtype == (np.float64 if name in FAR else np.float32)
-
-
-@pytest.mark.parametrize("x", [X, far_by(0)], ids=["far", "near"])
-def test_the_type_depends_on_no_order_and_no_chunks(x: NDArray[Any]) -> None:
-    expected = lk.KMeans(1, algorithm="lloyd").fit(x)
-    stacked = np.concatenate([x[::-1], x[:7]])
-    found = lk.KMeans(1, algorithm="lloyd", random_state=0, n_threads=2).fit(stacked)
-    assert found.cluster_centers_.dtype == expected.cluster_centers_.dtype
+def test_the_type_of_centres_is_that_of_the_rows_unless_they_are_far_from_0() -> None:
+    for name, x in {**NEAR, **FAR}.items():
+        k = 2 if x.any() else 1
+        for rows in (x, np.concatenate([x[::-1], x[:7]])):
+            km = lk.KMeans(k, algorithm="lloyd", random_state=0, max_iter=2).fit(rows)
+            expected = np.float64 if name in FAR else np.float32
+            assert km.cluster_centers_.dtype == expected, name
 
 
 # --- rows of a wider type than the model
@@ -232,8 +224,9 @@ def test_integers_beyond_float32(exponent: int) -> None:
     np.testing.assert_array_equal(model.centers[model.predict(rows), 0], [0, big])
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("scale", [1e12, 1e20, 1e60, 1e160, 1e300])
+@pytest.mark.parametrize(
+    ("scale", "dtype"), in_turns([1e12, 1e20, 1e60, 1e160, 1e300], ["f4", "f8"])
+)
 def test_rows_much_farther_than_centres_are_told_apart(dtype: str, scale: float) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(300, 9)) + 3).astype(dtype)

@@ -90,11 +90,7 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
 
 @pytest.mark.parametrize("kind", ["rows", "frame", "polars"])
 def test_names_are_kept_whatever_was_fitted(kind: str) -> None:
-    source = {
-        "rows": lk.open_rows(FRAME),
-        "frame": FRAME,
-        "polars": pl.DataFrame(FRAME),
-    }[kind]
+    source = {"rows": lk.open_rows(FRAME), "frame": FRAME, "polars": pl.DataFrame(FRAME)}[kind]
     km = lk.KMeans(K, random_state=0).fit(source, sample_weight=2.0)
     assert km.feature_names_in_.tolist() == list(NAMES)
     assert km.n_features_in_ == 3
@@ -200,16 +196,16 @@ def test_models_of_before_there_were_names_are_read() -> None:
     assert model.feature_names is None
 
 
-@pytest.mark.parametrize("names", [["a", "b"], "abc", [1, 2, 3], {"a": 1}])
-def test_names_that_cannot_be_those_of_the_model_are_damage(names: Any, tmp_path: Path) -> None:
+def test_names_that_cannot_be_those_of_the_model_are_damage(tmp_path: Path) -> None:
     lk.KMeans(K, random_state=0).fit(FRAME).model_.save(str(tmp_path / "m.zarr"))
     path = tmp_path / "m.zarr" / "zarr.json"
     node = json.loads(path.read_text())
     assert node["attributes"]["largek"]["feature_names"] == list(NAMES)
-    node["attributes"]["largek"]["feature_names"] = names
-    path.write_text(json.dumps(node))
-    with pytest.raises(ModelFormatError, match=r"m\.zarr is damaged: .*names of"):
-        lk.load_model(str(tmp_path / "m.zarr"))
+    for names in (["a", "b"], "abc", [1, 2, 3], {"a": 1}):
+        node["attributes"]["largek"]["feature_names"] = names
+        path.write_text(json.dumps(node))
+        with pytest.raises(ModelFormatError, match=r"m\.zarr is damaged: .*names of"):
+            lk.load_model(str(tmp_path / "m.zarr"))
 
 
 # --- on a cluster, and from the shell
@@ -262,8 +258,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
     assert lk.load_model(str(model)).feature_names == ("height", "weight", "age, in years")
     run("predict", model, tmp_path / "y.zarr", "--out", tmp_path / "labels.zarr")
     np.testing.assert_array_equal(
-        zarr.open_array(tmp_path / "labels.zarr"),
-        zarr.open_array(tmp_path / "run" / "labels.zarr"),
+        zarr.open_array(tmp_path / "labels.zarr"), zarr.open_array(tmp_path / "run" / "labels.zarr")
     )
     scores = [
         json.loads(run("score", model, tmp_path / f"{name}.zarr", "--json").stdout)["score"]

@@ -115,9 +115,7 @@ def url(rows: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "k", "algorithm", "source", "weighted"),
-    [*FEW, *slow(*MORE)],
-    indirect=["kind"],
+    ("kind", "k", "algorithm", "source", "weighted"), [*FEW, *slow(*MORE)], indirect=["kind"]
 )
 def test_surface(
     k: int,

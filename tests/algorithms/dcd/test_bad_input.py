@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -78,19 +77,15 @@ def test_refused(x: Any, options: Any, message: str, unread: list[str]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [lk.DCDBundle.paper(), lk.DCClust()])
-@pytest.mark.parametrize(
-    ("x", "options", "message"),
-    [
+def test_published_methods_refuse_the_same(algorithm: Any, unread: list[str]) -> None:
+    refused: list[tuple[Any, dict[str, Any], str]] = [
         (sp.csr_array(X), {}, "dense rows only"),
         (X, {"init": "random"}, "init must be 'auto'"),
         (X, {"n_init": 2}, "makes starts of its own"),
-    ],
-)
-def test_published_methods_refuse_the_same(
-    x: Any, options: Any, message: str, algorithm: Any, unread: list[str]
-) -> None:
-    with pytest.raises(ParameterError, match=message):
-        fit(x, 4, algorithm=algorithm, **options)
+    ]
+    for x, options, message in refused:
+        with pytest.raises(ParameterError, match=message):
+            fit(x, 4, algorithm=algorithm, **options)
     assert not unread
 
 
@@ -134,8 +129,7 @@ def test_more_clusters_than_distinct_rows(d: int, effort: str, weighted: bool) -
     check_path(km, x, weight)
 
 
-@pytest.mark.parametrize("algorithm", [lk.DCDBundle.paper(), lk.DCClust()])
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize(("d", "algorithm"), [(1, lk.DCDBundle.paper()), (2, lk.DCClust())])
 def test_published_methods_end_with_the_distinct_rows(d: int, algorithm: Any) -> None:
     r = np.random.default_rng(4)
     x = np.repeat(r.normal(size=(6, d)), 5, axis=0)[r.permutation(30)]
@@ -151,9 +145,8 @@ def test_published_methods_end_with_the_distinct_rows(d: int, algorithm: Any) ->
 
 
 @pytest.mark.usefixtures("sampled")
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_more_clusters_than_distinct_rows_of_a_large_table(dtype: Any) -> None:
-    x = np.repeat(np.random.default_rng(4).normal(size=(6, 2)), 50, axis=0).astype(dtype)
+def test_more_clusters_than_distinct_rows_of_a_large_table() -> None:
+    x = np.repeat(np.random.default_rng(4).normal(size=(6, 2)), 50, axis=0)
     with pytest.warns(DegenerateDataWarning, match="rows have only 6 distinct values"):
         km = fit(x, 9)
     assert len(km.path_) == 6
@@ -161,8 +154,7 @@ def test_more_clusters_than_distinct_rows_of_a_large_table(dtype: Any) -> None:
     check_path(km, x)
 
 
-@pytest.mark.parametrize("way", ["held", "large"])
-@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize(("d", "way"), [(1, "held"), (3, "large")])
 def test_equal_rows(d: int, way: str, request: pytest.FixtureRequest) -> None:
     if way == "large":
         request.getfixturevalue("sampled")
@@ -172,20 +164,6 @@ def test_equal_rows(d: int, way: str, request: pytest.FixtureRequest) -> None:
     assert len(km.path_) == 1
     assert km.inertia_ == 0
     np.testing.assert_array_equal(km.cluster_centers_, x[:1])
-    check_path(km, x)
-
-
-@pytest.mark.parametrize("x", [X[:1], X[:1, :1]])
-def test_one_row(x: np.ndarray) -> None:
-    km = fit(x, 1)
-    np.testing.assert_array_equal(km.cluster_centers_, x)
-    assert km.path_.inertia.tolist() == [0.0]
-
-
-@pytest.mark.parametrize("x", [X, X[:, :1]])
-def test_one_cluster(x: np.ndarray) -> None:
-    km = fit(x, 1)
-    assert len(km.path_) == 1
     check_path(km, x)
 
 
@@ -233,8 +211,7 @@ def test_weights_of_zero_are_rows_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "d"),
-    in_turns(["float16", "float32", "float64", "uint8", "int16", "bool"], [1, 3]),
+    ("dtype", "d"), in_turns(["float16", "float32", "float64", "uint8", "int16", "bool"], [1, 3])
 )
 def test_types(dtype: str, d: int) -> None:
     x = (X[:, :d] > 0 if dtype == "bool" else (X[:, :d] * 8 + 100).clip(0, 255)).astype(dtype)
@@ -244,8 +221,7 @@ def test_types(dtype: str, d: int) -> None:
     check_path(km, x)
 
 
-@pytest.mark.parametrize("d", [1, 2])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("dtype", "d"), [(np.float32, 1), (np.float64, 2)])
 def test_far_from_the_origin(dtype: Any, d: int) -> None:
     x = (1e6 + np.random.default_rng(0).choice([-1, 1], (200, d))).astype(dtype)
     x[:, 0] += np.random.default_rng(1).integers(0, 4, 200).astype(dtype) * 8
@@ -258,8 +234,7 @@ def test_far_from_the_origin(dtype: Any, d: int) -> None:
     )
 
 
-@pytest.mark.parametrize("way", ["held", "large"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("dtype", "way"), [(np.float32, "large"), (np.float64, "held")])
 def test_one_row_far_away(dtype: Any, way: str, request: pytest.FixtureRequest) -> None:
     if way == "large":
         request.getfixturevalue("sampled")
@@ -342,13 +317,10 @@ def test_one_dimension_is_solved(kind: str) -> None:
         check_path(km, x, weight)
 
 
-@pytest.mark.parametrize("limit", ["LINE_VALUES", "LINE_ROWS", "LINE_CLUSTERS"])
-def test_one_dimension_of_more_than_can_be_solved(
-    limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_dimension_of_more_than_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(1).normal(size=(400, 1))
     solved = fit(x, 8)
-    monkeypatch.setattr(path_search, limit, 7)
+    monkeypatch.setattr(path_search, "LINE_ROWS", 7)
     searched = fit(x, 8)
     assert searched.n_iter_ > 1
     check_path(searched, x)
@@ -359,16 +331,8 @@ def test_one_dimension_of_more_than_can_be_solved(
 # --- wherever rows lie ----------------------------------------------------------------------------
 
 
-def test_a_data_frame_and_a_store(tmp_path: Path) -> None:
-    expected = fit(X, 4)
-    frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    assert fit(frame, 4).model_.digest() == expected.model_.digest()
-    lk.ingest(X, str(tmp_path / "x.zarr"), chunk_rows=64, progress=False)
-    assert fit(str(tmp_path / "x.zarr"), 4).model_.digest() == expected.model_.digest()
-
-
 @pytest.mark.usefixtures("chunks_as_stored")
-@pytest.mark.parametrize("way", ["held", "large", "line"])
+@pytest.mark.parametrize("way", ["large", "line"])
 def test_on_a_cluster(
     way: str, tmp_path: Path, worker_clients: Any, request: pytest.FixtureRequest
 ) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
-from largek_dask.algorithms.dcd.bundle import Accuracy
 from largek_dask.algorithms.dcd.dcclust import DCClust
 from largek_dask.algorithms.dcd.published import MOST_VALUES, Published, _Search, held_rows
 from largek_dask.algorithms.kmeans import KMeansProblem
@@ -23,6 +21,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.threads import ALONE
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
+from tests.algorithms.dcd.rules import optimum
 from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 from tests.passes.toys import rows_of
@@ -60,19 +59,6 @@ def objective(x, weight, centers):
     x = np.asarray(x, np.float64)
     near = oracles.two_nearest(x, np.asarray(centers, np.float64))[1]
     return near.sum() if weight is None else weight @ near
-
-
-def optimum(x, k):
-    """By enumeration of all labellings."""
-    best = np.inf
-    for labels in product(range(k), repeat=len(x) - 1):
-        labels = np.array((0, *labels))
-        total = 0.0
-        for j in set(labels.tolist()):
-            mine = x[labels == j]
-            total += ((mine - mine.mean(0)) ** 2).sum()
-        best = min(best, total)
-    return best
 
 
 @pytest.mark.parametrize(
@@ -113,14 +99,6 @@ def test_path(dtype, method, weighted):
     assert found.told[-1].cost == model.inertia[-1]
 
 
-def test_five_blobs_are_found():
-    x = blobs(300, 3, 5, spread=30)
-    inertia = run(x, 6).model.inertia
-    ratios = inertia[:-1] / inertia[1:]
-    assert ratios[:4].min() > 2
-    assert ratios[4] < 1.1
-
-
 WIDE = {"gamma_1": 0.2, "gamma_2": 0.2, "apart": 0.0}
 
 
@@ -132,23 +110,10 @@ def test_never_below_the_optimum(method):
         x = r.integers(0, 6, (8, 2)).astype(float)
         found = run(x, 3, method)
         for size in range(2, 4):
-            best = optimum(x, size)
+            best = optimum(x, None, size)
             assert found.model.inertia[size - 1] >= best * (1 - 1e-12)
             reached += found.model.inertia[size - 1] <= best * (1 + 1e-6)
     assert reached >= 9
-
-
-@pytest.mark.parametrize("x", [np.repeat(np.eye(3), 5, axis=0), np.full((4, 2), 7.0)])
-def test_distinct_rows_end_the_path(x):
-    n = len(np.unique(x, axis=0))
-    found = run(x, 6)
-    assert found.last.reached == n
-    assert found.last.complete
-    assert found.model.inertia[-1] == pytest.approx(0, abs=1e-20)
-    order = np.lexsort(found.model.centers.T[::-1])
-    np.testing.assert_allclose(found.model.centers[order], np.unique(x, axis=0), atol=1e-15)
-    assert len(found.model.centers) == n
-    assert found.told[-1].converged
 
 
 def test_rows_too_near_for_squares_end_the_path():
@@ -157,13 +122,6 @@ def test_rows_too_near_for_squares_end_the_path():
     assert found.last.reached == 2
     assert found.last.complete
     assert found.model.inertia[1] == pytest.approx(0, abs=1e-12)
-
-
-def test_one_cluster():
-    x = blobs(50, 2, 3)
-    found = run(x, 1)
-    assert found.last.reached == 1
-    np.testing.assert_allclose(found.model.centers[0], x.mean(0), rtol=1e-6)
 
 
 def test_weights_are_repeated_rows():
@@ -175,14 +133,6 @@ def test_weights_are_repeated_rows():
     np.testing.assert_array_equal(a.last.path, b.last.path)
     np.testing.assert_array_equal(a.last.inertia, b.last.inertia)
     assert a.last.values == b.last.values
-
-
-def test_threads_and_chunks(chunks_as_stored):
-    x = blobs(600, 3, 5)
-    one = run(x, 4)
-    many = run(x, 4, sizes=[100] * 6, n_threads=3)
-    np.testing.assert_array_equal(one.last.path, many.last.path)
-    assert one.last.values == many.last.values
 
 
 def test_far_from_the_origin():
@@ -241,28 +191,8 @@ def test_fewer_starts():
     assert weighted.last.reached == 4
 
 
-def test_coarser_auxiliary_solutions_take_fewer_values():
-    x = blobs(400, 2, 8)
-    fine = run(x, 5, Published(auxiliary_tolerance=1e-12))
-    coarse = run(x, 5, Published(auxiliary_tolerance=1e-3))
-    assert coarse.last.values < fine.last.values
-    few = run(x, 5, Published(accuracy=Accuracy(most=3)))
-    assert few.last.values < coarse.last.values
-
-
-def test_as_an_algorithm_of_an_estimator():
-    x = blobs(300, 2, 4)
-    states = run(x, 4)
-    for method in (Published(), Published(descent="plain")):
-        km = lk.KMeans(4, algorithm=method, random_state=0).fit(x)
-        assert km.inertia_ == pytest.approx(states.model.inertia[-1], rel=1e-3)
-        assert km.n_iter_ == 4, "three partitions, and what is certain of them"
-        assert km.stop_reason_ == "converged"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_parameters():
+    for wrong, message in [
         ({"descent": "newton"}, "descent must be"),
         ({"starts": "some"}, "starts must be"),
         ({"gamma_1": 1.5}, "gamma_1 must be in"),
@@ -271,11 +201,9 @@ def test_as_an_algorithm_of_an_estimator():
         ({"drawn": 0}, "drawn and most"),
         ({"most": 0}, "drawn and most"),
         ({"auxiliary_tolerance": -1.0}, "out of range"),
-    ],
-)
-def test_parameters(wrong, message):
-    with pytest.raises(ParameterError, match=message):
-        Published(**wrong)
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            Published(**wrong)
 
 
 def test_tables_that_it_cannot_work_on():

@@ -187,8 +187,3 @@ def test_where_none_fits_and_where_all_do():
     check_path_memory(100, 18, 2)
     with pytest.raises(NotEnoughMemoryError, match="holds one partition"):
         check_path_memory(10**7, 18, 2)
-
-
-def test_a_hundred_partitions_take_little():
-    """The centres and sums of k = 100 at 18 features, on one thread."""
-    assert path_memory(100, 18, 4, 1) < 10e6

@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.parts import afk_mc2
 from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start, states_of_chain
-from largek_dask.algorithms.parts.coresets import draw_coreset
 from largek_dask.algorithms.parts.mass_draws import draw_by_mass
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import in_turns, slow
-from tests.oracles.mixtures import coreset_probabilities, metropolis_matrix, mh_centers
+from tests.helpers.covering import in_turns
+from tests.oracles.mixtures import metropolis_matrix, mh_centers
 from tests.passes.toys import rows_of
 
 
@@ -50,27 +47,6 @@ def test_chain_step_by_step():
     assert states_of_chain([1.0], [0.0]) == [0]
 
 
-@pytest.mark.parametrize("chain", [3, *slow(1)])
-def test_law_of_the_second_centre(chain):
-    """Over many seeds: the first by weight, the other by so many steps from a plain draw."""
-    x = np.array([[0.0], [1.0], [3.0], [4.0]])
-    weight = np.array([2.0, 1.0, 1.0, 3.0])
-    expected = np.zeros((4, 4))
-    for first in range(4):
-        d2 = (x[:, 0] - x[first, 0]) ** 2
-        q = np.array([float(p) for p in coreset_probabilities(x, weight, x[first])])
-        steps = np.linalg.matrix_power(metropolis_matrix(weight * d2, q), chain - 1)
-        expected[first] = weight[first] / weight.sum() * (q @ steps)
-    pairs, n = np.zeros((4, 4)), 500
-    for seed in range(n):
-        centers, _ = start(x, 2, seed, weight=weight, chain=chain)
-        first, second = (int(np.flatnonzero(x[:, 0] == c)[0]) for c in centers[:, 0])
-        pairs[first, second] += 1
-    sigma = np.sqrt(n * expected * (1 - expected)) + 1e-9
-    assert (np.abs(pairs - n * expected) < 5 * sigma).all()
-    assert (np.diag(expected) > 0).all(), "a row on the centre was never proposed"
-
-
 @pytest.mark.parametrize(("chain", "k", "d"), in_turns([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
 def test_as_centre_by_centre(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
@@ -94,11 +70,10 @@ def test_as_centre_by_centre(k, chain, d):
     assert (weight == 0).any()
 
 
-@pytest.mark.parametrize("weighted", [True, *slow(False)])
-def test_same_centres_whatever_the_chunks_and_threads(weighted, monkeypatch):
+def test_same_centres_whatever_the_chunks_and_threads(monkeypatch):
     monkeypatch.setattr(afk_mc2, "LEAST_PIECE", 16)
     x = blobs(1500, 9, 20, spread=2.0)
-    weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
+    weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3)
     whole = start(x, 60, weight=weight)
     for chunk in (1, 7, 1000):
         centers, evaluated = start(x, 60, weight=weight, chunk=chunk, n_threads=3)
@@ -128,28 +103,3 @@ def test_sparse_rows_are_like_dense_ones():
         centers, _ = afk_mc2_start(passes, Rng(2), 25)
     assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x}
     assert len({c.tobytes() for c in centers}) == 25
-
-
-def test_on_a_coreset():
-    x = blobs(5000, 6, 12, seed=3, spread=500.0)
-    with LocalPasses(rows_of(x, [5000]), n_threads=1) as passes:
-        coreset = draw_coreset(passes, Rng(0), 500)
-        subset = passes.subset(coreset.rows, coreset.factors, own_weights=True)
-        centers, _ = afk_mc2_start(subset, Rng(0), 60)
-    assert {c.tobytes() for c in centers} <= {row.tobytes() for row in x[coreset.rows]}
-    _, inertia = oracles.assign(x.astype(np.float64), centers.astype(np.float64))
-    assert inertia / len(x) < 4 * x.shape[1], "some blob has no centre of its own"
-
-
-def test_better_than_random_rows(rows_20k):
-    """Not as good as exact D2, but near it."""
-
-    def mean_inertia(init):
-        fits = [
-            lk.KMeans(60, algorithm="lloyd", init=init, max_iter=1, random_state=seed)
-            for seed in range(4)
-        ]
-        return np.mean([km.fit(rows_20k).inertia_ for km in fits])
-
-    assert mean_inertia("afk-mc2") < 0.95 * mean_inertia("random")
-    assert mean_inertia("afk-mc2") < 1.1 * mean_inertia("k-means++")

@@ -13,10 +13,8 @@ from largek_dask.algorithms.parts.coresets import draw_coreset
 from largek_dask.algorithms.parts.mass_draws import FULL, PLACE_BITS, _places, draw_by_mass
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
-from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from tests.algorithms.conftest import blobs
-from tests.helpers.covering import in_turns, tiers
+from tests.helpers.covering import every_two, in_turns
 from tests.oracles.mixtures import coreset_probabilities, rows_at
 from tests.passes.toys import rows_of
 
@@ -37,7 +35,7 @@ def heavy_tails(n=300, d=5):
     return (r.normal(size=(n, d)) * np.exp(2 * r.normal(size=n))[:, None]).astype(np.float32)
 
 
-@pytest.mark.parametrize(("weighted", "uniform", "independent"), tiers(*3 * [[False, True]]))
+@pytest.mark.parametrize(("weighted", "uniform", "independent"), every_two(*3 * [[False, True]]))
 def test_as_by_exact_fractions(weighted, uniform, independent):
     x, n = heavy_tails(), 64
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
@@ -78,19 +76,6 @@ def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
     assert not same(whole, coreset_of(x, 200, 1, weight=weight, uniform=uniform))
 
 
-def test_same_rows_on_two_workers(cluster2, tmp_path):
-    import zarr
-
-    x = heavy_tails(3000)
-    weight = np.random.default_rng(2).integers(0, 4, len(x)).astype(np.float64)
-    array = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, chunks=(128, 5), dtype="f4")
-    array[:] = x
-    with ClusterPasses(open_rows(tmp_path / "x.zarr", sample_weight=weight), cluster2) as passes:
-        assert passes.n_chunks == 24
-        there = draw_coreset(passes, Rng(3), 500)
-    assert same(there, coreset_of(x, 500, 3, weight=weight))
-
-
 def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
     """However far the sum of squares lies below its bound, and whichever chunk overflows."""
     lines = []
@@ -106,39 +91,6 @@ def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
         assert same(found[0], found[2])
         assert all(1 << 46 <= line.mass < 1 << 62 for line in lines)
     assert len({line.rung for line in lines}) > 2, "one scale did for all"
-
-
-@pytest.mark.parametrize(("uniform", "independent"), in_turns([False, True], [False, True]))
-def test_estimates_are_unbiased(uniform, independent):
-    """Weight, and cost of centres, over many seeds; spaced draws vary less, and so do coresets."""
-    x = heavy_tails(400, 3)
-    weight = np.random.default_rng(2).integers(1, 4, len(x)).astype(np.float64)
-    cost = ((x[:, None].astype(np.float64) - x[None, :5]) ** 2).sum(axis=2).min(axis=1)
-    sums = {"weight": np.ones(len(x)), "cost": cost}
-    found = {what: [] for what in sums}
-    n_seeds = 150
-    for seed in range(n_seeds):
-        coreset = coreset_of(x, 40, seed, weight=weight, uniform=uniform, independent=independent)
-        weights = weight[coreset.rows] * coreset.factors
-        for what, values in sums.items():
-            found[what].append(weights @ values[coreset.rows])
-    for what, values in sums.items():
-        error = np.std(found[what]) / np.sqrt(n_seeds)
-        assert abs(np.mean(found[what]) - weight @ values) <= 4 * error + 1e-9 * (weight @ values)
-    if uniform:
-        assert np.std(found["weight"]) < 1e-9 * weight.sum()
-    else:
-        assert np.std(found["cost"]) < 0.3 * (weight @ cost)
-
-
-def test_spaced_draws_vary_less():
-    x = np.sort(np.random.default_rng(0).normal(size=(500, 1)), axis=0)
-
-    def spread(independent):
-        found = [coreset_of(x, 30, seed, independent=independent) for seed in range(60)]
-        return np.std([c.factors @ x[c.rows, 0] for c in found])
-
-    assert spread(False) < 0.3 * spread(True)
 
 
 def test_weights_are_repeated_rows():
@@ -191,8 +143,10 @@ def test_places_on_the_edges_of_rows():
         np.testing.assert_allclose(drawn.probabilities, [0.5, 0.5, 2.0**-60, 0.5], rtol=1e-9)
 
 
-@pytest.mark.parametrize("spaced", [False, True])
-@pytest.mark.parametrize("masses", [(1,), (FULL - 1,), (3, FULL - 1), (FULL // 3, 2**32 - 1)])
+@pytest.mark.parametrize(
+    ("masses", "spaced"),
+    in_turns([(1,), (FULL - 1,), (3, FULL - 1), (FULL // 3, 2**32 - 1)], [False, True, True]),
+)
 def test_places_are_whole_numbers_of_any_length(masses, spaced):
     bits = np.random.default_rng(0).integers(1 << PLACE_BITS, size=3000)
     bits[:4] = 0, 1, (1 << PLACE_BITS) - 1, 1 << PLACE_BITS - 1
@@ -264,17 +218,6 @@ def test_as_many_as_there_are_rows_of_equal_weight_are_all_of_them():
     assert (coreset.factors == 1.0).all()
 
 
-def test_on_a_coreset_a_coreset():
-    """Weights that are not those of the table, and of which none is its: for AFK-MC2 upon it."""
-    x = heavy_tails(2000)
-    with LocalPasses(rows_of(x, [2000]), n_threads=1) as passes:
-        first = draw_coreset(passes, Rng(0), 300)
-        again = draw_coreset(passes.subset(first.rows, first.factors * 1e3), Rng(1), 50)
-    assert again.rows.max() < len(first.rows)
-    total = 1e3 * first.factors[again.rows] @ again.factors
-    assert abs(total - 2e6) < 1e6
-
-
 def test_sparse_rows():
     import scipy.sparse as scipy_sparse
 
@@ -296,12 +239,3 @@ def test_what_cannot_be_drawn_is_said():
         heavy = passes.subset(np.arange(20), np.full(20, 2.0**40))
         with pytest.raises(ValueError, match="weigh more than the statistics"):
             draw_by_mass(heavy, Rng(0).generator(0, "any"), 5)
-
-
-def test_blobs_of_few_rows_are_there():
-    """The coreset's cost of given centres is near that of all rows."""
-    x = blobs(20_000, 6, 30, seed=4)
-    centers = blobs(30, 6, 30, seed=4)
-    cost = ((x[:, None].astype(np.float64) - centers[None]) ** 2).sum(axis=2).min(axis=1)
-    coreset = coreset_of(x, 2000)
-    assert abs(coreset.factors @ cost[coreset.rows] / cost.sum() - 1) < 0.05

@@ -14,14 +14,10 @@ from largek_dask.algorithms.parts.greedy import (
     _candidates,
     cost_of,
     greedy_start,
-    n_starts,
 )
 from largek_dask.kernels.dense.greedy import greedy_rows
 from tests import oracles
-
-
-def test_greedy_starts_try_as_many_rows_as_scikit_learn_does():
-    assert [_candidates(k) for k in (1, 2, 3, 8, 32)] == [2, 2, 3, 4, 5]
+from tests.helpers.covering import in_turns
 
 
 def test_the_best_of_several_starts():
@@ -55,8 +51,7 @@ def lloyd_in_numpy(x, mass, centers, steps):
     return centers, float((mass[:, None] * (x - centers[labels]) ** 2).sum())
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "weighted"), in_turns(range(6), [False, True]))
 def test_some_of_the_starts_are_gone_on_with(seed, weighted):
     """Those that are best after a few steps, a fourth of them."""
     r = np.random.default_rng(seed)
@@ -76,12 +71,3 @@ def test_some_of_the_starts_are_gone_on_with(seed, weighted):
     np.testing.assert_allclose(found, wanted[0], rtol=1e-9, atol=1e-9)
     assert cost == pytest.approx(wanted[1], rel=1e-9)
     assert cost_of(x, weight, found, x.mean(axis=0)) == cost
-
-
-@pytest.mark.parametrize(
-    ("n", "sampled", "d", "k", "starts"),
-    [(14_980, 2_048, 14, 10, 13), (60_000, 2_048, 6, 10, 52), (10**8, 2_048, 64, 32, 64),
-     (3_000, 3_000, 784, 32, 1)],
-)  # fmt: skip
-def test_how_many_starts_pay(n, sampled, d, k, starts):
-    assert n_starts(n, sampled, d, k) == starts

@@ -13,9 +13,7 @@ from largek_dask.algorithms.parts.moves import (
     losses_of_merging,
     nearest_others,
 )
-from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.probe import LabelledSample
-from tests.helpers.covering import in_turns
 
 
 def on_a_line(k):
@@ -47,54 +45,6 @@ def test_moves_only_where_the_gain_exceeds_the_loss():
     assert not len(choose(losses, [-np.inf, np.nan], clusters=[20, 25]).split)
 
 
-def test_cheap_removals_are_paired_with_large_gains():
-    losses, gains = np.full(40, 100.0), np.zeros(40)
-    losses[[3, 5, 30]] = 1.0, 2.0, 3.0
-    gains[[10, 20, 35]] = 50.0, 40.0, 2.5
-    moves = choose(losses, gains, near=8)
-    # 5 is a neighbour of 3, which is gone; 2.5 does not pay for 3
-    assert moves.split.tolist() == [10, 20]
-    assert moves.removed.tolist() == [3, 30]
-    assert moves.gain == 86.0
-    assert len(choose(losses, gains, near=8, most=1).split) == 1
-    assert len(choose(losses, gains, near=8, factor=60.0).split) == 0
-    assert choose(losses, gains, near=8, factor=20.0).split.tolist() == [10]
-
-
-@pytest.mark.parametrize("split_takers", [False, True])
-def test_neighbours_of_a_removed_centre_are_not_removed(split_takers):
-    losses = np.full(60, 9.0)
-    losses[[10, 11, 40]] = 1.0, 2.0, 3.0
-    gains = [4.0, 4, 4, 4, 4, 4]
-    clusters = [9, 30, 31, 32, 33, 34]
-    moves = choose(losses, gains, clusters=clusters, split_takers=split_takers)
-    # 9 is split first, with 10; 11 takes over rows of 10
-    assert (moves.split.tolist(), moves.removed.tolist()) == ([9, 30], [10, 40])
-    # now 9 takes over rows of 10, before its own turn comes
-    moves = choose(losses, [4.0, 5, 4, 4, 4, 4], clusters=clusters, split_takers=split_takers)
-    assert moves.removed.tolist() == [10, 40]
-    assert moves.split.tolist() == ([30, 9] if split_takers else [30, 31])
-
-
-@pytest.mark.parametrize("k", [3, 4, 9, 10, 50, 200])
-@pytest.mark.parametrize("split_takers", [False, True])
-def test_no_more_than_asked_for_and_as_many_where_enough_pay(k, split_takers):
-    """Removed ones hold their neighbours, not all others."""
-    losses = np.where(np.arange(2 * k) < k, 0.0, 5.0)
-    most = max(1, k // 5)
-    moves = choose(
-        losses, np.ones(k), clusters=np.arange(k, 2 * k), most=most, split_takers=split_takers
-    )
-    assert len(moves.split) == len(moves.removed) == most
-    assert (moves.split >= k).all()
-    assert (moves.removed < k).all()
-
-
-def test_a_centre_is_not_moved_into_its_own_cluster():
-    moves = choose([0.0, 5, 6], [9.0, 0, 0], near=0)
-    assert (moves.split.tolist(), moves.removed.tolist()) == ([0], [1])
-
-
 def plain_moves(losses, gains, near, most, factor, split_takers):
     """The same in plain Python: in every round the best split that is left, the cheapest centre."""
     k = len(losses)
@@ -115,17 +65,19 @@ def plain_moves(losses, gains, near, most, factor, split_takers):
     return found
 
 
-@pytest.mark.parametrize(("split_takers", "seed"), in_turns([False, True], range(20)))
-def test_choose_moves__are_those_of_plain_python(seed, split_takers):
-    r = np.random.default_rng(seed)
-    k = int(r.integers(3, 60))
-    losses, gains = r.integers(0, 12, k) / 2.0, r.integers(0, 16, k).astype(float)
-    factor, most, near = r.choice([0.5, 1.0, 2.0]), int(r.integers(1, k)), int(r.integers(0, 5))
-    moves = choose(losses, gains, near=near, most=most, factor=factor, split_takers=split_takers)
-    expected = plain_moves(losses, gains, on_a_line(k)[:, :near], most, factor, split_takers)
-    assert list(zip(moves.split.tolist(), moves.removed.tolist(), strict=True)) == expected
-    assert moves.gain == sum(gains[j] - losses[i] for j, i in expected)
-    np.testing.assert_array_equal(moves.halves[:, 0, 0], 1000.0 + 2 * moves.split)
+@pytest.mark.parametrize("split_takers", [False, True])
+def test_choose_moves__are_those_of_plain_python(split_takers):
+    for seed in range(40):
+        r = np.random.default_rng(seed)
+        k = int(r.integers(3, 60))
+        losses, gains = r.integers(0, 12, k) / 2.0, r.integers(0, 16, k).astype(float)
+        factor, most, near = r.choice([0.5, 1.0, 2.0]), int(r.integers(1, k)), int(r.integers(0, 5))
+        options = {"most": most, "factor": factor, "split_takers": split_takers}
+        moves = choose(losses, gains, near=near, **options)
+        expected = plain_moves(losses, gains, on_a_line(k)[:, :near], **options)
+        assert list(zip(moves.split.tolist(), moves.removed.tolist(), strict=True)) == expected
+        assert moves.gain == sum(gains[j] - losses[i] for j, i in expected)
+        np.testing.assert_array_equal(moves.halves[:, 0, 0], 1000.0 + 2 * moves.split)
 
 
 def test_apply__puts_one_half_in_its_place_and_the_other_where_a_centre_is_taken_from():
@@ -205,27 +157,3 @@ def test_what_merging_loses():
         found = losses_of_merging(centers, counts, np.zeros(3), gaps)
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
         assert found[4] == 0
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_how_many_centres_are_compared_at_once_shows_nowhere(monkeypatch, dtype):
-    r = np.random.default_rng(1)
-    centers = r.standard_normal((23, 5)).astype(dtype)
-    counts = r.integers(0, 9, 23).astype(np.float64)
-    calls = []
-    known = moves.squared_distances
-
-    def counted(x, *more):
-        calls.append(len(x))
-        return known(x, *more)
-
-    monkeypatch.setattr(moves, "squared_distances", counted)
-    at_once = losses_of_merging(centers, counts, np.zeros(5, dtype))
-    assert calls == [23 * 23]
-    for values, pieces in ((1, [23] * 23), (4 * 23 * 5, [4 * 23] * 5 + [3 * 23])):
-        calls.clear()
-        monkeypatch.setattr(moves, "PAIRED_VALUES", values)
-        np.testing.assert_array_equal(
-            losses_of_merging(centers, counts, np.zeros(5, dtype)), at_once
-        )
-        assert calls == pieces

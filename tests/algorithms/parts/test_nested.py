@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from largek_dask.algorithms.base import Rng, RowSlice, SpacedRows
+from largek_dask.algorithms.base import Rng, RowSlice
 from largek_dask.algorithms.parts.nested import NestedRows
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import integers, rows_of
@@ -47,22 +47,6 @@ def test_little_work_is_gathered_and_on_one_thread_whatever_memory_holds(
     rows, row_values, k, n_threads, worth
 ):
     assert NestedRows(Asked(row_values, n_threads), RNG).worth_gathering(rows, k) is worth
-
-
-@pytest.mark.parametrize(
-    ("rows", "least", "k", "each", "size"),
-    [
-        (5_000, 5_000, 10, 64, 5_000),
-        (8_000, 1_000, 50, 64, 4_000),
-        (8_000, 1_000, 50, 20, 1_000),
-        (7_999, 1_000, 100, 64, 4_000),
-        (1_000, 2_000, 100, 64, 1_000),
-    ],
-)
-def test_a_spaced_sample_is_of_the_least_rows_that_are_enough(rows, least, k, each, size):
-    passes = Asked()
-    NestedRows(passes, RNG).spaced_sample(rows, least, k, each)
-    assert passes.subsets == [SpacedRows(first(size), each * k)]
 
 
 def test_a_sample_takes_no_more_memory_than_there_is_unless_clusters_need_it():

@@ -71,14 +71,6 @@ def test_every_dtype_fills_its_clusters(dtype: str) -> None:
     assert model.inertia_ == pytest.approx(as_float.inertia_, rel=0.1)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-3, 0.3, 1.0, 1e12])
-@pytest.mark.parametrize("dtype", ["u1", "f4", "f8"])
-def test_the_unit_of_weights_empties_no_cluster(scale: float, dtype: str) -> None:
-    x = binary(600, 10).astype(dtype)
-    weight = np.random.default_rng(1).integers(1, 6, 600) * scale
-    assert_as_many_clusters_as_rows_allow(x, 150, weight, algorithm="lloyd", init="random")
-
-
 ALGORITHMS = {
     "lloyd": lk.Lloyd(bounds=None),
     "bounds": lk.Lloyd(bounds="hamerly"),
@@ -151,8 +143,7 @@ def test_centres_that_rows_cannot_tell_apart_end_the_fit() -> None:
 # --- weight 2 is two rows
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "u1"])
-@pytest.mark.parametrize("max_iter", [1, 5, 50])
+@pytest.mark.parametrize(("dtype", "max_iter"), in_turns(["f4", "f8", "i2", "u1"], [1, 5, 50]))
 def test_repeated_rows_take_no_candidates_place(dtype: str, max_iter: int) -> None:
     r = np.random.default_rng(0)
     x = r.integers(0, 100, (2000, 1)).astype(dtype)

@@ -12,7 +12,6 @@ from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
-from tests.algorithms.conftest import blobs
 from tests.passes.toys import rows_of
 
 
@@ -53,14 +52,6 @@ def test_lost_distances_are_found_again(init, weighted, rows_20k):
     assert found[0].tobytes() == found[1].tobytes()
     assert totals[0].rebuilt == 0
     assert (totals[1].rebuilt > 0) == (init not in ("random", "two-level", "afk-mc2"))
-
-
-@pytest.mark.parametrize("init", ["k-means++", "greedy-k-means++", "k-means||"])
-def test_far_blobs_get_a_centre_each(init):
-    x = blobs(6000, 6, 12, seed=3, spread=500.0)
-    centers = seeds(x, 12, init, seed=1)
-    _, inertia = oracles.assign(x.astype(np.float64), centers.astype(np.float64))
-    assert inertia / len(x) < 4 * x.shape[1], "some blob has no centre of its own"
 
 
 def test_plus_plus_follows_its_law():
@@ -121,16 +112,6 @@ def test_fewer_distinct_rows_than_centres(init):
         assert len(np.unique(centers.round(9), axis=0)) == 3
 
 
-@pytest.mark.parametrize("init", INITS)
-def test_every_row_a_centre(init):
-    x = np.arange(9.0)[:, None] ** 2
-    centers = seeds(x, 9, init)
-    if init in ("k-means||", "afk-mc2"):  # which may miss some, and take others twice
-        assert centers.shape == (9, 1)
-    else:
-        assert sorted(centers.ravel()) == sorted(x.ravel())
-
-
 def test_given_centres_are_checked(rows_20k):
     x = rows_20k[:100]
     np.testing.assert_array_equal(seeds(x, 3, x[:3]), x[:3])
@@ -144,14 +125,6 @@ def test_given_centres_are_checked(rows_20k):
         seeds(x, 3, "kmeans")
 
 
-def test_two_levels_are_better_than_random_rows(rows_20k):
-    inertia = {
-        init: oracles.assign(rows_20k.astype(float), seeds(rows_20k, 150, init).astype(float))[1]
-        for init in ("random", "two-level")
-    }
-    assert inertia["two-level"] < 0.8 * inertia["random"]
-
-
 def test_greedy_takes_the_better_one_of_two_candidates():
     """The first of them is the one that the plain start takes."""
     r = np.random.default_rng(0)
@@ -163,17 +136,3 @@ def test_greedy_takes_the_better_one_of_two_candidates():
     greedy, plain = costs("greedy-k-means++"), costs("k-means++")
     assert all(a <= b for a, b in zip(greedy, plain, strict=True))
     assert greedy != plain
-
-
-def test_greedy_is_better_than_plain_on_average(rows_20k):
-    x = rows_20k[:3000]
-
-    def mean_inertia(init):
-        return np.mean(
-            [
-                oracles.assign(x.astype(float), seeds(x, 25, init, seed=s).astype(float))[1]
-                for s in range(6)
-            ]
-        )
-
-    assert mean_inertia("greedy-k-means++") < mean_inertia("k-means++")

@@ -10,7 +10,7 @@ from largek_dask.algorithms.parts.splits import held_out_splits
 from largek_dask.kernels.exact.sums import FixedPoint
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import tiers
+from tests.helpers.covering import in_turns
 from tests.kernels.test_sparse import block_of
 
 
@@ -85,7 +85,9 @@ def split_in_numpy(x, weight, center, steps, least):
     return (weight * (before - after))[judges].sum() / weight[judges].sum(), pair
 
 
-@pytest.mark.parametrize(("n_threads", "ordered", "seed"), tiers([1, 3], [False, True], range(4)))
+@pytest.mark.parametrize(
+    ("n_threads", "ordered", "seed"), in_turns([1, 3, 3, 1], [False, True], range(4))
+)
 def test_splits_are_those_of_plain_numpy(seed, ordered, n_threads, monkeypatch):
     """Of clusters of many rows, of few, of one and of none, some of which are not asked for."""
     monkeypatch.setattr(splits, "SPLIT_ROWS", 50)

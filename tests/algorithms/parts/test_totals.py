@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,8 +136,9 @@ def test_assign__counts_changes_of_rows_that_weigh_something():
     np.testing.assert_array_equal(changed, (rows.new >= 0) & (rows.weight > 0))
 
 
-@pytest.mark.parametrize("by_cluster", [False, True])
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize(
+    ("order", "by_cluster"), [((0, 1, 2), False), ((2, 0, 1), True), ((1, 2, 0), False)]
+)
 def test_combine__in_any_order_is_the_total_of_all_rows(order, by_cluster):
     rows = Rows(weighted=True)
     whole = rows.total(by_cluster=by_cluster)
@@ -207,25 +207,6 @@ def test_tally__adds_fields_of_every_kind():
     assert two.array.tolist() == [4, 5], "what is added is left as it is"
     one.merge(WideTally.empty())
     assert one.array.tolist() == [8, 10]
-
-
-def test_nbytes__are_those_of_everything_that_travels():
-    rows = Rows(weighted=False)
-    total = rows.total(new_tally=WideTally.empty)
-    plain = rows.total()
-    assert plain.nbytes == plain.sums.nbytes + plain.squares.nbytes
-    assert total.nbytes == plain.nbytes
-    total.tally.by_chunk[3] = np.zeros(7, np.int32)
-    total.tally.array = np.zeros(2, np.int64)
-    assert total.nbytes == plain.nbytes + 7 * 4 + 2 * 8
-
-
-def test_total__makes_its_own_kind_of_tally_wherever_it_arrives():
-    rows = Rows(weighted=False)
-    total = pickle.loads(pickle.dumps(rows.total(new_tally=partial(WideTally.empty))))
-    total.tally.by_chunk[0] = np.zeros(1, np.int32)
-    total.begin(1)
-    assert total.tally.by_chunk == {}
 
 
 @dataclass

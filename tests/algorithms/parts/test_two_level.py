@@ -19,8 +19,7 @@ def test_no_more_rows_than_centres_are_the_centres(k):
 
 
 @given(
-    counts=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any),
-    part=st.floats(0, 1),
+    counts=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any), part=st.floats(0, 1)
 )
 def test_shares(counts, part):
     counts = np.array(counts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-import dask
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.truncated.schedule import TUNING
-from largek_dask.errors import BadRowsError, DegenerateDataWarning, ParameterError
+from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
 from tests.helpers.checks import watched_passes
@@ -163,11 +162,6 @@ def test_labels_are_exact(clean, x):
     assert len(np.unique(clean.labels_)) == K
 
 
-def test_beats_lloyd(clean, x):
-    lloyd = fit(x, algorithm=lk.Lloyd(), init="k-means++")
-    assert clean.inertia_ < 1.01 * lloyd.inertia_
-
-
 # --- the same bits --------------------------------------------------------------------------------
 
 
@@ -179,24 +173,17 @@ def stored(x, folder, chunk_rows, n_chunks) -> str:
     return url
 
 
-@pytest.mark.parametrize("n_threads", [5, *slow(2)])
-def test_threads(n_threads, x, clean, monkeypatch):
+def test_threads(x, clean, monkeypatch):
     # So few rows would not be shared.
     monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_ROWS", 64)
     monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_COUNTED", 64)
     monkeypatch.setattr("largek_dask.algorithms.truncated.passes.WORTH_COUNTING", 0)
     monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)
-    km = fit(x, n_threads=n_threads)
+    km = fit(x, n_threads=5)
     assert bits(km) == bits(clean)
     changed = [h["n_changed"] for h in clean.history_]
     assert sum(map(bool, changed)) > 5
     assert [h["n_changed"] for h in km.history_] == changed
-
-
-@pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 42), *slow((1_500, 3), (N, 1))])
-def test_chunks_or_one_piece(chunk_rows, n_chunks, x, clean, tmp_path):
-    out = stored(x, tmp_path, chunk_rows, n_chunks)
-    assert bits(fit(out, n_threads=2)) == bits(clean)
 
 
 def test_row_state_that_does_not_fit_is_rebuilt(x, clean, tmp_path):
@@ -206,9 +193,7 @@ def test_row_state_that_does_not_fit_is_rebuilt(x, clean, tmp_path):
     assert seen[0].total.rebuilt > 0, "it did fit"
 
 
-@pytest.mark.parametrize(
-    ("from_store", "every"), [(True, False), *slow((True, True), (False, True))]
-)
+@pytest.mark.parametrize(("from_store", "every"), [(True, False), *slow((False, True))])
 def test_resume(from_store, every, x, clean, tmp_path):
     """Also inside rounds, and between a round that was undone and what follows it."""
     data = stored(x, tmp_path, 700, 6) if from_store else x
@@ -219,21 +204,9 @@ def test_resume(from_store, every, x, clean, tmp_path):
         next(s for s in opened if clean.history_[s - 1]["extra"]["everywhere"] == at)
         for at in places
     ]
-    steps = {
-        1,
-        2,
-        3,
-        4,
-        *first,
-        first[0] + 1,
-        first[0] + 2,
-        first[1] + 1,
-        undone[0],
-        undone[0] + 1,
-        undone[-1] + 2,
-    }
-    if not every:
-        steps = {first[0] + 1, first[1] + 1, undone[0], undone[0] + 1}
+    steps = {first[0] + 1, first[1] + 1, undone[0], undone[0] + 1}
+    if every:
+        steps |= {1, 2, 3, 4, *first, first[0] + 2, undone[-1] + 2}
     for steps_done in sorted(steps & set(range(clean.n_iter_))):
         folder = str(tmp_path / f"stop-{steps_done}")
         fit(data, max_iter=steps_done, checkpoint=folder)
@@ -255,117 +228,7 @@ def test_what_the_last_look_finds_is_left_alone(x):
     assert km.inertia_ <= ended[-1]["cost"] * (1 + 1e-9)
 
 
-def test_seeds_differ(x, clean):
-    assert bits(fit(x, random_state=4))[0] != bits(clean)[0]
-
-
-def test_weights_are_repetitions_in_the_end(x, tmp_path):
-    weight = np.random.default_rng(0).integers(0, 4, N).astype(float)
-    km = fit(x, weight=weight)
-    there = weight > 0
-    own = brute_force(x[there], km.cluster_centers_).min(axis=1)
-    assert np.isclose(km.inertia_, (weight[there] * own).sum(), rtol=1e-5)
-    assert len(np.unique(km.labels_[there])) == K
-    with dask.config.set({"largek.data.memory-chunk-bytes": 4096}):
-        frame = lk.open_rows(np.asfortranarray(x))  # read chunk by chunk
-        assert frame.n_chunks == 4
-        assert bits(fit(frame, weight=weight)) == bits(km)
-    # what does not count may hold anything
-    x = x.copy()
-    x[~there] = np.nan
-    assert bits(fit(x, weight=weight))[0] == bits(km)[0]
-
-
-# --- degenerate rows ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("d", "dtype"),
-    [
-        *((6, np.float32), (9, np.float64)),
-        *slow(*itertools.product([1, 2, 3, 5, 8, 9], [np.float32, np.float64, np.uint8])),
-    ],
-)
-def test_few_features(d, dtype):
-    x = (blobs(1_500, d, 30, seed=d, spread=4.0) * 9 + 120).clip(0, 255).astype(dtype)
-    k = min(20, len(np.unique(x, axis=0)))
-    km = fit(x, k)
-    assert_exact(km, x)
-    assert len(np.unique(km.labels_)) == k
-
-
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_few_clusters(k, x):
-    km = fit(x, k)
-    assert_exact(km, x)
-    assert len(np.unique(km.labels_)) == k
-    if k == 1:
-        assert np.allclose(km.cluster_centers_[0], x.mean(axis=0), atol=1e-4)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 60])
-def test_as_many_clusters_as_rows(n, x):
-    km = fit(x[:n], n)
-    assert km.inertia_ == pytest.approx(0, abs=1e-6 * n)
-    assert len(np.unique(km.labels_)) == n
-
-
-def test_nearly_as_many_clusters_as_rows(x):
-    km = fit(x[:220], 200)
-    assert_exact(km, x[:220])
-    assert len(np.unique(km.labels_)) == 200
-
-
-def test_more_clusters_than_distinct_rows(x):
-    rows = np.repeat(x[:20], 20, axis=0)
-    with pytest.warns(DegenerateDataWarning):
-        km = fit(rows, K)
-    assert km.inertia_ == pytest.approx(0, abs=1e-3)
-    assert len(np.unique(km.labels_)) == 20
-
-
-def test_duplicates(x):
-    rows = np.concatenate([x[:1_000], np.repeat(x[:5], 400, axis=0)])
-    km = fit(rows)
-    assert_exact(km, rows)
-    assert len(np.unique(km.labels_)) == K
-
-
-def test_heavy_tails():
-    rows = np.random.default_rng(0).standard_cauchy((3_000, 6)).astype(np.float32)
-    km = fit(rows)
-    assert len(np.unique(km.labels_)) == K
-    lloyd = fit(rows, algorithm=lk.Lloyd(), init="k-means++")
-    assert km.inertia_ < 1.5 * lloyd.inertia_
-
-
-def test_sorted_by_class():
-    rows = blobs(4_000, 6, 60, seed=1)
-    rows = rows[np.lexsort(rows.T)]
-    km = fit(rows, 60)
-    assert_exact(km, rows)
-    assert len(np.unique(km.labels_)) == 60
-
-
-def test_far_from_the_origin(x):
-    km = fit(x.astype(np.float64) + 1e6)
-    assert len(np.unique(km.labels_)) == K
-    assert km.inertia_ == pytest.approx(fit(x).inertia_, rel=0.03)
-
-
-def test_bad_rows(x):
-    rows = x.copy()
-    rows[::7] = np.nan
-    with pytest.raises(BadRowsError):
-        fit(rows)
-    km = fit(rows, on_bad_rows="skip")
-    assert (km.labels_[::7] == -1).all()
-    assert len(np.unique(km.labels_)) == K + 1
-
-
-def test_unit_rows(x):
-    km = fit(x, normalize="l2")
-    assert len(np.unique(km.labels_)) == K
+# --- other starts, parameters and rows ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("init", ["random", "k-means++", "array"])
@@ -392,12 +255,10 @@ def test_parameters(algorithm, x):
         assert len(rounds) <= algorithm.rounds
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"neighbours": 1}, {"neighbours": 2.5}, {"rounds": -1}, {"moves": "yes"}]
-)
-def test_wrong_parameters(wrong):
-    with pytest.raises(ParameterError):
-        lk.Truncated(**wrong)
+def test_wrong_parameters():
+    for wrong in ({"neighbours": 1}, {"neighbours": 2.5}, {"rounds": -1}, {"moves": "yes"}):
+        with pytest.raises(ParameterError):
+            lk.Truncated(**wrong)
 
 
 def test_lists_of_sparse_rows_are_refused():

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-import largek_dask as lk
 from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Lengths,
@@ -289,9 +286,6 @@ def test_every_way_that_passes_may_take() -> None:
     assert ScheduleMachine.met["without cost"] > 0
 
 
-# --- what it has found ----------------------------------------------------------------------------
-
-
 def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Schedule:
     """A schedule whose round began at 100 and is at a cost after so many passes."""
     return Schedule(
@@ -308,19 +302,6 @@ def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) ->
 def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
     """What comes next, with the usual ``tol``."""
     return next_step(schedule, outcome, tol)
-
-
-def test_a_pass_that_raises_the_cost_does_not_end_a_round_without_a_look():
-    """The round may still be one to keep, and then the next one needs what a look finds."""
-    schedule, back = stepped(
-        in_round(3, 90.0), Outcome(cost=97.0, work=1e5, n_changed=10, n_replayed=4)
-    )
-    assert not back
-    assert schedule.stage.name == "round"
-    assert schedule.task.looks
-    schedule, back = stepped(schedule, Outcome(97.0, 1e5, 0, 5, 3, NOTHING))
-    assert not back
-    assert schedule.opens_round
 
 
 def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
@@ -356,28 +337,3 @@ def test_a_sample_may_cost_nothing():
     while not schedule.everywhere:
         schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
     assert schedule.task == Task("cells", True, keeps_centers=True), "other rows may cost something"
-
-
-def raised_late(history: list[dict[str, Any]]) -> bool:
-    """Whether a late pass of a round has raised its cost, and that is near where it began."""
-    begun, passes = 0.0, 0
-    for before, after in pairwise(history):
-        if after["extra"]["opens_round"]:
-            begun, passes = before["cost"], 0
-        passes += 1
-        rise = after["cost"] - before["cost"]
-        if passes > 3 and rise > 0 and begun - 2 * rise <= after["cost"] < begun:
-            return True
-    return False
-
-
-def test_rounds_whose_late_passes_raise_the_cost() -> None:
-    """On a grid many rows are as far from two centres: going beyond the means may not pay."""
-    raised = 0
-    for seed in (82, 293):
-        r = np.random.default_rng(seed)
-        x = r.integers(0, 6, size=(2500, 4)).astype(np.float32)
-        km = lk.KMeans(130, algorithm=lk.Truncated(), random_state=0, tol=0, max_iter=300).fit(x)
-        assert km.stop_reason_ == "converged"
-        raised += raised_late(km.history_)
-    assert raised > 0, "no pass went the way that this is about"

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.moves import Splits, choose_moves
 from largek_dask.algorithms.truncated import lists as lists_module
-from largek_dask.algorithms.truncated.lists import (
-    Neighbours,
-    lists_of,
-    lists_with_moves,
-    reach_of,
-)
+from largek_dask.algorithms.truncated.lists import Neighbours, lists_of, lists_with_moves, reach_of
 
 
 @pytest.fixture

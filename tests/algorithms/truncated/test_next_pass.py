@@ -24,7 +24,6 @@ from largek_dask.algorithms.truncated.lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated.passes import (
-    LAST_PARTS,
     LEAST_COUNTED,
     PARTS_A_THREAD,
     SHORT_WORK,
@@ -75,36 +74,6 @@ def with_table(width: int) -> dict[str, Any]:
     return {"neighbours": neighbours, "table": neighbours.table()}
 
 
-# --- neighbours
-
-
-@pytest.mark.parametrize(
-    ("before", "width"),
-    [
-        (state("all"), None),
-        (state("cells"), None),
-        (state("all", looks=True), WIDTH),
-        (state("all", looks=True, moves=False), None),
-        (state("all", looks=True, sparse=True), None),
-        (state("lists"), WIDTH),
-        (state("unsettled"), WIDTH),
-        (state("start"), WIDTH),
-        (state("lists", WIDTH + 1), WIDTH + 1),
-        (state("lists", 10 * K), K),
-    ],
-    ids=lambda given: given.schedule.task.kind if isinstance(given, TruncatedState) else None,
-)
-def test_neighbours_are_found_where_they_are_needed(before, width):
-    after = with_neighbours(before, 2)
-    if width is None:
-        assert after is before
-        return
-    assert after.table.shape == (K, width)
-    d2 = np.square(CENTERS[:, None].astype(float) - CENTERS).sum(axis=2)
-    np.testing.assert_array_equal(after.table, d2.argsort(axis=1)[:, :width])
-    assert (after.neighbours.width, after.table_age) == (width, 0)
-
-
 def test_neighbours_are_kept_while_they_do():
     known = with_table(8)
     for age in range(TABLE_AGE):
@@ -118,6 +87,9 @@ def test_neighbours_are_kept_while_they_do():
     ):
         after = with_neighbours(other, 1)
         assert (after.table.shape[1], after.table_age) == (WIDTH, 0)
+
+
+# --- neighbours
 
 
 # --- the next pass
@@ -249,21 +221,6 @@ def test_shares_of_lists_are_all_groups_and_shrink(each, n_threads, short):
     assert all(work[end - 1] - work[begin] <= most for begin, end in shares)
 
 
-@pytest.mark.parametrize(("n_threads", "n_shares"), [(1, 5), (2, 12), (16, 98)])
-def test_shares_of_lists_are_few_and_end_small(n_threads, n_shares):
-    work = np.arange(1, 10_001) * 100
-    shares = _shares_of_lists(work, n_threads)
-    sizes = np.diff([begin for begin, _ in shares] + [10_000])
-    assert len(shares) == n_shares
-    # (cut between groups, so all may be one more or less)
-    assert abs(sizes[0] - 10_000 // (2 * n_threads)) <= 1
-    assert (np.diff(sizes[:-1]) <= 1).all()
-    assert max(sizes[-2:]) <= 10_000 // (LAST_PARTS * n_threads) + 1
-    # much work is cut into more: nobody who says stop waits for half of it
-    large = _shares_of_lists(work * SHORT_WORK, n_threads)
-    assert max(end - begin for begin, end in large) <= 10_000 // (PARTS_A_THREAD * n_threads) + 1
-
-
 # --- what is added up
 
 
@@ -276,19 +233,18 @@ def contents(total):
     return *sums, tally.n_rows, tally.n_changed
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    ("n_threads", "counted", "n_changed", "parts"),
+    ("n_threads", "counted", "n_changed", "parts", "weighted"),
     [
-        (1, False, 10_000, 1),
-        (3, False, 0, 3),
-        (99, False, 10_000, 4),
+        (1, False, 10_000, 1, True),
+        (3, False, 0, 3, False),
+        (99, False, 10_000, 4, True),
         # Where few rows have moved they are soon counted.
-        (3, True, WORTH_COUNTING * K - 1, 1),
-        (3, True, WORTH_COUNTING * K, 3),
+        (3, True, WORTH_COUNTING * K - 1, 1, False),
+        (3, True, WORTH_COUNTING * K, 3, True),
     ],
 )
-def test_rows_are_counted_alike_on_any_threads(weighted, n_threads, counted, n_changed, parts):
+def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, parts, weighted):
     n = 3 * LEAST_COUNTED + 5
     r = np.random.default_rng(1)
     x = r.normal(size=(n, D)).astype(np.float32)

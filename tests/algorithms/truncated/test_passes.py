@@ -11,35 +11,14 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated.lists import (
-    Neighbours,
-    Recipe,
-)
-from largek_dask.algorithms.truncated.passes import (
-    Pass,
-    RowArrays,
-    advance,
-    pass_over,
-)
+from largek_dask.algorithms.truncated.lists import Neighbours, Recipe
+from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, pass_over
 from largek_dask.data.memory_rows import ArrayRows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
-
-
-@pytest.mark.parametrize(
-    ("n_cells", "lists"),
-    [(1, [[0], [0], [1, 2]]), (2, [[0], [0], [1, 2]]), (3, [[0, 1, 2]] * 3)],
-)
-def test_every_cell_has_a_centre(n_cells, lists, monkeypatch):
-    monkeypatch.setattr("largek_dask.algorithms.truncated.lists.NEAR_CELLS", n_cells)
-    coarse = np.array([[0.0, 0], [10, 0], [20, 0]], np.float32)
-    centers = np.array([[1.0, 0], [21, 0], [22, 0]], np.float32)
-    made = Pass("cells", centers, np.zeros(2, np.float32), coarse=coarse)
-    met = [made.lists.of_group(c).tolist() for c in range(3)]
-    assert met == lists
 
 
 @pytest.mark.parametrize("weighted", [False, True])

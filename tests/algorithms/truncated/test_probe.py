@@ -15,9 +15,7 @@ from largek_dask.algorithms.truncated.probe import (
     share_misled,
     splits_of,
 )
-from largek_dask.algorithms.truncated.schedule import (
-    TUNING,
-)
+from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -45,41 +43,6 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
     assert share_misled(rows, cells, table, 40, Threads(2)) == pytest.approx(0, abs=1e-6)
     nobody = replace(rows, labels=np.full(4, -1, np.int32))
     assert share_misled(nobody, cells, table, 5, Threads()) == 0
-
-
-def test_probe_counts_what_lists_would_gain():
-    centers = np.arange(300, dtype=np.float32)[:, None]
-    x = np.array([[0.0], [100.0], [250.0], [7.0]], np.float32)
-    labels = np.array([0, 90, 0, -1], np.int32)
-    rows = LabelledSample(x, None, labels, 2.0, centers, np.zeros(1, np.float32))
-    gains = gains_of_lists(rows, Threads(2))
-    assert gains[:3] == (0.0, 200.0, 200.0)
-    assert gains[-1] == 2 * (100.0 + 250.0**2)
-
-
-def test_probe_does_not_trust_one_row_that_only_all_centres_would_help():
-    centers = np.arange(600, dtype=np.float32)[:, None]
-    shift = np.zeros(1, np.float32)
-    far = np.array([[500.0], [550.0], [3.0]], np.float32)
-    one = gains_of_lists(
-        LabelledSample(far[[0, 2]], None, np.zeros(2, np.int32), 1.0, centers, shift), Threads()
-    )
-    assert one[-1] == one[0] == 9.0
-    two = gains_of_lists(
-        LabelledSample(far, None, np.zeros(3, np.int32), 1.0, centers, shift), Threads()
-    )
-    assert two[-1] == 9.0 + 500.0**2
-
-
-def test_probe_tells_what_the_longest_lists_find_from_what_none_would():
-    centers, shift = np.arange(1100, dtype=np.float32)[:, None], np.zeros(1, np.float32)
-    # Of two whose centres are in no list, one is not trusted.
-    x = np.array([[600.0], [1050.0], [1060.0]], np.float32)
-    gains = gains_of_lists(
-        LabelledSample(x, None, np.zeros(3, np.int32), 1.0, centers, shift), Threads()
-    )
-    found = dict(zip((*TUNING.lengths, len(centers)), gains, strict=True))
-    assert (found[512], found[1024], found[1100]) == (0, 600.0**2, 600.0**2 + 1050.0**2)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

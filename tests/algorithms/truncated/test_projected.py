@@ -10,7 +10,6 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample
-from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
 from largek_dask.algorithms.truncated import projected
 from largek_dask.data.sources import open_rows
@@ -61,8 +60,7 @@ def clean(x):
 # --- directions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", ["f4", "f8", "i2"])
+@pytest.mark.parametrize(("dtype", "weighted"), [("f4", True), ("f8", False), ("i2", True)])
 def test_directions_are_the_principal_ones(dtype, weighted):
     x = planted(dtype=dtype)
     weight = np.random.default_rng(1).integers(1, 5, N).astype(float) if weighted else None
@@ -94,15 +92,6 @@ def test_left_out():
     assert left_out(np.tile(origin, (5, 1)), None, half) == LeftOut(0.0, 0.0)
 
 
-@pytest.mark.parametrize("unit", [2.0**-90, 1.0, 2.0**90])
-def test_no_unit_is_too_small_or_too_large(unit):
-    x = planted(dtype="f8")
-    one, other = (
-        principal_directions(given, None, given.mean(axis=0), Rng(0), 4) for given in (x, unit * x)
-    )
-    assert one.vectors.tobytes() == other.vectors.tobytes()
-
-
 def test_fewer_directions_than_asked_for():
     x = np.outer(np.arange(50.0), np.ones(6)).astype("f4")
     assert principal_directions(x, None, x.mean(axis=0), Rng(0), 1) is not None
@@ -112,8 +101,7 @@ def test_fewer_directions_than_asked_for():
 # --- rows as they are seen ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [1, 3])
-@pytest.mark.parametrize("chunk_rows", [None, 37])
+@pytest.mark.parametrize(("n_threads", "chunk_rows"), [(1, None), (3, 37)])
 def test_projected_rows(tmp_path, n_threads, chunk_rows, monkeypatch):
     looked = []
 
@@ -196,14 +184,14 @@ def test_it_begins_narrow_and_ends_in_all_features(x, clean):
     assert clean.inertia_ < 1.02 * fit(x, directions=0).inertia_
 
 
-def test_directions_0_are_all_features(x):
-    km = fit(x, directions=0)
-    assert widths(km) == [0]
-
-
-@pytest.mark.parametrize("more", [{"init": "k-means++"}, {"directions": D}, {"directions": D + 1}])
-def test_where_there_are_none_to_begin_in(x, more):
-    assert widths(fit(x, **more)) == [0]
+def test_where_there_are_none_to_begin_in(x):
+    for more in (
+        {"init": "k-means++"},
+        {"directions": D},
+        {"directions": D + 1},
+        {"directions": 0},
+    ):
+        assert widths(fit(x, **more)) == [0]
 
 
 def test_rows_that_do_not_fit(x, monkeypatch):
@@ -213,10 +201,10 @@ def test_rows_that_do_not_fit(x, monkeypatch):
     assert widths(fit(x, directions=2 * FEW)) == [0]
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, True, "few"])
-def test_directions_that_are_none(wrong):
-    with pytest.raises(ParameterError, match="directions must be 'auto' or an integer"):
-        lk.Truncated(directions=wrong)
+def test_directions_that_are_none():
+    for wrong in (-1, 1.5, True, "few"):
+        with pytest.raises(ParameterError, match="directions must be 'auto' or an integer"):
+            lk.Truncated(directions=wrong)
 
 
 def test_where_rows_are_wide_is_not_where_they_differ():
@@ -374,7 +362,7 @@ def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeyp
     assert ahead.inertia_ < behind.inertia_
 
 
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 3])
 def test_resumed_among_first_models(many, begun, tmp_path, at):
     folder = str(tmp_path / "checkpoints")
     assert first_steps(many, at, checkpoint=folder).n_iter_ == at
@@ -417,7 +405,7 @@ def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
         assert all(lost[1:])
 
 
-@pytest.mark.parametrize("dtype", ["f8", "i2", "u1"])
+@pytest.mark.parametrize("dtype", ["f8", "u1"])
 def test_other_numbers(dtype):
     x = planted(dtype="f8")
     x = (x - x.min()) / (x.max() - x.min()) * 250
@@ -426,40 +414,8 @@ def test_other_numbers(dtype):
     assert km.inertia_ < 1.03 * fit(x.astype(dtype), directions=0).inertia_
 
 
-def test_weights_are_repeats_and_rows_of_weight_0_are_absent(x):
-    weight = np.random.default_rng(0).integers(0, 3, N).astype(float)
-    dirty = x.copy()
-    dirty[weight == 0] = np.nan
-    km = fit(dirty, weight=weight)
-    assert widths(km)[0] == FEW
-    clean = x.copy()
-    clean[weight == 0] = 1e30
-    assert bits(fit(clean, weight=weight))[:1] == bits(km)[:1]
-
-
-def test_far_rows_and_copies():
-    x = planted()
-    x[::100] *= 1e4
-    x[1::2] = x[::2]
-    km = fit(x)
-    assert km.inertia_ < 1.05 * fit(x, directions=0).inertia_
-
-
-@pytest.mark.parametrize("k", [1, 2, 31, 33, 129, N // 2, N])
+@pytest.mark.parametrize("k", [1, 33, N])
 def test_any_number_of_clusters(x, k):
     km = fit(x, k, max_iter=60)
     assert np.isfinite(km.inertia_)
     assert km.cluster_centers_.shape == (k, D)
-
-
-def test_the_problem_is_unchanged(x):
-    problem = KMeansProblem(K, "auto")
-    algorithm = lk.Truncated(directions=FEW, problem=problem)
-    with LocalPasses(open_rows(x), n_threads=1) as passes:
-        state = algorithm.init(passes, Rng(0))
-        assert state.projected is not None
-        assert algorithm.model(state).centers.shape == (K, D)
-        labels, cost, counts = algorithm.labels(passes, Rng(0), state)
-    assert labels.min() >= 0
-    assert counts.sum() == N
-    assert cost > 0

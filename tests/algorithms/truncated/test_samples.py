@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
-from tests.helpers.checks import computing_workers, dense, watched_passes
-from tests.helpers.covering import slow
+from tests.helpers.checks import computing_workers, watched_passes
 
 N, D, K = 12_000, 10, 24
 
@@ -92,30 +88,12 @@ def test_growing_does_not_harm_the_model(kind, x):
 
 
 @every_kind
-@pytest.mark.parametrize("n_workers", [3, *slow(1, 2)])
-def test_workers(kind, n_workers, url, clean, worker_clients):
-    km = fit(url, kind, client=worker_clients(n_workers), n_workers=n_workers)
+def test_workers(kind, url, clean, worker_clients):
+    km = fit(url, kind, client=worker_clients(3), n_workers=3)
     assert bits(km) == bits(clean[kind])
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "in memory"])
-def test_rows_are_picked_with_their_weights_in_the_order_asked_for(kind, x, tmp_path):
-    r, url = np.random.default_rng(3), str(tmp_path / "rows.zarr")
-    weight, rows = r.integers(1, 99, N).astype(float), r.permutation(N)[:500]
-    given = scipy.sparse.csr_array(x) if kind == "sparse" else x
-    if kind != "in memory":
-        lk.ingest(given, url, chunk_rows=1_000, progress=False)
-        given = url
-    with LocalPasses(lk.open_rows(given, sample_weight=weight)) as passes:
-        assert (passes.in_one_piece() is None) == (kind != "in memory")
-        assert kind == "in memory" or passes.n_chunks == 12
-        found, own, _ = passes.take(rows)
-    np.testing.assert_array_equal(dense(found), x[rows])
-    np.testing.assert_array_equal(own, weight[rows])
-
-
-@pytest.mark.parametrize("ascending", [False, True])
-@pytest.mark.parametrize("n", [1, 4, 9, 40])
+@pytest.mark.parametrize(("n", "ascending"), [(1, False), (4, True), (9, False), (40, True)])
 def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, ascending):
     """Of 10 rows of 10,000 that count, in one place."""
     x = np.arange(10_000, dtype=np.float32)[:, None]
@@ -133,51 +111,6 @@ def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, asc
             assert not ascending or (np.diff(rows) > 0).all()
             again = passes.subset(RowSample(Rng(seed), "test", n, ascending=ascending))
             assert again is sample
-
-
-def test_a_smaller_sample_is_the_first_rows_of_a_larger_one():
-    x = np.arange(1_000, dtype=np.float32)[:, None]
-    with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
-
-        def rows(n, ascending=False, largest=100, seed=0):
-            sample = RowSample(Rng(seed), "test", n, largest=largest, ascending=ascending)
-            found, _, rows = passes.subset(sample).take()
-            np.testing.assert_array_equal(found[:, 0], rows)
-            assert len(set(rows.tolist())) == n
-            return rows.tolist()
-
-        few, many = rows(10), rows(100)
-        assert many[:10] == few
-        assert many != sorted(many)
-        assert rows(10, seed=1) != few
-        assert rows(10) == few
-        ordered = rows(100, ascending=True)
-        assert ordered == sorted(ordered) != list(range(100))
-        assert rows(1_000, ascending=True) == list(range(1_000))
-        assert sorted(rows(1_000)) == list(range(1_000))
-
-
-@pytest.mark.parametrize("misled", [0.04, 0.06])
-def test_rows_meet_all_centres_where_cells_lead_astray(misled, monkeypatch):
-    """What the rows of a sample have shown decides how those beyond it begin."""
-    asked = []
-
-    def share_misled(rows, *rest):
-        asked.append(len(rows.x))
-        return misled
-
-    monkeypatch.setattr(probe, "share_misled", share_misled)
-    k = 150
-    x = blobs(60_000, 8, k, seed=3, spread=1.0)
-    km = lk.KMeans(k, algorithm="truncated", max_iter=30, random_state=0, n_threads=1).fit(x)
-    steps = [(step["rows"], step["extra"]["distances"]) for step in km.history_]
-    grown = [after for before, after in pairwise(steps) if after[0] > before[0]]
-    assert len(grown) >= 2, "there were samples of several sizes"
-    # Before the first round nothing is known.
-    assert (grown[-1] == (len(x), 1.0)) is (misled > 0.05)
-    assert asked
-    assert max(asked) < len(x)
-    assert set(asked) <= {n for n, _ in steps}
 
 
 @pytest.mark.parametrize("is_noise", [False, True])

@@ -148,8 +148,10 @@ def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kin
     assert not schedule.task.keeps_centers
 
 
-@pytest.mark.parametrize(("misled", "kind"), [(0.04, "cells"), (0.06, "all")])
-@pytest.mark.parametrize("larger", [(), (512_000,)])
+@pytest.mark.parametrize(
+    ("misled", "kind", "larger"),
+    [(0.04, "cells", ()), (0.06, "all", (512_000,)), (0.06, "all", ())],
+)
 def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
     schedule = replace(on_sample(), sampling=Sampling((128_000, *larger)))
     schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
@@ -161,91 +163,30 @@ def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, lar
     assert not stepped(schedule, done(100.0))[0].task.keeps_centers
 
 
-def test_rounds_over_samples_are_not_counted():
-    schedule = on_sample(rounds=1)
-    for cost in (99.0, 98.0, 97.0):
-        schedule, _ = round_over(schedule, cost)
-        assert not schedule.everywhere
-    schedule, _ = round_over(schedule, 96.999)
-    while not schedule.opens_round:
-        assert schedule.stage.name != "end"
-        schedule, _ = stepped(schedule, done(97.0))
-    schedule, _ = round_over(schedule, 96.0)
-    assert schedule.stage.name == "end"
-    schedule = first_schedule(Search(N, K, max_rounds=0), (128_000,))
-    while schedule.stage.name != "end":
-        assert not schedule.opens_round
-        schedule, _ = stepped(schedule, done(100.0))
-
-
-def test_sample_is_gone_through_while_it_gains_more_than_further_rows_would():
-    schedule = first_schedule(Search(N, K), (32_000,))
-    schedule, _ = stepped(schedule, done(215.0))
-    assert schedule.task == Task("cells", True), "one pass tells nothing yet"
-    schedule = first_schedule(Search(N, 50), (1_600,))
-    schedule, _ = stepped(schedule, done(215.0))
-    # Means of 32 rows are 3 % above what they could be, and all rows are 625 times as many.
-    for cost, goes_on in ((210.0, True), (209.9, True), (209.89, False)):
-        schedule, _ = stepped(schedule, done(cost))
-        assert schedule.task.everywhere is not goes_on
-
-
-def test_few_clusters_meet_all_centres():
-    schedule, kinds = first_schedule(Search(N, 50)), []
-    for cost in (100.0, 90.0, 89.0, 88.5, 88.4, 88.4, 95.0, 94.0, 93.0, 93.0, 93.0):
-        kinds.append(schedule.task.kind)
-        schedule, _ = stepped(schedule, done(cost))
-    assert set(kinds) == {"all", "unsettled"}
-    assert schedule.rounds.n > 0
-
-
-@pytest.mark.parametrize(
-    ("n", "d", "k", "sizes"),
-    [
-        (200_000, 64, 1_000, (16_000, 32_000)),
-        (10_000_000, 16, 1_000, (16_000, 32_000, 128_000, 512_000, 2_048_000)),
-        (1_000_000, 1_000, 100_000, (333_333,)),
-        (10_000_000, 1_000, 10_000, (40_000,)),
-        (20_000, 64, 1_000, (20_000,)),
-        (40_000, 64, 1_000, (13_333,)),
-        (40_000, 64, 200, (3_200, 6_400)),
-        (19_000, 64, 200, (6_333,)),
-        (10_000_000, 1_000, 1_000, (16_000, 32_000)),
-        (80_000_000, 32, 32_000, (512_000, 1_024_000)),
-        (1, 1, 1, (1,)),
-        (14_980, 14, 10, (2_048,)),
-        (6_144, 14, 10, (6_144,)),
-        (1_000_000, 18, 32, (2_048, 8_192, 32_768, 131_072)),
-        (1_000_000, 18, 33, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
-    ],
-)
-def test_sizes_of_samples(n, d, k, sizes):
-    assert sample_sizes(n, d, k) == sizes
-
-
-@pytest.mark.parametrize(
-    ("n", "values", "k", "n_features", "sizes"),
-    [
-        (200_000, 20, 100, 300, (6_400, 25_600)),
-        (200_000, 24, 100, 30_000, (25_000,)),
-        (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
-        (200_000, 24, 1_000, 30_000, (200_000,)),
-        (400_000, 24, 1_000, 30_000, (64_000,)),
-        (60_000, 24, 100, 300_000, (60_000,)),
-        (19_000, 24, 100, 30_000, (19_000,)),
-        (25_000, 24, 100, 30_000, (25_000,)),
-        (19_043, 120, 50, 25_627, (19_043,)),
-        (20_000, 120, 50, 25_627, (4_271,)),
-        (4_000_000, 24, 10, 20_000_000, (4_000_000,)),
-        (6_000_000, 24, 10, 20_000_000, (2_048, 1_398_101)),
-    ],
-)
-def test_sizes_of_samples_of_sparse_rows(n, values, k, n_features, sizes):
-    """Together they have twenty times the numbers of a centre, which has all features.
+def test_sizes_of_samples():
+    """Sparse rows have together twenty times the numbers of a centre, which has all features.
 
     All rows are taken where a pass over them is not twice the work of one over the sample.
     """
-    assert sample_sizes(n, values, k, n_features) == sizes
+    for n, values, k, n_features, sizes in [
+        (200_000, 64, 1_000, None, (16_000, 32_000)),
+        (10_000_000, 16, 1_000, None, (16_000, 32_000, 128_000, 512_000, 2_048_000)),
+        (1_000_000, 1_000, 100_000, None, (333_333,)),
+        (10_000_000, 1_000, 10_000, None, (40_000,)),
+        (20_000, 64, 1_000, None, (20_000,)),
+        (80_000_000, 32, 32_000, None, (512_000, 1_024_000)),
+        (1, 1, 1, None, (1,)),
+        (14_980, 14, 10, None, (2_048,)),
+        (6_144, 14, 10, None, (6_144,)),
+        (1_000_000, 18, 33, None, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
+        (200_000, 20, 100, 300, (6_400, 25_600)),
+        (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
+        (400_000, 24, 1_000, 30_000, (64_000,)),
+        (20_000, 120, 50, 25_627, (4_271,)),
+        (19_043, 120, 50, 25_627, (19_043,)),
+        (6_000_000, 24, 10, 20_000_000, (2_048, 1_398_101)),
+    ]:
+        assert sample_sizes(n, values, k, n_features) == sizes
 
 
 @pytest.mark.parametrize("sizes", [(6_400,), ()])
@@ -321,22 +262,6 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
     assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
 
 
-SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
-
-
-@pytest.mark.parametrize("limit", [90.0, 99.7, 100.3, 110.0])
-@pytest.mark.parametrize("ratio", [0.8, 0.85])
-def test_round_is_undone_if_what_passes_gain_does_not_lead_below_its_begin(limit, ratio):
-    """Each gains a share of what the one before has gained: that is a geometric series."""
-    schedule, above = in_round(100.0), 30.0
-    for _ in range(2):
-        schedule, back = stepped(schedule, done(limit + above))
-        above *= ratio
-        assert not back
-    schedule, back = stepped(schedule, done(limit + above))
-    assert back is (limit > 100)
-
-
 @pytest.mark.parametrize(
     ("costs", "goes_on"),
     [
@@ -360,6 +285,9 @@ def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(cos
     assert not back
     settled, _ = stepped(schedule, done(last, changed=0))
     assert settled.task.looks is (len(costs) > 1), "no row has changed"
+
+
+SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 
 
 def test_ends_after_some_failures():
@@ -410,25 +338,6 @@ def test_lists_are_as_long_as_pays():
     # much that is stale, at a middle distance
     middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
     assert middle.task == Task("lists", True, 128)
-
-
-def after_round(cost):
-    """The schedule after a round that began at 100 and came to `cost`, with all gains near."""
-    schedule, judged = in_round(100.0), False
-    while not judged:
-        n_rounds = schedule.rounds.n
-        schedule, _ = stepped(schedule, done(cost, curve=(10.0,) * len(FLAT)))
-        judged = schedule.rounds.n > n_rounds
-    return schedule
-
-
-@pytest.mark.parametrize(
-    ("cost", "least"), [(95.0, 0), (99.92, 64), (99.97, 128), (99.99, 256), (120.0, 64)]
-)
-def test_lists_grow_as_rounds_gain_less(cost, least):
-    schedule = after_round(cost)
-    assert schedule.lengths.least == least
-    assert cost > 100 or schedule.lengths.usual == max(32, least)
 
 
 def test_given_length_is_kept():

@@ -11,14 +11,13 @@ import pytest
 from sklearn.mixture import GaussianMixture
 
 import largek_dask as lk
-from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.parts import afk_mc2
 from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from largek_dask.algorithms.vcgmm import passes as em_passes
 from largek_dask.errors import DegenerateDataWarning, ParameterWarning
 from tests.algorithms.conftest import blobs
 from tests.helpers.checks import fit_asked
-from tests.helpers.covering import in_turns, slow
+from tests.helpers.covering import in_turns
 from tests.oracles import mixtures as oracles
 
 FALL = {np.dtype("f4"): 2.0**-18, np.dtype("f8"): 1e-12}
@@ -53,10 +52,9 @@ def start_of(x, k, kind, seed=0):
 # --- it is EM -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_steps", [50, *slow(1, 5)])
-@pytest.mark.parametrize("kind", ["isoflex", "diag"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_with_all_components_it_is_scikit_learns(kind, n_steps, weighted):
+@pytest.mark.parametrize(("kind", "weighted"), [("isoflex", False), ("diag", True)])
+def test_with_all_components_it_is_scikit_learns(kind, weighted):
+    n_steps = 50
     k, x = 7, blobs(600, 6, 7, seed=3, spread=2.0).astype(float)
     repeats = np.random.default_rng(0).integers(1, 4, len(x)) if weighted else None
     means, weights, variances = start_of(x, k, kind)
@@ -70,17 +68,8 @@ def test_with_all_components_it_is_scikit_learns(kind, n_steps, weighted):
         reference.fit(everything)
     asked = {"max_iter": n_steps, "tol": 0, "init": means}
     asked |= {"weights_init": weights, "precisions_init": 1 / variances}
-    result = mixture(
-        x,
-        k,
-        kind,
-        weight=repeats,
-        asked=asked,
-        candidates=k,
-        neighbours=k,
-        reg_covar=0,
-        moves=False,
-    )
+    parameters = {"candidates": k, "neighbours": k, "reg_covar": 0, "moves": False}
+    result = mixture(x, k, kind, weight=repeats, asked=asked, **parameters)
     found = result.arrays
     assert result.n_iter == n_steps or result.stop_reason == "converged"
     variances = found.variances if kind == "diag" else found.variances[:, 0]
@@ -91,9 +80,8 @@ def test_with_all_components_it_is_scikit_learns(kind, n_steps, weighted):
     assert result.value == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("n_steps", [50, *slow(1, 5)])
-def test_iso_is_the_oracles(n_steps):
-    k, x = 6, blobs(500, 6, 6, seed=5, spread=2.0).astype(float)
+def test_iso_is_the_oracles():
+    n_steps, k, x = 50, 6, blobs(500, 6, 6, seed=5, spread=2.0).astype(float)
     means = x[:k]
     asked = {"max_iter": n_steps, "tol": 0, "init": means, "precisions_init": np.full(k, 0.5)}
     result = mixture(x, k, asked=asked, candidates=k, neighbours=k, reg_covar=0, moves=False)
@@ -122,7 +110,7 @@ def test_one_candidate_is_a_step_of_lloyds():
         # Of more than 8 features, without weights, with whole ones and with real ones.
         *itertools.product(["iso", "isoflex", "diag"], ["f4"], [0, 4, 5]),
         ("diag", "f8", 5),
-        *slow(*itertools.product(["iso", "isoflex", "diag"], ["f4", "f8"], range(6))),
+        *in_turns(["iso", "isoflex", "diag"], ["f8"], range(1, 4)),
     ],
 )
 def test_f_never_falls(kind, dtype, seed):
@@ -244,7 +232,7 @@ def test_lost_candidates_are_found_again(way, kind, tmp_path, monkeypatch):
         assert np.array_equal(getattr(tight.arrays, name), getattr(clean.arrays, name))
 
 
-@pytest.mark.parametrize("k", [10, 0xFFFF, 0x10000, 70_000])
+@pytest.mark.parametrize("k", [0xFFFF, 0x10000])
 def test_candidates_in_little_room(k):
     candidates = np.array([[0, k - 1, -1], [k - 2, 3, 5], [-1, -1, -1]], np.int32)
     kept = em_passes._to_keep(candidates, k)
@@ -304,20 +292,6 @@ def test_paper(monkeypatch):
     assert found[-1] == pytest.approx(expected, rel=0.05), "from other random candidates"
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "age"),
-    [
-        (262_144, 1_000, 3),
-        (262_144, 8_000, 4),
-        (262_144, 20_000, 20),
-        (262_144, 32_000, 7),  # by groups: that costs less than all pairs of 20,000
-        (10_000_000, 32_000, 3),
-    ],
-)
-def test_neighbours_are_found_anew_when_that_pays(n, k, age):
-    assert lk.VCGMM(problem=MixtureProblem(k))._table_age(n) == age
-
-
 def test_evaluations_are_counted_apart():
     """Of the coreset and the seeds in the first step, of lists where these are made."""
     x = blobs(3_000, 6, 40, seed=1, spread=1.5)
@@ -331,16 +305,3 @@ def test_evaluations_are_counted_apart():
     assert told[0]["evaluations_lists"] > 0
     assert all(0 < step["evaluations"] <= 48 * n for step in told)
     assert not any("evaluations_seeding" in step for step in told[1:])
-
-
-def test_evaluations_of_the_search_are_told_alike():
-    x = blobs(3_000, 6, 40, seed=1, spread=1.5)
-    result = mixture(x, 40, neighbours=8)
-    found = [(step["extra"], step["rows"]) for step in result.history]
-    searched = [step for step, _ in found if not step["iteration"]]
-    assert 0 < len(searched) < len(found)
-    for step, n in found:
-        if step["iteration"]:
-            assert 8 * n <= step["evaluations"] <= 48 * n
-        else:
-            assert step["evaluations"] == pytest.approx(step["distances"] * 40 * n)

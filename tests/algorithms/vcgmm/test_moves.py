@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from dataclasses import replace
 
@@ -89,10 +88,7 @@ def floor_of(x, reg_covar=1e-6):
 # --- planted --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "k", "n"),
-    [("diag", 50, 8_000), *slow(("isoflex", 50, 8_000), *((kind, 500, 20_000) for kind in KINDS))],
-)
+@pytest.mark.parametrize(("kind", "k", "n"), [("diag", 50, 8_000), *slow(("isoflex", 500, 20_000))])
 def test_no_worse_than_scikit_learns(kind, k, n):
     x, labels = planted(n + 5_000, k, 10 if k == 50 else 16, kind, seed=4)
     x, labels, held_out, planted_in = x[:n], labels[:n], x[n:], labels[n:]
@@ -197,18 +193,6 @@ def test_many_equal_rows_keep_their_component(kind):
     assert result.stop_reason in ("tol", "converged")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_constant_feature_collapses_nothing(kind):
-    x, _ = planted(2_000, 20, 6, kind, seed=1)
-    x[:, 3] = 7.0
-    result = mixture(x, 20, kind, asked={"init": x[:20]})
-    assert not np.nansum(told(result, "collapsed"))
-    assert result.arrays.alive.all()
-    if kind == "diag":
-        assert (result.arrays.variances[:, 3] <= floor_of(x) * 1.001).all()
-    assert not falls(result).size
-
-
 # --- F --------------------------------------------------------------------------------------------
 
 
@@ -216,8 +200,9 @@ def test_a_constant_feature_collapses_nothing(kind):
     ("seed", "kind", "dtype", "moved"),
     [
         (0, "isoflex", "f4", True),
+        (1, "diag", "f8", True),
+        (2, "isoflex", "f8", True),
         (3, "diag", "f8", False),
-        *slow(*itertools.product(range(4), KINDS, ["f4", "f8"], [True, False])),
     ],
 )
 def test_f_never_falls(kind, dtype, seed, moved):
@@ -323,9 +308,7 @@ def test_a_fit_that_ends_in_a_trial_has_the_components_before_it(kind, careless,
     assert np.array_equal(ended.arrays.variances, never.arrays.variances)
 
 
-@pytest.mark.parametrize(
-    ("kind", "stops"), [("diag", [1]), *slow(*((kind, [0, 1, 2]) for kind in KINDS))]
-)
+@pytest.mark.parametrize(("kind", "stops"), [("diag", [1]), *slow(("isoflex", [0, 1, 2]))])
 def test_the_same_bits_wherever_trials_are(kind, stops, careless, tmp_path, worker_clients):
     """Resumed from any checkpoint about one, with no room for candidates, on workers."""
     x = with_atoms()

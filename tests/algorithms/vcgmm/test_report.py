@@ -52,8 +52,7 @@ def log_likelihoods(x, model):
     return mixtures.log_sums(joints)
 
 
-@pytest.mark.parametrize("n", [200, 6_000])
-@pytest.mark.parametrize("kind", ["iso", "diag"])
+@pytest.mark.parametrize(("n", "kind"), [(200, "iso"), (6_000, "diag")])
 def test_as_by_the_oracle(x, n, kind):
     """With all components as candidates F is the log-likelihood."""
     result = fitted(x, n, kind=kind, candidates=K)
@@ -81,31 +80,6 @@ def test_a_small_coreset_overfits_and_a_large_one_does_not(x):
     everywhere = small.value / len(x)
     gap = small.report["coreset_F"] - everywhere
     assert small.report["unseen_F"] == pytest.approx(everywhere, abs=0.3 * gap)
-
-
-@pytest.mark.parametrize("n", [300, 2_000, 6_000])
-def test_both_samples_stand_for_the_same_rows(n):
-    """Whatever is far out is in the coreset: it must not look as if other rows were easier."""
-    r = np.random.default_rng(0)
-    x = (r.normal(size=(4_000, 3)) * np.exp(r.normal(size=4_000))[:, None]).astype(np.float32)
-    squares = (x.astype(float) ** 2).sum(1)
-    sums = np.zeros((2, 2))
-    with open_passes(lk.open_rows(x), n_threads=1) as passes:
-        for seed in range(60):
-            generators = [Rng(seed).generator(0, name) for name in ("coreset", "unseen")]
-            coreset, unseen = draw_coresets(passes, generators, n)
-            others = ~np.isin(unseen.rows, coreset.rows)
-            samples = (
-                (coreset.rows, coreset.factors * coreset.missing),
-                (unseen.rows[others], unseen.factors[others]),
-            )
-            for sample, (rows, weights) in zip(sums, samples, strict=True):
-                sample += (weights @ squares[rows], weights.sum())
-    plain = squares.mean()
-    means = sums[:, 0] / sums[:, 1]
-    assert means[0] == pytest.approx(means[1], rel=0.03)
-    if n == 6_000:
-        assert means[0] < 0.7 * plain, "rows far out are in every coreset"
 
 
 def test_one_row_far_out_counts_on_neither_side(x):

@@ -19,13 +19,13 @@ from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.vrkm import snapshot
 from largek_dask.algorithms.vrkm.snapshot import Idle, SnapshotVRKM
 from largek_dask.data.sources import open_rows
-from largek_dask.errors import DegenerateDataWarning, ParameterError, ParameterWarning
+from largek_dask.errors import ParameterError, ParameterWarning
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.reading import ChunkReader
 from tests import oracles
 from tests.algorithms.conftest import blobs
-from tests.helpers.covering import in_turns, slow, tiers
+from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import vrkm as twins
 from tests.passes.toys import rows_of
 
@@ -92,7 +92,8 @@ def digest(out):
 
 
 @pytest.mark.parametrize(
-    ("plus_plus", "weighted", "eta"), tiers([True, False], [False, True], ["auto", "paper", 0.0625])
+    ("plus_plus", "weighted", "eta"),
+    every_two([True, False], [False, True], ["auto", "paper", 0.0625]),
 )
 def test_one_row_after_the_other_is_the_printed_algorithm(plus_plus, weighted, eta):
     """Bit for bit and epoch by epoch, on chunks of which one is empty."""
@@ -138,8 +139,7 @@ def test_sgd_is_the_printed_algorithm(weighted):
 SIZES = [130, 0, 1, 3, 266]
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("epoch", [1.0, 0.35, 1.7])
+@pytest.mark.parametrize(("epoch", "weighted"), in_turns([1.0, 0.35, 1.7], [False, True]))
 def test_rounds_add_up_the_gradients_of_their_rows(weighted, epoch):
     """Against sums row by row; slices go on where the last epoch ended, some chunks have no row."""
     x = blobs(400, 6, 8, seed=5, spread=2.0).astype(np.float64)
@@ -201,24 +201,6 @@ def test_the_batch_gradient_is_nothing_but_rounding(round_rows):
     assert both[0][1].cost == pytest.approx(both[1][1].cost, rel=1e-9)
 
 
-def test_rounds_do_what_rows_do():
-    """With rounds of a hundredth of the rows, about as good."""
-    x = blobs(5000, 6, 20, seed=2, spread=1.0)
-    costs = [
-        [info.cost for _, info in run(x, x[:20], 6, round_rows=rows)[0]] for rows in (1, "auto")
-    ]
-    np.testing.assert_allclose(costs[0], costs[1], rtol=0.02)
-    assert costs[0][0] > 1.04 * costs[0][-1], "they have far to go"
-
-
-def test_auto_takes_fewer_passes_than_lloyd():
-    x = blobs(20_000, 12, 40, spread=1.0)
-    lloyd = [info.cost for _, info in run(x, x[:40], 20, algorithm=Lloyd)[0]]
-    found = [info.cost for _, info in run(x, x[:40], 5)[0]]
-    assert found[2] < lloyd[9]
-    assert found[-1] < 1.01 * lloyd[-1]
-
-
 # --- nothing shows that must not ----------------------------------------------------------------
 
 
@@ -237,15 +219,12 @@ def test_threads_and_what_is_kept_of_rows_change_no_bit(form):
 
 
 @pytest.mark.parametrize("form", ["rows-gradient", *slow("auto")])
-@pytest.mark.parametrize("weighted", [True, *slow(False)])
-def test_chunks_that_are_shown_as_one_change_no_bit(form, weighted, monkeypatch):
+def test_chunks_that_are_shown_as_one_change_no_bit(form, monkeypatch):
     """With bounds, threads, and rows of weight 0 that hold nothing."""
     x = blobs(3000, 60, 150, seed=8, spread=0.5)
-    init, weight = x[:300].copy(), None
-    if weighted:
-        weight = np.random.default_rng(1).uniform(0.5, 2, 3000)
-        weight[700:720] = weight[::97] = 0
-        x[weight == 0] = np.nan
+    init, weight = x[:300].copy(), np.random.default_rng(1).uniform(0.5, 2, 3000)
+    weight[700:720] = weight[::97] = 0
+    x[weight == 0] = np.nan
     sizes = [700, 0, 5, 1295, 1000]
     monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.SCAN_ROWS", 450)
     monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.PIECE_BYTES", 4 * 60 * 130)
@@ -297,7 +276,7 @@ def test_bounds_change_no_bit(form, monkeypatch):
     assert digest(plain) == digest(out)
 
 
-@every_form
+@few_forms
 def test_an_epoch_begins_where_a_checkpoint_left_off(form, tmp_path):
     x = blobs(3000, 6, 12, seed=6, spread=1.5)
     algorithm = SnapshotVRKM(epoch=0.6, **FORMS[form])
@@ -309,32 +288,6 @@ def test_an_epoch_begins_where_a_checkpoint_left_off(form, tmp_path):
         resumed = lk.KMeans(15, max_iter=steps, checkpoint=folder, **options).fit(x)
         assert resumed.n_iter_ == steps
     assert resumed.model_.digest() == whole.model_.digest()
-
-
-@every_form
-@pytest.mark.parametrize("kind", ["fractions", "integers"])
-def test_weights_have_no_unit(form, kind):
-    x = blobs(800, 6, 10, seed=1, spread=2.0)
-    r = np.random.default_rng(3)
-    weight = 3 * r.random(800) if kind == "fractions" else r.integers(0, 5, 800).astype("f8")
-    found = [run(x, x[:10], 3, None, weight * 2.0**e, **FORMS[form])[0][-1] for e in (0, -10, 10)]
-    for state, info in found[1:]:
-        assert state.centers.tobytes() == found[0][0].centers.tobytes()
-        assert info.rows == found[0][1].rows
-    assert [info.cost for _, info in found[1:]] == [
-        found[0][1].cost * 2.0**-10, found[0][1].cost * 2.0**10
-    ]  # fmt: skip
-
-
-def test_weight_3_is_three_rows():
-    """In one round of all rows, where it does not matter who is whose neighbour."""
-    x, init = integers(seed=7)
-    three, _ = run(x, init, 3, None, np.full(len(x), 3.0), eta="paper", round_rows=len(x))
-    copies, _ = run(np.repeat(x, 3, axis=0), init, 3, eta="paper", round_rows=3 * len(x))
-    for (mine, told), (other, said) in zip(three, copies, strict=True):
-        np.testing.assert_allclose(mine.history.last.centers, other.history.last.centers, 1e-12)
-        np.testing.assert_array_equal(mine.counts, other.counts)
-        assert told.cost == pytest.approx(said.cost, rel=1e-12)
 
 
 @pytest.mark.parametrize("form", ["rounds", "rows", "rows-gradient"])
@@ -369,8 +322,9 @@ def test_sparse_rows(form):
 # --- the learning rate --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round_rows", ["auto", 1, *slow(400, 10**9)])
-@pytest.mark.parametrize("eta", [3.0, 1e300, *slow(0.5, 1e6)])
+@pytest.mark.parametrize(
+    ("round_rows", "eta"), in_turns(["auto", 1, 400, 10**9], [3.0, 1e300, 0.5, 1e6])
+)
 def test_what_is_too_large_is_halved_and_taken_back(eta, round_rows):
     """From 100 K / n on; whatever becomes of centres, none is handed out that is not finite."""
     x = blobs(2000, 6, 10, seed=4, spread=2.0)
@@ -461,72 +415,6 @@ def test_the_end_is_a_fixed_point_of_lloyds_algorithm(form):
     assert told.cost == pytest.approx(info.cost, rel=1e-9)
 
 
-@pytest.mark.parametrize(("form", "n_clusters"), in_turns([*FORMS], [1, 2, 7]))
-def test_all_rows_equal(form, n_clusters):
-    x = np.full((30, 3), 0.1, np.float32)
-    out, _ = run(x, x[:n_clusters], 5, **FORMS[form])
-    state, info = out[-1]
-    assert info.converged
-    assert info.cost == 0.0
-    assert (state.centers.astype("f4") == x[0]).all()
-
-
-@every_form
-def test_one_row(form):
-    x = np.array([[3.0, 4.0]])
-    out, _ = run(x, x, 3, **FORMS[form])
-    assert out[-1][1].converged
-    assert out[-1][0].centers.tolist() == [[3.0, 4.0]]
-
-
-@every_form
-def test_every_row_a_centre(form):
-    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    km = lk.KMeans(20, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
-    assert km.inertia_ == 0.0
-    assert len(set(km.labels_)) == 20
-
-
-@every_form
-def test_more_clusters_than_distinct_rows(form):
-    x = np.repeat(np.eye(4, dtype=np.float32), 25, axis=0)
-    with pytest.warns(DegenerateDataWarning, match="only 4 distinct"):
-        km = lk.KMeans(7, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
-    assert km.inertia_ == pytest.approx(0.0, abs=1e-9)
-
-
-@every_form
-def test_duplicates_go_where_their_like_goes(form):
-    x = np.repeat(blobs(200, 6, 6, seed=1, spread=2.0), 5, axis=0)
-    km = lk.KMeans(9, algorithm=SnapshotVRKM(**FORMS[form]), random_state=0).fit(x)
-    assert (km.labels_.reshape(-1, 5) == km.labels_[::5, None]).all()
-
-
-@every_form
-def test_an_outlier_hides_nothing(form):
-    x = blobs(1000, 6, 5, seed=1, spread=4.0).astype(np.float64)
-    far = np.concatenate([x, np.full((1, 6), 1e6)])
-    init = np.concatenate([x[:5], far[-1:]])
-    state, info = run(far, init, 20, **FORMS[form])[0][-1]
-    assert state.counts[5] == 1
-    np.testing.assert_allclose(state.centers[5], 1e6, rtol=1e-15)
-    _, inertia = oracles.assign(far, state.history.last.centers)
-    assert info.cost == pytest.approx(inertia, rel=1e-3)
-
-
-@every_form
-def test_rows_that_sums_do_not_tell_apart_end_the_fit(form):
-    """Beside 1e30 all others have one mean: centres that are moved to them meet there again."""
-    x = np.random.default_rng(0).normal(size=(200, 3)) * 1e-3
-    x[-1] = 1e30
-    out, _ = run(x, x[:5], 20, **FORMS[form])
-    (before, _), (_, info) = out[-2:]
-    assert info.converged
-    assert min(len(np.unique(known.centers, axis=0)) for known, _ in out) < 5
-    assert info.n_changed > 0, "nothing else would have ended it"
-    assert info.cost >= before.idle.least
-
-
 def test_centres_that_come_back_after_several_epochs_end_the_fit():
     r = np.random.default_rng(0)
     x = np.concatenate([r.normal(size=(6, 3)) * 1e-9, r.normal(size=(6, 3)) * 1e6])
@@ -561,8 +449,7 @@ def test_an_objective_that_falls_waits_for_nothing():
     assert not idle.then(2.0, here).ends(2.0, here)
 
 
-@pytest.mark.parametrize("empty", ["keep", "relocate"])
-@every_form
+@pytest.mark.parametrize(("form", "empty"), in_turns([*FORMS], ["keep", "relocate"]))
 def test_a_cluster_that_empties_inside_an_epoch(form, empty):
     """Its only rows are nearer to another centre as soon as that has moved."""
     r = np.random.default_rng(0)
@@ -595,44 +482,26 @@ def test_a_round_of_more_rows_than_there_are_is_one_round():
     assert digest(run(x, x[:6], 3, round_rows=499, eta=1e-4)[0]) not in found
 
 
-def test_it_begins_with_random_rows():
-    x = blobs(500, 6, 4, seed=1, spread=4.0)
-    with LocalPasses(open_rows(x), n_threads=1) as passes:
-        auto, named = (
-            SnapshotVRKM(problem=KMeansProblem(30, how)).init(passes, Rng(2)).centers
-            for how in ("auto", "random")
-        )
-    np.testing.assert_array_equal(auto, named)
-    assert all((x == row).all(axis=1).any() for row in auto.astype("f4"))
-
-
 # --- bad input ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(
-            ({"eta": eta}, "eta must be 'auto', 'paper' or a finite number above 0, got")
-            for eta in (0, -0.1, np.nan, np.inf, "fast", None, True, [0.1])
+def test_what_makes_no_sense_is_refused():
+    refused = {
+        "eta must be 'auto', 'paper' or a finite number above 0, got": (
+            "eta", [0, -0.1, np.nan, np.inf, "fast", None, True, [0.1]]
         ),
-        *(
-            ({"round_rows": rows}, "round_rows must be 'auto' or at least 1, got")
-            for rows in (0, -1, 2.5, True, "all", None)
+        "round_rows must be 'auto' or at least 1, got": (
+            "round_rows", [0, -1, 2.5, True, "all", None]
         ),
-        *(
-            ({"epoch": epoch}, "epoch must be a finite number above 0 .*, got")
-            for epoch in (0, -1.0, np.nan, np.inf, "1", True, None)
+        "epoch must be a finite number above 0 .*, got": (
+            "epoch", [0, -1.0, np.nan, np.inf, "1", True, None]
         ),
-        ({"plus_plus": 1}, "plus_plus must be True or False, got 1"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(options, message):
-    with pytest.raises(ParameterError, match=message):
-        SnapshotVRKM(**options)
-
-
-def test_numpys_numbers_are_numbers():
+        "plus_plus must be True or False, got 1": ("plus_plus", [1]),
+    }  # fmt: skip
+    for message, (name, values) in refused.items():
+        for value in values:
+            with pytest.raises(ParameterError, match=message):
+                SnapshotVRKM(**{name: value})
     assert SnapshotVRKM(eta=np.float32(0.5), round_rows=np.int64(3), epoch=1).round_rows == 3
 
 
