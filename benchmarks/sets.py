@@ -101,6 +101,43 @@ def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
     return x
 
 
+def embeddings(n: int, d: int) -> NDArray[np.float32]:
+    """Rows of unit length in 30 x 20 x 8 nested groups of very unequal sizes.
+
+    Standard deviations are those of i^-0.7 in the i-th of rotated directions.
+    """
+    r = np.random.default_rng(0)
+    spread = np.arange(1, d + 1) ** -0.7
+    places, share = np.zeros((1, d)), np.ones(1)
+    for n_groups, scale in ((30, 1.0), (20, 0.7), (8, 0.5)):
+        apart = scale * spread * r.standard_normal((len(places), n_groups, d))
+        places = (places[:, None] + apart).reshape(-1, d)
+        share = (share[:, None] * (r.pareto(1.5, (len(share), n_groups)) + 0.05)).ravel()
+    rotation = np.linalg.qr(r.standard_normal((d, d), np.float32))[0]
+    x = r.standard_normal((n, d), np.float32)
+    x *= (0.4 * spread).astype(np.float32)
+    x += places[r.choice(len(places), n, p=share / share.sum())].astype(np.float32)
+    x = x @ rotation
+    x /= np.sqrt((x * x).sum(axis=1, keepdims=True))
+    return x
+
+
+def tight_groups(n: int, d: int, n_groups: int, size: int, share: float) -> NDArray[np.float32]:
+    """Rows around `size` centres in each of some groups far from each other.
+
+    Squared distances to the centre, and of centres to the middle of their group, are about `share`
+    of the squared length of a row, which is 1.
+    """
+    r = np.random.default_rng(1)
+    middles = r.standard_normal((n_groups, 1, d))
+    middles /= np.sqrt((middles**2).sum(axis=2, keepdims=True))
+    spread = (share / d) ** 0.5
+    centers = (middles + spread * r.standard_normal((n_groups, size, d))).reshape(-1, d)
+    x = centers[r.integers(len(centers), size=n)].astype(np.float32)
+    x += np.float32(spread) * r.standard_normal((n, d), np.float32)
+    return x
+
+
 def patches() -> NDArray[np.float32]:
     """50,000 squares of 32 x 32 pixels from two photographs of scikit-learn."""
     from sklearn.datasets import load_sample_images

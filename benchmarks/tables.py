@@ -67,6 +67,7 @@ TABLES = {
     "mixtures_sublinear": Table(_on("mixtures"), "vcgmm", "of_sublinear", "vcgmm_tables"),
     "mixtures_parts": Table(_on("mixtures"), "vcgmm", "of_parts", "vcgmm_tables"),
     "sparse": Table(_on("sparse"), "sparse"),
+    "cores": Table(_on("scale"), "cores"),
     "auto_scale": Table(_on("scale"), "auto_scale"),
     "clusters": Table(_on("scale"), "clusters"),
     "overhead": Table(_on("scale"), "overhead"),

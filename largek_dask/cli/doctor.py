@@ -1,4 +1,4 @@
-"""``largek doctor``: check versions, threads, memory and a cluster."""
+"""``largek doctor``: check versions, threads, memory, a cluster and a data set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
@@ -50,11 +50,12 @@ class Finding(NamedTuple):
     """Empty if nothing is to be done."""
 
 
-@command("largek doctor --scheduler tcp://127.0.0.1:8786")
+@command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
 @option_scheduler
+@click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
-def doctor(scheduler: str | None, storage_options: dict[str, Any] | None) -> None:
-    """Check this machine and a cluster, and say what to do.
+def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
+    """Check this machine, a cluster or a data set, and say what to do.
 
     Checks versions, threads, memory and disks. The exit code is 1 if something is broken.
     """
@@ -69,6 +70,8 @@ def doctor(scheduler: str | None, storage_options: dict[str, Any] | None) -> Non
         except LargekError as error:
             advice = "start it, or correct the address"
             found.append(Finding("cluster", "broken", one_line(error), advice))
+    if data is not None:
+        found.append(check_data(data, storage_options))
     is_healthy = all(finding.level != "broken" for finding in found)
     payload = {"healthy": is_healthy, "findings": [finding._asdict() for finding in found]}
     emit(payload, lambda: _table(found))
@@ -157,3 +160,22 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         yield Finding("versions", level, told, "install the same versions everywhere")
     if not caught:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
+
+
+def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Finding:
+    """Open a data set, and read its first chunk."""
+    from largek_dask.data.sources import open_rows
+    from largek_dask.errors import LargekError
+    from largek_dask.kernels.rows import finite_rows
+
+    try:
+        rows = open_rows(url, storage_options=storage_options)
+        n_bad = int((~finite_rows(rows.read(0))).sum())
+    except (LargekError, OSError) as error:
+        return Finding("data", "broken", one_line(error), "check the address and the access rights")
+    n, d = rows.shape
+    text = f"{n:,} rows × {d:,} features, {rows.dtype}, {format_bytes(rows.nbytes)}"
+    if n_bad:
+        text += f"; {n_bad:,} rows of the first chunk hold NaN or infinity"
+        return Finding("data", "broken", text, "remove them, or fit with --on-bad-rows skip")
+    return Finding("data", "ok", text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 from dask.utils import format_bytes
@@ -239,5 +240,11 @@ def card(view: JobView) -> str:
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
     """Return a list of jobs as an HTML table for notebooks."""
-    rows = {row[0]: ", ".join(filter(None, row[1:])) for row in map(job_row, statuses)}
-    return html_table(title, rows or {"": "no jobs yet"})
+    rows = [JOB_COLUMNS, *map(job_row, statuses)]
+    tags = ["th", *["td"] * (len(rows) - 1)]
+    lines = "".join(
+        f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in row)}</tr>"
+        for tag, row in zip(tags, rows, strict=True)
+    )
+    none = "" if len(rows) > 1 else "<tr><td>no jobs yet</td></tr>"
+    return f"<table><caption>{escape(title)}</caption>{lines}{none}</table>"

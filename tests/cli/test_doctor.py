@@ -5,12 +5,14 @@ import warnings
 from types import SimpleNamespace
 
 import dask
+import numpy as np
 import pytest
+import zarr
 from click.testing import CliRunner
 
 from largek_dask.cli import doctor as module
 from largek_dask.cli import main
-from largek_dask.cli.doctor import check_cluster
+from largek_dask.cli.doctor import check_cluster, check_data
 
 
 def texts(findings, level=None):
@@ -90,3 +92,20 @@ def test_no_scheduler_there_is_broken():
     assert done.exit_code == 1
     told = [f for f in json.loads(done.stdout)["findings"] if f["level"] == "broken"]
     assert any("nonsense://here" in f["text"] for f in told)
+
+
+@pytest.mark.parametrize(("value", "level"), [(1.0, "ok"), (np.nan, "broken")])
+def test_data(value, level, tmp_path):
+    array = np.ones((100, 4), np.float32)
+    array[17, 2] = value
+    zarr.create_array(str(tmp_path / "x.zarr"), data=array)
+    found = check_data(str(tmp_path / "x.zarr"), None)
+    assert found.level == level
+    assert "100 rows × 4 features, float32" in found.text
+    assert ("1 rows of the first chunk hold NaN" in found.text) == (level == "broken")
+
+
+def test_data__missing_store_gives_exit_code_1(tmp_path):
+    done = CliRunner().invoke(main, ["doctor", "--data", str(tmp_path / "none.zarr"), "--json"])
+    assert done.exit_code == 1
+    assert any("does not exist" in f["text"] for f in json.loads(done.stdout)["findings"])

@@ -127,7 +127,7 @@ def test_a_model_is_drawn_by_its_history_and_sizes(plot):
 
 def test_a_notebook_shows_it_without_scripts(plot):
     html = plot._repr_html_()
-    assert html.count('<img class="chart"') == 5
+    assert html.count('<img class="chart"') == 4
     assert "<script" not in html
     assert "Does it still gain?" in html
     assert len(html) < 400_000

@@ -1,0 +1,127 @@
+"""Whole fits by the default on one thread and on two.
+
+    python -m benchmarks.cores [--sets A glove100k ...] [--write]
+
+Wall seconds until the energy of all rows is within 1 % and 0.2 % of the fit's end, and to its end
+with exact labels, in turns; medians of three rounds, all of one seed. Bits are equal, so both take
+the same steps; which of them is the first to be so near is found out in a run of its own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.curves import Energies
+from benchmarks.sets import at_hand, prepare
+from benchmarks.tables import publish, table_of
+from largek_dask.data.sources import open_rows
+from largek_dask.driver.fit import fit
+from largek_dask.driver.options import FitOptions
+
+SETS = {"A": 1_000, "B": 1_000, "C": 500, "glove100k": 1_000}
+"""Clusters."""
+ROUNDS = 3
+NEAR = (0.01, 0.002)
+"""Shares above the fit's own end."""
+AIM = 1.85
+ONE, TWO = "1", "2"
+
+
+def options_of(k: int) -> FitOptions:
+    """Options of all fits here."""
+    return FitOptions(n_clusters=k, algorithm="truncated", seed=0)
+
+
+def timed(x: NDArray[np.float32], k: int, n_threads: int) -> tuple[list[float], float]:
+    """Wall seconds until each step of a fit and its end, and CPU seconds of the fit."""
+    seconds: list[float] = []
+    begun, cpu = time.perf_counter(), time.process_time()
+    fit(
+        open_rows(x),
+        options_of(k),
+        n_threads=n_threads,
+        callbacks=[lambda _: seconds.append(time.perf_counter() - begun)],
+    )
+    return [*seconds, time.perf_counter() - begun], time.process_time() - cpu
+
+
+def steps_near(x: NDArray[np.float32], k: int, n_threads: int) -> list[int]:
+    """The first steps after which the energy is as near to the end's as ``NEAR`` says."""
+    met: list[NDArray[np.float32]] = []
+
+    def keep(snapshot: Any) -> None:
+        met.append(np.array(snapshot.model().centers, np.float32))
+
+    fit(open_rows(x), options_of(k), n_threads=n_threads, labels=False, callbacks=[keep])
+    energies, last = Energies(x, met), len(met) - 1
+    found = [energies.first_within(energies[last] * (1 + excess)) for excess in NEAR]
+    return [last if step is None else step for step in found]
+
+
+def child(path: str, k: int) -> dict[str, Any]:
+    """Seconds of one set."""
+    x = np.load(path)
+    timed(x[: 40 * k], k, 2)
+    steps = steps_near(x, k, 2)
+    times: dict[str, list[list[float]]] = {ONE: [], TWO: []}
+    cpu: dict[str, list[float]] = {ONE: [], TWO: []}
+    for _ in range(ROUNDS):
+        for n in (ONE, TWO):
+            seconds, spent = timed(x, k, int(n))
+            times[n].append([*(seconds[step] for step in steps), seconds[-1]])
+            cpu[n].append(spent)
+    return {
+        "seconds": {n: np.median(found, axis=0).tolist() for n, found in times.items()},
+        "cpu_seconds": {n: float(np.median(found)) for n, found in cpu.items()},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The markdown table of a result."""
+    rows = []
+    for record in result["records"]:
+        pairs = zip(record["seconds"][ONE], record["seconds"][TWO], strict=True)
+        cpu = record["cpu_seconds"]
+        rows.append(
+            [
+                record["set"],
+                f"{record['n']:,} × {record['d']}, {record['k']:,}",
+                *(f"{one:.2f} → {two:.2f} s, {one / two:.2f}x" for one, two in pairs),
+                f"{cpu[ONE]:.2f} → {cpu[TWO]:.2f}",
+            ]
+        )
+    near = [f"to +{100 * excess:g} %" for excess in NEAR]
+    note = (
+        f"Wall seconds on one thread → on two, to reach ≥ {AIM:g}x: medians of {ROUNDS} fits each, "
+        f"in turns, of one seed, with equal bits; CPU seconds. {result['cpu']}. Made by "
+        "`python -m benchmarks.cores --write`."
+    )
+    head = ["set", "n × d, k", *near, "to the end", "CPU s"]
+    return "\n".join([*table_of(head, rows), "", note])
+
+
+def main() -> None:
+    """Measure, and write if asked to."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
+    args = parse(parser, child)
+    records = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in at_hand(args.sets):
+            path, k = prepare(name, Path(folder)), SETS[name]
+            n, d = np.load(path, mmap_mode="r").shape
+            record = child_record("benchmarks.cores", [str(path), k])
+            records.append({"set": name, "n": n, "d": d, "k": k, **record})
+            print(records[-1], flush=True)
+    publish("cores", {"cpu": cpu_description(), "records": records}, write=args.write)
+
+
+if __name__ == "__main__":
+    main()
