@@ -483,10 +483,6 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
     return notes
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def _found(fs: Any, root: str) -> dict[str, Any]:
     """Return everything below a folder; what cannot be listed raises.
 
@@ -518,14 +514,17 @@ def list_stamps(
     """Return size and modification time (or ETag) of everything stored under a node, by key."""
     stamps = {}
     if is_local(location):
-        root = os.path.join(location, component or "")
-        # Without a listing nothing could be told of any chunk.
-        for folder, _, names in os.walk(root, onerror=_raise):
-            for name in names:
-                path = os.path.join(folder, name)
-                status = os.stat(path)
-                key = os.path.relpath(path, root).replace(os.sep, "/")
-                stamps[key] = f"{status.st_size}-{status.st_mtime_ns}"
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            with os.scandir(os.path.join(location, component or "", folder)) as entries:
+                for entry in entries:
+                    key = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir():
+                        folders.append(key)
+                    else:
+                        status = entry.stat()
+                        stamps[key] = f"{status.st_size}-{status.st_mtime_ns}"
         return stamps
     fs, path = filesystem(location, storage_options)
     root = f"{path}/{component}" if component else path
