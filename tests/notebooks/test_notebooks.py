@@ -60,7 +60,7 @@ def test_a_notebook_says_what_one_gets_and_shows_it(path, executed):
     assert "This is what you get" in first.source
     shown = [output["data"] for output in second.outputs if "data" in output]
     assert any(
-        {"image/png", "image/jpeg"} & set(data) or "<svg" in data.get("text/html", "")
+        {"image/png", "image/jpeg"} & set(data) or "<img" in data.get("text/html", "")
         for data in shown
     )
     source = "\n".join(cell.source for cell in book.cells)
