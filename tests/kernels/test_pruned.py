@@ -12,7 +12,7 @@ from scipy import sparse
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds import pruned
 from largek_dask.kernels.bounds.boxes import Boxes
-from largek_dask.kernels.bounds.prefix import Prefix
+from largek_dask.kernels.bounds.prefix import Prefix, least_work
 from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned, spares_most
 from largek_dask.kernels.distances import nearest, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
@@ -77,6 +77,18 @@ def label(x, packed):
         labels, n_evaluated = nearest_pruned(x, packed)
         np.testing.assert_array_equal(labels, nearest(x, packed))
     return n_evaluated
+
+
+@searchers
+def test_few_centres_take_the_dense_search(limits, name):
+    d = SEARCHERS[name][1]
+    x, packed = clusters(50, 64, d)
+    least = least_work(64, d, pruned.SIZES[0]) / (64 * d)
+    # (boxes need so many centres; a prefix needs to be worth it if all goes well)
+    limits(FEWEST_CENTERS=65, WORTH=least if name == "prefix" else ALWAYS)
+    assert label(x, packed) == 50 * 64
+    limits(FEWEST_CENTERS=64, WORTH=1.5 * least if name == "prefix" else ALWAYS)
+    assert label(x, again(packed)) < 50 * 64
 
 
 @searchers

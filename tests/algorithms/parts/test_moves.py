@@ -13,6 +13,7 @@ from largek_dask.algorithms.parts.moves import (
     losses_of_merging,
     nearest_others,
 )
+from largek_dask.algorithms.truncated import probe
 from largek_dask.algorithms.truncated.probe import LabelledSample
 
 
