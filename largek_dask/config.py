@@ -90,8 +90,6 @@ DEFAULTS: dict[str, Any] = {
         # hub.example.org, .example.org with all names below it, or "*" for any (then a web site
         # may read the page through the browser of whoever can reach it)
         "hosts": [],
-        # jobs of which /metrics shows figures: those that run, and those that ended just now
-        "metrics-jobs": 100,
     },
 }
 

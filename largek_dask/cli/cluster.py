@@ -246,9 +246,8 @@ def _show(home: str) -> None:
         notes = [str(error)]
         where["why"] = notes[0]
     else:
-        assert finder.found is not None
-        where["since"] = f"{finder.found.started.astimezone():%Y-%m-%d %H:%M}"
-        where["dashboard"] = finder.found.dashboard
+        where["since"] = finder.found.get("started")
+        where["dashboard"] = finder.found.get("dashboard")
         notes = [f"Scheduler: {where['scheduler']} since {where['since']}",
                  f"Dashboard: {where['dashboard'] or 'none'}"]  # fmt: skip
     emit({"jobs": [vars(job) for job in jobs], **where}, lambda: queue_table(jobs, notes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import json
 import logging
@@ -11,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -42,11 +40,11 @@ from largek_dask.passes.network import require_open
 from largek_dask.plots.cards import card_of_jobs
 from largek_dask.retry import retry
 from largek_dask.service.job import Job
-from largek_dask.service.job_table import moment_of
+from largek_dask.service.job_state import STATES
 from largek_dask.service.plugin import HANDLER, JobsPlugin
 from largek_dask.service.scheduler_file import Finder, connect_to, new_client
 from largek_dask.service.serialization import error_of
-from largek_dask.service.spec import AlgorithmSpec, JobSpec, check_secrets, hide
+from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
 from largek_dask.version import __version__
 
@@ -54,6 +52,8 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 
 logger = logging.getLogger(__name__)
 
+GREETING_SECONDS = 90.0
+"""Timeout of the first request; a scheduler may be reading its jobs."""
 WITHOUT_JOBS_SECONDS = 60.0
 """Timeout for a scheduler that answers without having jobs, as while it starts."""
 PAUSE_SECONDS = 0.5
@@ -62,10 +62,6 @@ REPORT_SECONDS = 10.0
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Timeout of an answer, after which the file of the scheduler is read again; doubles per retry."""
-SIGN_SECONDS = 2.0
-"""Interval between requests for a sign of life while a slow operation, which must not be repeated,
-has no answer."""
-QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
 MODEL_SECONDS = 60.0
 
 
@@ -147,10 +143,9 @@ class Service:
     def _greet(self, store: str | None) -> None:
         try:
             if store is not None:
-                self.client.sync(self._sign_of_life)
                 # Dask keeps an existing service.
                 self.client.register_plugin(JobsPlugin(store))
-            hello = _content(self._answer("hello", {}))
+            hello = _content(self._answer("hello", {}, GREETING_SECONDS))
         except _NoServiceError:
             raise ClusterError(
                 f"the scheduler at {self._where} has no largek service: "
@@ -184,12 +179,12 @@ class Service:
     # --- requests ---------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Send one request to the scheduler.
+        """Send one request to the scheduler, which may do it even if no answer arrives.
 
         Raises
         ------
         SchedulerAwayError
-            It is unreachable, or gives no sign of life for ten seconds.
+            It is unreachable, or does not answer within the service's ``away``.
         ClusterError
             This service or its client has been closed.
         LargekError
@@ -198,7 +193,7 @@ class Service:
         self._check_open()
         try:
             self._keep_connected()
-            found = self._answer(operation, arguments)
+            found = self._answer(operation, arguments, self._away_seconds)
         except (OSError, SchedulerAwayError) as error:
             raise self._away(error) from None
         return _content(found)
@@ -223,15 +218,11 @@ class Service:
             self._reconnect(finder)
 
     def _answer(
-        self, operation: str, arguments: Mapping[str, Any], seconds: float | None = None
+        self, operation: str, arguments: Mapping[str, Any], seconds: float
     ) -> Mapping[str, Any]:
-        """Return the scheduler's reply, including refusals; an exception means no reply.
-
-        Without a timeout in seconds, wait as long as it gives signs of life.
-        """
-        handler = getattr(self.client.scheduler, HANDLER)
+        """Return the scheduler's reply, including refusals; an exception means no reply."""
         found = self.client.sync(
-            handler if seconds is not None else self._wait_for_reply,
+            getattr(self.client.scheduler, HANDLER),
             operation=operation,
             arguments=json.dumps(arguments, default=_plain),
             callback_timeout=seconds,
@@ -241,35 +232,6 @@ class Service:
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
-
-    async def _wait_for_reply(self, **question: str) -> Any:
-        """Await a reply for as long as the scheduler is alive."""
-        asking = asyncio.ensure_future(getattr(self.client.scheduler, HANDLER)(**question))
-        try:
-            while not (await asyncio.wait({asking}, timeout=SIGN_SECONDS))[0]:
-                await self._sign_of_life(question["operation"])
-            return await asking
-        finally:
-            asking.cancel()
-
-    async def _sign_of_life(self, operation: str = "") -> None:
-        """Have the scheduler's event loop answer, which no work of the service blocks."""
-        asking = self.client.scheduler.identity(n_workers=0)
-        try:
-            await asyncio.wait_for(asking, SILENT_SECONDS)
-        except TimeoutError as error:
-            yet = (
-                ""
-                if operation in QUESTIONS
-                else f" It may yet do what it was asked ({operation}): see jobs() before you "
-                "repeat it."
-            )
-            raise SchedulerAwayError(
-                f"the scheduler at {self._where} is connected and has given no sign of life for "
-                f"{human_seconds(SILENT_SECONDS)}: its process or machine is stopped or "
-                "overloaded. Look for it there (`ps` says T where it is stopped), have it go on, "
-                f"or start it again: its jobs go on then.{yet}"
-            ) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
         """Send a request that is safe to repeat, retrying while the scheduler is away.
@@ -348,7 +310,8 @@ class Service:
         return SchedulerAwayError(
             f"the scheduler at {self._where} "
             f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
-            "there. Its jobs go on when it is back with their store."
+            "there. Its jobs go on when it is back with their store. See jobs() before you repeat "
+            "a submit."
         )
 
     def _reconnect(self, finder: Finder) -> None:
@@ -407,8 +370,8 @@ class Service:
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
             change.
         accept_version : bool
-            With ``resume``, whether this version may continue what another one has computed, as a
-            waiting job (``reason`` "version") needs. Its model's provenance names both.
+            With ``resume``, whether this version may continue what another one has computed. The
+            model's provenance names both.
         workers : mapping, optional
             Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (1) and maximum number of
             workers, and their tags (``dask worker --resources bigmem=1``).
@@ -445,7 +408,6 @@ class Service:
     def _new(
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
-        check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
         return Job(self, self.ask("submit", secrets=secrets, **sent))
@@ -457,10 +419,9 @@ class Service:
         secrets: Mapping[str, Any],
         accept_version: bool,
     ) -> Job:
-        check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
-        self.ask("resume", id=job_id, **asked)
+        self.ask("resume", job_id=job_id, **asked)
         return Job(self, job_id)
 
     @without_causes
@@ -468,26 +429,17 @@ class Service:
         self,
         *,
         state: str | Sequence[str] | None = None,
-        owner: str | None = None,
-        name: str | None = None,
-        since: datetime | str | None = None,
-        older_than: datetime | str | None = None,
+        older_than: float | str | None = None,
         limit: int | None = 100,
     ) -> JobList:
-        """List jobs of the scheduler: the last hundred, or those that pass all filters.
+        """List jobs of the scheduler: the last hundred, or others.
 
         Parameters
         ----------
         state : str or sequence of str, optional
             Any of these: see :meth:`Job.status`.
-        owner : str, optional
-        name : str, optional
-            A pattern for the name, such as ``"night*"``.
-        since : datetime or str, optional
-            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC by
-            default), or an age such as ``"12h"`` or ``"30d"``.
-        older_than : datetime or str, optional
-            Ended before then.
+        older_than : float or str, optional
+            Only those that ended so long ago: seconds, or a text such as "12h" or "30d".
         limit : int or None
             Maximum number of jobs, the newest ones; None: all.
 
@@ -495,25 +447,15 @@ class Service:
         -------
         JobList
             Oldest first, so that ``[-1]`` is the newest job.
-
-        Raises
-        ------
-        ParameterError
-            A filter is invalid, or a date is in the future.
         """
-        asked = {
-            "state": [state] if isinstance(state, str) else _as_list(state),
-            "owner": owner,
-            "name": name,
-            "since": None if since is None else moment_of(since, "since"),
-            "ended_before": None if older_than is None else moment_of(older_than, "older_than"),
-            "limit": limit,
-        }
-        return JobList(self, self.ask_again("jobs", query=asked))
-
-    def statuses(self) -> list[dict[str, Any]]:
-        """Return the :meth:`Job.status` of all jobs, oldest first, by one request."""
-        return list(self.ask_again("statuses"))
+        asked: dict[str, Any] = {"limit": limit}
+        if state is not None:
+            asked["state"] = [state] if isinstance(state, str) else list(state)
+            for name in asked["state"]:
+                check_choice("state", name, STATES)
+        if older_than is not None:
+            asked["older_than"] = parse_duration(older_than, "older_than")
+        return JobList(self, self.ask_again("listed", **asked))
 
     @without_causes
     def job(self, job_id: str) -> Job:
@@ -524,7 +466,7 @@ class Service:
 
     def _repr_html_(self) -> str:
         title = f"largek at {self._where}, jobs in {self.store}"
-        return card_of_jobs(self.ask("jobs", query={"limit": 20})["jobs"], title)
+        return card_of_jobs(self.ask("listed", limit=20), title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
@@ -537,26 +479,17 @@ class JobList(list[Job]):
     ----------
     rows : list of dict
         Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
-        (or None), ``algorithm``, ``n_clusters`` and ``output``; of one that runs also the figures
-        of its last step. ``Job.status`` has more.
-    counts : dict
-        Number of jobs by state that pass all other filters.
-    total : int
-        Number of jobs that pass all filters, those beyond the limit included.
+        (or None), ``algorithm``, ``n_clusters``, ``data`` and ``output``; of one that runs also the
+        figures of its last step, and of one that has ended its ``cost`` and ``seconds``.
+        ``Job.status`` has more.
     """
 
-    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
-        super().__init__(Job(service, row["id"]) for row in found["jobs"])
-        self.rows: list[dict[str, Any]] = found["jobs"]
-        self.counts: dict[str, int] = found["counts"]
-        self.total: int = found["total"]
+    def __init__(self, service: Service, rows: list[dict[str, Any]]) -> None:
+        super().__init__(Job(service, row["id"]) for row in rows)
+        self.rows = rows
 
     def _repr_html_(self) -> str:
-        return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return card_of_jobs(self.rows, f"{len(self)} jobs")
 
 
 def _content(found: Mapping[str, Any]) -> Any:

@@ -17,16 +17,13 @@ from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import (
     CancelledJobError,
     JobNotFoundError,
-    RecoveryWarning,
     SchedulerAwayError,
-    warn,
     without_causes,
 )
 from largek_dask.model import Model
 from largek_dask.plots.cards import card, in_notebook, notebook
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
-from largek_dask.service.spec import check_secrets
 from largek_dask.service.terminal import Lines, line_of, origin_of
 
 if TYPE_CHECKING:
@@ -38,9 +35,6 @@ LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 """Seconds between questions about a job: of which nothing is new, longer each time."""
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
-LAST = ("finished", "failed", "cancelled")
-BEGINS = ("queued", "running")
-"""Events after which there is another end."""
 
 
 class Job:
@@ -66,9 +60,7 @@ class Job:
             storage, workers, memory, credentials, version), ``note`` (the same in words),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, while it is queued or waits
-            ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
-            reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
+            of this package that have computed it, and while and after it runs on this scheduler:
             ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
             (of a mixture also ``energy``),
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
@@ -76,13 +68,12 @@ class Job:
             ``state_bytes`` and ``cache_bytes`` held now, addresses of its ``workers``,
             ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
             short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
-            end ``result`` and ``ended`` (when, UTC). A job that was to go on and failed stays as it
-            was, with its earlier ``result``; ``failure`` tells what happened.
+            end ``result`` and ``ended`` (when, UTC).
         """
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
+        found: dict[str, Any] = self._service.ask_again("status", within=within, job_id=self.id)
         return found
 
     @property
@@ -118,34 +109,24 @@ class Job:
         seen: set[int] = set()
         # Another scheduler numbers events from the start, and repeats the earlier ones.
         repeats = False
-        # A job ends shortly before the event of its end, which is waited for once.
-        knows_end = is_waited_for = False
         while True:
-            found = self._service.ask_again("events", id=self.id, n=n)
+            found = self._service.ask_again("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
                 epoch, repeats = found["epoch"], repeats or n > 0
                 if n > 0:
                     n = 0
                     continue
-            last = None
             for event in found["events"]:
-                n, last = event["n"] + 1, event["event"]
-                knows_end = last in LAST or (knows_end and last not in BEGINS)
+                n = event["n"] + 1
                 content = hash(json.dumps({**event, "n": 0}, sort_keys=True))
                 if not (repeats and content in seen):
                     yield event
                 seen.add(content)
             if found["events"]:
-                if last in LAST and self._is_over(n):
-                    return
                 pause = LEAST_PAUSE
                 continue
-            if not follow:
+            if found["is_over"] or not follow:
                 return
-            if self._is_over(n):
-                if knows_end or is_waited_for:
-                    return
-                is_waited_for = True
             time.sleep(pause)
             pause = min(GROWTH * pause, MOST_PAUSE)
             yield None
@@ -213,11 +194,6 @@ class Job:
             for line in (line_of(event, objective), *origin_of(event))
         ]
 
-    def _is_over(self, n: int) -> bool:
-        """Return whether no event follows number ``n - 1``."""
-        status = self._status()
-        return status["state"] in ENDS and status["n_events"] <= n
-
     @without_causes
     def wait(self, timeout: float | str | None = None) -> str:
         """Wait until the job has ended; how it did.
@@ -272,12 +248,6 @@ class Job:
         if state == "failed":
             result = status["result"]
             raise error_of(result["error"], result["message"], result["traceback"])
-        if failure := status.get("failure"):
-            warn(
-                f"going on with job {self.id} failed, its earlier model stands: "
-                f"{failure['error']}: {failure['message']}",
-                RecoveryWarning,
-            )
         return self.model()
 
     @without_causes
@@ -289,17 +259,16 @@ class Job:
         NoModelError
             There is none yet.
         """
-        return model_of(self._service.ask_again("model", id=self.id))
+        return model_of(self._service.ask_again("model", job_id=self.id))
 
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
-        self._service.ask_again("cancel", id=self.id)
+        self._service.ask_again("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""
-        check_secrets(storage_options)
         found: list[str] = self._service.ask_again(
-            "supply", id=self.id, secrets=dict(storage_options)
+            "supply", job_id=self.id, secrets=dict(storage_options)
         )
         return found
 
@@ -322,7 +291,7 @@ class Job:
             It has not ended, or the values of storage options are needed for it.
         """
         try:
-            found: int = self._service.ask("delete", id=self.id, outputs=bool(outputs))
+            found: int = self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
         except JobNotFoundError:
             return None
         return found
@@ -332,8 +301,8 @@ class Job:
 
     def _repr_html_(self) -> str:
         view, n = JobView({"id": self.id}), 0
-        while found := self._service.ask("events", id=self.id, n=n)["events"]:
+        while found := self._service.ask("news", job_id=self.id, n=n)["events"]:
             view.update_all(found)
             n = found[-1]["n"] + 1
-        view.set_status(self._service.ask("status", id=self.id))
+        view.set_status(self._service.ask("status", job_id=self.id))
         return card(view)

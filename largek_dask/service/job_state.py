@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
-from largek_dask.data.stores import is_local, normalize
 from largek_dask.driver.event_log import UNKEPT, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
@@ -26,16 +25,8 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Contender, Lease
-from largek_dask.service.spec import (
-    Places,
-    check_secrets,
-    known_values,
-    missing,
-    options_of,
-    output_folder,
-)
-from largek_dask.service.store import Record, Result, loss_in
-from largek_dask.version import __version__
+from largek_dask.service.spec import known_values, missing
+from largek_dask.service.store import Record
 
 __all__ = [
     "ACTIVE",
@@ -62,6 +53,8 @@ MOST_UNWRITTEN = 1_000
 """Maximum number of events that the next run will write; older ones are dropped."""
 GOES_ON = ("workers", "retry", "back")
 """Topics of warnings of a fit that does not wait."""
+OF_LAST_STEP = ("step", "cost", "share", "rows_per_second", "eta_s")
+"""Figures that a list shows of a job that runs."""
 
 
 class Waiting(NamedTuple):
@@ -81,18 +74,15 @@ class JobState:
     def __init__(
         self,
         record: Record,
-        places: Places,
         secrets: Mapping[str, Any],
         is_new: bool,
     ) -> None:
         self.record = record
-        self.has_told_version = False
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.is_gone = False
         """Whether the record has been removed, so that it must not be written again."""
         self._known_since = time.time()
-        self.places = places
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
@@ -117,8 +107,6 @@ class JobState:
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
-        self.loss = ""
-        """Damage of its output, although it has ended with a model."""
         self.snapshot: Snapshot | None = None
         self.feature_names: tuple[str, ...] | None = None
         """Names of the columns of the rows that the snapshot is of."""
@@ -174,28 +162,6 @@ class JobState:
         if not self.feed.is_loaded:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
-    def look_at_output(self) -> None:
-        """Find out whether the output of a job that has ended is whole."""
-        record, result = self.record, self.record.result
-        if result is None or result.digest is None:
-            return
-        if is_local(normalize(record.spec.output)):
-            folder = output_folder(record.spec, options_of(record.spec, self.secrets))
-            loss = loss_in(folder, labels=result.labels)
-            with self._lock:
-                if self.record is record:
-                    self.loss = loss
-
-    @property
-    def result(self) -> Result | None:
-        """Result of this run; one whose output is damaged since has failed."""
-        result = self.record.result
-        if result is None or not self.loss:
-            return result
-        message = f"{self.loss} Use submit(resume={self.record.id!r}) to compute it again."
-        told = {"state": "failed", "error": "ModelFormatError", "message": message}
-        return result.model_copy(update={**told, "digest": None, "labels": False})
-
     @property
     def redact(self) -> Redactor:
         """Leaves the known values of its storage options out of texts; made once for them."""
@@ -207,7 +173,7 @@ class JobState:
     @property
     def state(self) -> str:
         """One of queued, waiting, running, and the states of a result."""
-        if (result := self.result) is not None:
+        if (result := self.record.result) is not None:
             return result.state
         if self.reason is not None:
             return "waiting"
@@ -220,8 +186,6 @@ class JobState:
             return None
         if not self.running and self.needs():
             return "credentials"
-        if not self.running and self.is_of_other_version:
-            return "version"
         waiting = self._waiting
         return None if waiting is None else waiting.reason
 
@@ -234,12 +198,6 @@ class JobState:
         """Time of its end, in seconds since 1970; if unknown, the time it was first seen."""
         return self._known_since if self.record.ended is None else self.record.ended
 
-    @property
-    def is_of_other_version(self) -> bool:
-        """Whether a user has to accept that this version continues it."""
-        versions = self.record.versions
-        return bool(versions) and versions[-1] != __version__
-
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""
         return missing(self.record.spec, self.secrets)
@@ -251,8 +209,7 @@ class JobState:
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
                 "status names as needs."
             )
-        check_secrets(values := {**self.secrets, **secrets})
-        self.secrets = values
+        self.secrets = {**self.secrets, **secrets}
 
     def ask_to_stop(self, why: Why) -> None:
         """End the run at the next chunk; the first reason counts."""
@@ -314,7 +271,7 @@ class JobState:
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
         self.stopped_for = None
-        self.running, self.note, self.lacking, self.loss = True, "", None, ""
+        self.running, self.note, self.lacking = True, "", None
         self.began = time.time()
 
     def is_stopped(self) -> bool:
@@ -326,20 +283,11 @@ class JobState:
         """Sentence that says what the job waits for, or ""."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs values of the storage options {', '.join(needs)}: supply() them"
-        return self._note()
-
-    def _note(self) -> str:
-        if self.reason == "version" and not self.running and self.is_of_other_version:
-            return (
-                f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
-                f"{__version__}: the bits of its result may be others if it goes on, which "
-                "submit(resume=id, accept_version=True) accepts"
-            )
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
-    def summary(self) -> dict[str, Any]:
-        """Return what a list of jobs has of each."""
+    def about(self) -> dict[str, Any]:
+        """Return what a list of jobs and a status both have."""
         record, spec = self.record, self.record.spec
         return {
             "id": record.id,
@@ -348,20 +296,34 @@ class JobState:
             "reason": self.reason,
             "owner": record.owner,
             "created": written(record.created),
+            "ended": None if record.result is None else written(self.ended),
             "algorithm": spec.algorithm.name,
             "n_clusters": spec.n_clusters,
+            "data": spec.data,
             "output": spec.output,
         }
 
+    def row(self) -> dict[str, Any]:
+        """Return what a list of jobs shows of each; there may be thousands."""
+        row, result = self.about(), self.record.result
+        if result is not None:
+            value = result.inertia if result.objective is None else result.objective.value
+            row |= {"step": result.n_iter, "cost": value, "seconds": result.seconds}
+            row["share"] = float(result.state == "finished")
+        elif self.running:
+            figures = self.feed.figures()
+            row |= {name: figures.get(name) for name in OF_LAST_STEP}
+            row |= {"seconds": figures.get("elapsed"), "workers": figures["workers"]}
+        return row
+
     def status(self) -> dict[str, Any]:
         """Return everything known, as plain values."""
-        record, result = self.record, self.result
+        record, result = self.record, self.record.result
         about = {
-            **self.summary(),
-            "note": self._note(),
+            **self.about(),
+            "note": self.explanation,
             "needs": self.needs() if result is None else [],
             "run": record.run,
-            "data": record.spec.data,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             # How far each of them is, is told as "workers".
             **(
@@ -372,16 +334,11 @@ class JobState:
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
             "versions": list(record.versions),
-            # Who has all jobs knows its place among them.
-            "queue": None,
             **record.spec.objective.describe(),
             **self.feed.figures(),
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
-            about["ended"] = written(self.ended)
-        if record.failure is not None:
-            about["failure"] = record.failure.model_dump(mode="json")
         return about
 
 

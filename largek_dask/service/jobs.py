@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,6 +15,7 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.stopping import ENDS
@@ -27,22 +29,21 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from largek_dask.model.kinds import kind_holding
+from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
-from largek_dask.service.job_state import Feed, JobState, unreadable_status
-from largek_dask.service.job_table import JobTable, Query, Tender, listing
+from largek_dask.service.job_state import STATES, Feed, JobState, unreadable_status
+from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
-from largek_dask.service.metrics import JobsFigures, metered
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
-from largek_dask.service.scheduler_file import SchedulerFile, Sign
+from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
-    Places,
-    check_asked,
-    check_secrets,
+    Place,
     missing,
     options_of,
     output_folder,
+    overlap,
     place_of,
 )
 from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
@@ -51,12 +52,13 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["CHANGEABLE", "Check", "Jobs"]
+__all__ = ["CHANGEABLE", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: none that changes bits."""
 
-Check = Callable[["Client", Rows, float], None]
+MOST_EVENTS = 1_000
+"""Events of one answer."""
 
 
 class Jobs:
@@ -80,7 +82,7 @@ class Jobs:
         records: Records,
         connect: Callable[[], Client | None],
         owner: str,
-        made: Callable[[int], SchedulerFile] | None = None,
+        made: Callable[[int], Mapping[str, Any]] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
@@ -89,7 +91,7 @@ class Jobs:
         self._table = table = JobTable(tenure, self._changed, *tend)
         self._owner, self._connect, self._workers = owner, connect, workers
         self._store = place_of(records.url)
-        self._under_way: list[Places] = []
+        self._under_way: list[Place] = []
         self._queue = Queue(table, tenure, owner, connect, workers)
         self._tender = Tender(table, tenure, *tend)
 
@@ -126,39 +128,29 @@ class Jobs:
         # Called on the scheduler's event loop, so without the lock.
         return sum(_worth(job, seconds) for job in self._table.jobs())
 
-    def metrics(self) -> JobsFigures:
-        """Return figures for Prometheus, without blocking."""
-        return metered(self._table.jobs(), self._tender.room)
+    def known(self) -> tuple[JobState, ...]:
+        """Return all jobs whose records can be read, without blocking."""
+        return self._table.jobs()
 
     # --- what a client may ask --------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> str:
-        """Name of this tenure of the store: after a change events are numbered from the start."""
-        return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
         """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
         self._table.wait_until_ready()
 
-    def why_not_ready(self) -> str:
-        """Return why this scheduler does not have its jobs, or "", without blocking."""
-        if self._table.loaded.is_set():
-            return ""
-        return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
+    def hello(self) -> dict[str, str]:
+        """Return version and store, once this scheduler has its jobs."""
+        self.wait_until_ready()
+        return {"version": __version__, "store": self._tenure.records.url}
 
-    def submit(
-        self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
-    ) -> str:
+    def submit(self, document: str, secrets: Mapping[str, Any], owner: str) -> str:
         """Check and store a new job, and return its id; after an error nothing has been written.
 
-        ``document`` is the JSON of a ``JobSpec``, ``secrets`` are the values of its storage options
-        that are kept in memory only, and ``check`` checks that the workers are suitable.
+        ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
+        options that are kept in memory only.
         """
-        check_asked(owner=owner, secrets=secrets)
-        check_secrets(secrets)
         spec = JobSpec.parse(document)
-        return self._take(spec, secrets, owner, check).record.id
+        return self._take(spec, dict(secrets), printable(owner)[:200]).record.id
 
     def resume(
         self,
@@ -167,16 +159,12 @@ class Jobs:
         secrets: Mapping[str, Any],
         accept_version: bool = False,
     ) -> str:
-        """Resume a job that has ended, with other stop rules if given, or that awaits its version.
+        """Resume a job that has ended, with other stop rules if given.
 
         ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
         continue what another one has computed.
         """
-        check_asked(secrets=secrets, changes=changes)
         job = self._table.find(job_id)
-        if job.state not in ENDS and job.reason == "version":
-            self._accept_version(job, accept_version, changes, secrets)
-            return job_id
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
@@ -184,15 +172,13 @@ class Jobs:
                     "new job for that."
                 )
         with self._table.alone(job, "resumed", "wait until it has ended"):
-            job.supply(secrets)
+            job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
-            run, ended = job.record.run + 1, job.record.result
-            has_model = ended is not None and ended.digest is not None and not job.loss
+            run, versions = job.record.run + 1, job.record.versions
             job.waiting = None
             job.go_on()
-            versions = job.record.versions
-            if accept_version and job.is_of_other_version:
+            if accept_version and versions[-1:] not in ((), (__version__,)):
                 versions = (*versions, __version__)
             job.change(
                 self._tenure.records.update,
@@ -201,39 +187,14 @@ class Jobs:
                 versions=versions,
                 cancel=False,
                 result=None,
-                before=ended if has_model else None,
-                failure=None,
                 ended=None,
             )
             # It begins when this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
-    def _accept_version(
-        self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
-    ) -> None:
-        job_id = job.record.id
-        if not accept:
-            raise ParameterError(
-                f"job {job_id} waits: {job.explanation}, or continue it with that one."
-            )
-        if changes:
-            raise ParameterError(
-                f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
-                "accept its version."
-            )
-        with self._changed:
-            job.supply(secrets)
-            job.change_now(versions=(*job.record.versions, __version__))
-            versions = list(job.record.versions)
-            job.emit({"event": "accepted", "run": job.record.run, "versions": versions})
-            job.go_on()
-            self._changed.notify_all()
-        self._table.keep(job)
-
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Set values of storage options for a waiting job, and return those still missing."""
-        check_asked(secrets=secrets)
         job = self._table.find(job_id)
         with self._changed:
             job.supply(secrets)
@@ -244,41 +205,55 @@ class Jobs:
     def status(self, job_id: str) -> dict[str, Any]:
         """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
-        self._table.wait_until_looked()
+        self._table.wait_until_ready()
         if (reason := self._table.unreadable.get(job_id)) is not None:
             return unreadable_status(job_id, reason)
-        return self._placed([self._table.find(job_id).status()])[0]
+        return self._table.find(job_id).status()
 
-    def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
-            positions = self._queue.positions()
-            for status in wait:
-                status["queue"] = positions.get(status["id"])
-        return statuses
-
-    def all(
-        self, status: Callable[[JobState], dict[str, Any]] = JobState.status
+    def listed(
+        self,
+        state: Collection[str] = STATES,
+        older_than: float | None = None,
+        limit: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the ``status`` of every job, oldest first; unreadable ones are last."""
-        self._table.wait_until_looked()
-        with self._changed:
-            jobs = sorted(self._table.jobs(), key=lambda job: job.record.created)
-            unreadable = [
-                unreadable_status(*about) for about in sorted(self._table.unreadable.items())
-            ]
-        return [*self._placed([*map(status, jobs)]), *unreadable]
+        """Return rows of jobs, oldest first; those whose records cannot be read are last.
 
-    def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return short rows of the jobs that match a query, or raise ParameterError."""
-        query = Query.of(asked)
-        self._table.wait_until_looked()
-        return listing(self._table.jobs(), dict(self._table.unreadable), query)
+        ``state`` has the states of those that are listed, ``older_than`` the seconds since which
+        they have ended at least, and ``limit`` the number of the newest of them.
+        """
+        self._table.wait_until_ready()
+        before = math.inf if older_than is None else time.time() - older_than
+        with self._changed:
+            unreadable = sorted(self._table.unreadable.items())
+        jobs = [
+            job
+            for job in self._table.jobs()
+            if job.state in state
+            and (older_than is None or (job.state in ENDS and job.ended <= before))
+        ]
+        jobs.sort(key=lambda job: (job.record.created, job.record.id))
+        rows = [job.row() for job in (jobs if limit is None else jobs[-limit:])]
+        if "unreadable" in state and older_than is None:
+            rows += [unreadable_status(*about) for about in unreadable]
+        return rows
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""
         job = self._table.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
+
+    def news(self, job_id: str, n: int) -> dict[str, Any]:
+        """Return events from number ``n`` on, and whether others may follow.
+
+        ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
+        start.
+        """
+        job = self._table.find(job_id)
+        # An event of an end comes before its run is over.
+        is_over = job.state in ENDS and not job.running
+        events = self.events(job_id, n, MOST_EVENTS)
+        return {"epoch": self._tenure.epoch, "events": events, "is_over": is_over}
 
     def feed(self, job_id: str) -> Feed:
         """Return the feed of a job."""
@@ -372,8 +347,9 @@ class Jobs:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
             if folder.exists(MODEL) and job.record.result is not None:
-                job.loss = f"its model cannot be read: {error}"
-                raise
+                raise ModelFormatError(
+                    f"{error} Use submit(resume={job_id!r}) to compute it again."
+                ) from None
             raise NoModelError(
                 f"job {job_id} is {job.state} and has no model yet: wait for its first step.",
                 "cancelled",
@@ -388,68 +364,60 @@ class Jobs:
 
     # --- what a submit checks ---------------------------------------------------------------------
 
-    def _take(
-        self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
-    ) -> JobState:
+    def _take(self, spec: JobSpec, secrets: Mapping[str, Any], owner: str) -> JobState:
         """Create a job, which runs when its turn comes; after an error nothing has been written."""
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
-        places = Places.of(spec)
-        with self._reserved(places):
+        with self._reserved(spec):
             try:
                 with use_selection(None if spec.workers is None else spec.workers.pick()):
-                    takes = self.check(spec, options, check)
+                    takes = self.check(spec, options)
                 records = self._tenure.records
                 record = self._create(records, spec, options, owner, takes)
             except Exception as error:
                 raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, True)
+            job = JobState(record, secrets, True)
             # Sent before it can begin, so that this is its first event.
             job.emit({"event": "queued", "run": record.run, "owner": owner})
             self._table.add(job, records)
         return job
 
     @contextlib.contextmanager
-    def _reserved(self, places: Places) -> Iterator[None]:
+    def _reserved(self, spec: JobSpec) -> Iterator[None]:
         """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
         self._table.wait_until_ready()
+        output = place_of(spec.output)
         with self._changed:
-            self._check_free(places)
-            self._under_way.append(places)
+            self._check_free(spec, output)
+            self._under_way.append(output)
         try:
             yield
         finally:
             with self._changed:
-                self._under_way.remove(places)
+                self._under_way.remove(output)
 
-    def _check_free(self, wanted: Places) -> None:
+    def _check_free(self, spec: JobSpec, output: Place) -> None:
         """Refuse an output that overlaps other outputs, data, or the store."""
-        output, url = wanted.output, wanted.url
-        if output.overlaps(self._store):
-            raise OutputError(
-                f"{url} is where the scheduler keeps its jobs ({self._tenure.records.url}): "
-                "choose another output."
-            )
-        if any(output.overlaps(data) for data in wanted.data):
-            raise OutputError(f"{url} is in the job's own data: choose a folder of its own.")
-        if any(output.overlaps(other.output) for other in self._under_way):
-            raise OutputError(
-                f"{url} is the output of a job that is just being submitted: choose another."
-            )
-        for job in self._table.jobs():
-            job_id, other = job.record.id, job.places
-            if output.overlaps(other.output):
-                raise OutputError(
-                    f"{url} overlaps {other.url}, the output of job {job_id}: choose another."
-                )
-            if job.state not in ENDS and any(output.is_within(data) for data in other.data):
-                raise OutputError(
-                    f"{url} is in the data of job {job_id}, which has not ended: choose another "
-                    "output."
-                )
+        why = ""
+        if overlap(output, self._store):
+            why = f"is where the scheduler keeps its jobs ({self._tenure.records.url})"
+        elif any(overlap(output, data) for data in _data_of(spec)):
+            why = "is in the job's own data"
+        elif any(overlap(output, other) for other in self._under_way):
+            why = "is the output of a job that is just being submitted"
+        for job in () if why else self._table.jobs():
+            job_id, other = job.record.id, job.record.spec
+            if overlap(output, place_of(other.output)):
+                why = f"overlaps {other.output}, the output of job {job_id}"
+            elif job.state not in ENDS and any(
+                output[: len(data)] == data for data in _data_of(other)
+            ):
+                why = f"is in the data of job {job_id}, which has not ended"
+        if why:
+            raise OutputError(f"{spec.output} {why}: choose another output.")
 
-    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> FitMemory:
+    def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory that it takes."""
         client = self._connect()
         # Missing chunks are counted and reported when the job runs.
@@ -473,8 +441,8 @@ class Jobs:
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
         folder.check_space(needed, "model, labels and checkpoints")
-        if check is not None and client is not None:
-            check(client, rows, float(config.get("service.check-seconds")))
+        if client is not None:
+            check_workers(client, rows, float(config.get("service.check-seconds")))
         return takes
 
     def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:
@@ -504,6 +472,11 @@ class Jobs:
             records.remove(record.id)
             raise
         return record
+
+
+def _data_of(spec: JobSpec) -> list[Place]:
+    """Return where a job reads."""
+    return [place_of(url) for url in (spec.data, spec.sample_weight) if url is not None]
 
 
 def _worth(job: JobState, seconds: float) -> int:

@@ -55,7 +55,6 @@ from largek_dask.service.store import (
     Result,
     Value,
     labels_in,
-    loss_in,
     read_result,
     write_result,
 )
@@ -193,7 +192,7 @@ class Runner(threading.Thread):
         check_job(folder, job.record.id)
         job.recall(folder)
         standing = read_result(folder, job.record.id, job.record.run)
-        if standing is not None and not self._is_lost(folder, standing):
+        if standing is not None:
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
             return
@@ -217,13 +216,6 @@ class Runner(threading.Thread):
             keeper.stop()
         if job.stopped_for == "lost" and job.record.result is None:
             self._leave("another scheduler has taken it over")
-
-    def _is_lost(self, folder: Folder, standing: Result) -> bool:
-        """Return whether a result names outputs that are damaged; then the run continues."""
-        loss = "" if standing.digest is None else loss_in(folder, labels=standing.labels)
-        if loss:
-            self._hear(f"{loss} The job goes on to compute it again.", RecoveryWarning)
-        return bool(loss)
 
     def _leave(self, why: str) -> None:
         self.job.note, self.job.waiting = why, None
@@ -294,6 +286,13 @@ class Runner(threading.Thread):
         job = self.job
         if job.record.cancel:
             return self._stopped(folder, lease)
+        if (versions := job.record.versions)[-1] != __version__:
+            error = VersionMismatchError(
+                f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
+                "bits of its result may be others if it goes on, which submit(resume=id, "
+                "accept_version=True) accepts"
+            )
+            return self._failure(error, lease.token)
         try:
             return self._fitted(folder, lease, options)
         except LostJobError:
@@ -318,15 +317,10 @@ class Runner(threading.Thread):
         return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
 
     def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
-        """Return a result with the model of the last checkpoint, if there is one.
-
-        One that has come no farther than the run before leaves that one's model alone.
-        """
-        before = self.job.record.before
-        beyond = -1 if before is None else before.n_iter
+        """Return a result with the model of the last checkpoint, if there is one."""
         result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
-            found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
+            found = model_of_checkpoint(folder, stop_reason)
         except LostJobError:
             raise
         except Exception as error:
@@ -415,35 +409,12 @@ class Runner(threading.Thread):
             return
         self._keep(standing)
 
-    def _still_there(self, before: Result) -> Result | None:
-        """Return the result of the run before, if its outputs are there still."""
-        job = self.job
-        try:
-            options = options_of(job.record.spec, job.secrets)
-            folder = output_folder(job.record.spec, options)
-            model = model_in(folder)
-            labels = before.labels and folder.exists(LABELS)
-        except (LargekError, OSError):
-            # Out of reach: a later request for the model checks it.
-            return before
-        if model is None or model.digest() != before.digest:
-            return None
-        return before.model_copy(update={"labels": labels})
-
     def _keep(self, result: Result) -> None:
-        """Write the result into the scheduler's record of the job.
-
-        A run that was to go on, and has no model, leaves the job as it was before.
-        """
+        """Write the result into the scheduler's record of the job."""
         job = self.job
         # From here on the model is the one that was written.
         job.snapshot = None
-        before = job.record.before
-        stands = None
-        if before is not None and result.digest is None:
-            stands = self._still_there(before)
-        failure = result if stands is not None and result.state == "failed" else None
-        job.change_now(result=stands or result, failure=failure, ended=time.time())
+        job.change_now(result=result, ended=time.time())
         try:
             job.keep(self._records.update)
         except Exception as error:
@@ -556,19 +527,21 @@ def fit_into(
     return model, result
 
 
-def model_of_checkpoint(
-    folder: Folder, stop_reason: str, beyond: int = -1
-) -> tuple[Model, Saved] | None:
+def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved] | None:
     """Write the model of the last checkpoint, for a fit that is not continued, and return both.
 
-    Neither rows nor workers are needed. None is returned if there is no checkpoint after more than
-    ``beyond`` steps. ``stop_reason`` is noted in the model's provenance.
+    Neither rows nor workers are needed. None is returned without a checkpoint. The model of an
+    earlier run that has come as far stays. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
-    if found is None or found[1].n_iter <= beyond:
+    if found is None:
         return None
     model, saved = found
     before = model_in(folder)
+    if before is not None:
+        known = before.provenance
+        if known.get("start", 0) == saved.stream and known.get("n_iter", 0) >= saved.n_iter:
+            return before, saved
     changed = before is None or before.digest() != model.digest()
     if changed and labels_in(folder):
         folder.remove(LABELS)

@@ -42,12 +42,10 @@ from largek_dask.errors import (
     JobNotFoundError,
     LargekError,
     LostJobError,
-    ModelFormatError,
     ParameterError,
     RecoveryWarning,
     warn,
 )
-from largek_dask.model.base import check_model
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
@@ -62,7 +60,6 @@ __all__ = [
     "Records",
     "Result",
     "labels_in",
-    "loss_in",
     "read_result",
     "write_result",
 ]
@@ -88,7 +85,9 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices", "deleting"})
+REMOVED = frozenset(
+    {"paused", "resumed", "kept", "cleared", "notices", "deleting", "before", "failure"}
+)
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
@@ -167,11 +166,7 @@ class Record:
     """Incremented when a job that has ended is resumed."""
     cancel: bool = False
     result: Result | None = None
-    """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
-    before: Result | None = None
-    """How the last run that has left a model ended, if this one continues from it."""
-    failure: Result | None = None
-    """How this run failed, where :attr:`before` stands instead."""
+    """How this run ended; None while it has not."""
     ended: Annotated[float, Field(ge=0)] | None = None
     """When this run ended, in seconds since 1970; None also in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
@@ -459,20 +454,3 @@ def write_result(folder: Folder, result: Result) -> Result:
 def labels_in(folder: Folder) -> bool:
     """Return whether labels of all rows are there."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
-
-
-def loss_in(folder: Folder, *, labels: bool) -> str:
-    """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
-
-    What is not there at all has been moved, or is out of reach. Object stores tear nothing.
-    """
-    if not folder.is_local:
-        return ""
-    try:
-        if folder.exists(MODEL):
-            check_model(folder.sub(MODEL))
-    except ModelFormatError as error:
-        return f"its model cannot be read: {error}"
-    if labels and folder.exists(LABELS) and not labels_in(folder):
-        return f"its labels cannot be read: {folder.url}/{LABELS} is not whole."
-    return ""

@@ -204,7 +204,7 @@ class Ledger:
         """Every job once, ended as it has to, and what had ended before as it was; no other."""
         for job_id in self.cases:
             assert service.job(job_id).wait(SECONDS) == "finished", service.job(job_id).status()
-        self._count([status["id"] for status in service.statuses()])
+        self._count([status["id"] for status in service.jobs(limit=None).rows])
         for job_id, case in self.cases.items():
             result = service.job(job_id).status()["result"]
             output = self.outputs[job_id]
@@ -306,7 +306,7 @@ class Doubts:
         for thread in (self._submitting, self._deleting):
             thread.join(SECONDS)
             assert not thread.is_alive(), thread.name
-        listed = {status["id"]: status["output"] for status in service.statuses()}
+        listed = {status["id"]: status["output"] for status in service.jobs(limit=None).rows}
         found = [job_id for job_id, output in listed.items() if output == str(self._output)]
         require(len(found) <= 1, "doubled", f"{found} have {self._output}")
         if self._submitting.error is None:

@@ -357,7 +357,7 @@ class Service(Program):
                 said, everything, ("labels", name), digest_of_labels(folder / name / "labels.zarr")
             )
         with scheduler("second", store=str(folder / "store")) as jobs:
-            found = {status["id"]: status for status in jobs.all()}
+            found = {row["id"]: jobs.status(row["id"]) for row in jobs.listed()}
             for name in JOBS:
                 job_id = said.get(("job", name))
                 assert job_id is None or job_id in found, f"job {name} was accepted, and is lost"
@@ -411,7 +411,7 @@ class Orders(Program):
         """The next scheduler knows of all orders, and carries them out."""
         longer = everything["job", "longer"]
         with scheduler("second", store=str(folder / "store")) as jobs:
-            found = {status["id"]: status for status in jobs.all()}
+            found = {status["id"]: status for status in jobs.listed()}
             assert ("deleted",) not in said or said["deleted",] not in found, (
                 "a deleted job is back"
             )

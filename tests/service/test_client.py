@@ -167,7 +167,7 @@ def test_jobs__all_of_them_by_id(submit, service):
     ids = [job.id for job in service.jobs()]
     assert ids.index(first.id) < ids.index(second.id)
     assert service.job(first.id).status()["name"] == "first"
-    names = [status["name"] for status in service.statuses()]
+    names = [status["name"] for status in service.jobs(limit=None).rows]
     assert names[-2:] == ["first", "second"]
     first.delete()
     assert first.id not in [job.id for job in service.jobs()]

@@ -9,9 +9,7 @@ from typing import Any
 
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
-from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import ParameterError
-from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
 
 __all__ = ["JobsSource"]
@@ -44,7 +42,7 @@ class JobsSource:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what the list shows of each job, the oldest first."""
-        return self._jobs.all(row_of)
+        return self._jobs.listed()
 
     def view(self, job_id: str) -> tuple[JobView, str]:
         """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing."""
@@ -91,23 +89,3 @@ class JobsSource:
         if error is not None:
             return f"Its earlier events cannot be read: {error}"
         return "Its earlier events are being read; charts follow."
-
-
-def row_of(job: JobState) -> dict[str, Any]:
-    """Return what the list shows of a job; there may be thousands."""
-    record, result = job.record, job.result
-    spec, state = record.spec, job.state
-    row: dict[str, Any] = {
-        "id": record.id, "name": spec.name, "state": state, "algorithm": spec.algorithm.name,
-        "n_clusters": spec.n_clusters, "data": spec.data, "owner": record.owner,
-        "created": record.created, "output": spec.output,
-    }  # fmt: skip
-    if result is not None:
-        value = result.inertia if result.objective is None else result.objective.value
-        row |= {"cost": value, "seconds": result.seconds, "share": float(state == "finished")}
-    if job.running and state not in ENDS:
-        figures = job.feed.figures()
-        shown = ("cost", "share", "eta_s", "rows_per_second")
-        row |= {name: figures.get(name) for name in shown}
-        row |= {"seconds": figures.get("elapsed"), "workers": tuple(figures["workers"])}
-    return row
