@@ -142,10 +142,13 @@ class Service:
 
     def _greet(self, store: str | None) -> None:
         try:
-            if store is not None:
-                # Dask keeps an existing service.
+            try:
+                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
+            except _NoServiceError:
+                if store is None:
+                    raise
                 self.client.register_plugin(JobsPlugin(store))
-            hello = _content(self._answer("hello", {}, GREETING_SECONDS))
+                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
         except _NoServiceError:
             raise ClusterError(
                 f"the scheduler at {self._where} has no largek service: "
@@ -195,7 +198,10 @@ class Service:
             self._keep_connected()
             found = self._answer(operation, arguments, self._away_seconds)
         except (OSError, SchedulerAwayError) as error:
-            raise self._away(error) from None
+            text = str(self._away(error)).rstrip(".")
+            raise SchedulerAwayError(
+                f"{text}. See jobs() before you repeat it ({operation}): it may yet be done."
+            ) from None
         return _content(found)
 
     def _check_open(self) -> None:
@@ -310,8 +316,7 @@ class Service:
         return SchedulerAwayError(
             f"the scheduler at {self._where} "
             f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
-            "there. Its jobs go on when it is back with their store. See jobs() before you repeat "
-            "a submit."
+            "there. Its jobs go on when it is back with their store."
         )
 
     def _reconnect(self, finder: Finder) -> None:

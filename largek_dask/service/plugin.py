@@ -72,6 +72,8 @@ others.
 """
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
+MOST_SECRETS = 64 << 10
+"""Maximum characters of all secrets of a request: each is looked for in every text."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -292,10 +294,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request; anything but a short JSON object is an error."""
+    """Parse the arguments of a request; a long one is an error."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(f"a request may have at most {MOST_ARGUMENTS:,} letters.")
     given: dict[str, Any] = dict(json.loads(arguments))
+    if len(json.dumps(given.get("secrets"))) > MOST_SECRETS:
+        raise ParameterError(
+            f"the values of storage_options may have {MOST_SECRETS:,} letters together."
+        )
     return given
 
 

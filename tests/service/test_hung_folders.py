@@ -11,6 +11,7 @@ import fsspec
 import pytest
 
 from largek_dask.service import plugin
+from largek_dask.service.jobs import Jobs
 from tests.helpers.memory_files import MemoryFiles
 from tests.service.test_plugin import running
 
@@ -69,26 +70,27 @@ def test_answers__about_a_job_that_hangs_leave_threads_for_others(
     go_on, asked = threading.Event(), []
     monkeypatch.setattr(plugin, "HANGS_SECONDS", 0.0)
 
-    def known(self, operation, given):
-        if given["id"] == "lk-hung":
-            asked.append(operation)
+    def news(self, job_id):
+        if job_id == "lk-hung":
+            asked.append(job_id)
             go_on.wait()
-        return given["id"]
+        return job_id
 
-    monkeypatch.setattr(plugin.JobsPlugin, "_known", known)
+    monkeypatch.setattr(Jobs, "news", news)
 
     async def ask():
         async with running(tmp_path) as made:
-            hung = json.dumps({"id": "lk-hung"})
+            hung = json.dumps({"job_id": "lk-hung"})
             waiting = [
-                asyncio.ensure_future(made._answer("events", hung))
+                asyncio.ensure_future(made._answer("news", hung))
                 for _ in range(plugin.MOST_OF_A_JOB)
             ]
             async with asyncio.timeout(60):
                 while len(asked) < plugin.MOST_OF_A_JOB:
                     await asyncio.sleep(0)
-            refused = await made._answer("events", hung)
-            others = [await made._answer("events", json.dumps({"id": "lk-1"})) for _ in range(50)]
+            refused = await made._answer("news", hung)
+            one = json.dumps({"job_id": "lk-1"})
+            others = [await made._answer("news", one) for _ in range(50)]
             go_on.set()
             return refused, others, await asyncio.gather(*waiting), made._at_files
 

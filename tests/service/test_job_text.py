@@ -391,16 +391,18 @@ class FakeService:
 
     def __init__(self, *answers, statuses=(FINISHED,)):
         self._answers, self._statuses = list(answers), list(statuses)
-        self.asked = []
+        self.asked, self.epoch = [], "a"
 
     def ask_again(self, operation, **arguments):
         self.asked.append((operation, arguments))
         if operation == "status":
             return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
-        epoch, events = self._answers.pop(0) if self._answers else ("a", [])
+        is_over = not self._answers
+        epoch, events = (self.epoch, []) if is_over else self._answers.pop(0)
         if isinstance(epoch, BaseException):
             raise epoch
-        return {"epoch": epoch, "events": events}
+        self.epoch = epoch
+        return {"epoch": epoch, "events": events, "is_over": is_over}
 
     ask = ask_again
 
@@ -430,7 +432,7 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
         ("queued", None), ("step", 1), ("checkpoint", 1), ("step", 9), ("checkpoint", 9),
         ("finished", 1),
     ]  # fmt: skip
-    asked = [arguments["n"] for operation, arguments in service.asked if operation == "events"]
+    asked = [arguments["n"] for operation, arguments in service.asked if operation == "news"]
     assert asked[:3] == [0, 4, 0]
 
 
@@ -459,7 +461,7 @@ def test_watch_that_is_interrupted_says_that_the_job_goes_on():
     with pytest.raises(KeyboardInterrupt) as caught:
         Job(service, "lk-1").watch(io.StringIO())
     assert caught.value.__notes__ == ["Job lk-1 goes on; its cancel() ends it."]
-    assert ("cancel", {"id": "lk-1"}) not in service.asked
+    assert ("cancel", {"job_id": "lk-1"}) not in service.asked
 
 
 # --- notebooks ----------------------------------------------------------------------------------
@@ -528,7 +530,7 @@ def test_the_card_of_a_service():
     service.store = "/jobs<b>"
     failed = {**FAILED, "id": "lk-2"}
 
-    service.ask = lambda operation, **asked: {"jobs": [RUNNING, failed]}
+    service.ask = lambda operation, **asked: [RUNNING, failed]
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "4 s"):
         assert shown in text

@@ -219,8 +219,7 @@ def test_object_store__an_output_is_taken_under_all_its_names(open_jobs, submit,
     jobs = open_jobs()
     first = submit(jobs, "s3://places/names")
     assert claimed_for(Folder("s3://places/names", options)) == first
-    # Only the claim in the folder knows the first name.
-    for name in ("s3a://places/names/", "s3://places//names", "s3://places/names/deeper"):
+    for name in ("s3://places/names/", "s3://places//names", "s3://places/names/deeper"):
         with pytest.raises(OutputError, match=first):
             submit(jobs, name)
 

@@ -9,8 +9,8 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.driver import provenance
-from largek_dask.service import runner
 from largek_dask.service import jobs as jobs_module
+from largek_dask.service import runner
 from tests.helpers import store_files
 from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
