@@ -52,7 +52,7 @@ DEFAULTS: dict[str, Any] = {
         "tries": 4,
         # pause before the second try; doubles with every further one
         "pause-seconds": 0.2,
-        # how long a fit, or `largek watch FOLDER`, waits for storage that is away nevertheless
+        # how long a fit waits for storage that is away nevertheless
         "patience-seconds": 60.0,
     },
     "checkpoints": {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -41,8 +40,6 @@ CONNECT_SECONDS = 10.0
 """Timeout of a connection to a scheduler."""
 PAUSE_SECONDS = 0.5
 """Interval between connections to a scheduler that is away."""
-ID = re.compile(r"lk-[0-9a-f]+")
-"""Ids that a scheduler gives to jobs."""
 
 
 # --- the scheduler ----------------------------------------------------------------------------
@@ -52,7 +49,7 @@ class Scheduler(NamedTuple):
     """Options of a connection to the scheduler that has the jobs."""
 
     address: str
-    """Its address, or the path or URL of a file that says it; may be empty."""
+    """Its address, or the path or URL of a file that says it."""
     storage_options: dict[str, Any] | None
     away: str
 
@@ -109,7 +106,7 @@ class Scheduler(NamedTuple):
         return f"largek watch {job_id} --scheduler {self.address}"
 
 
-def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
+def on_scheduler(*, follows: bool = False) -> Decorator:
     """Add ``--scheduler``, ``--storage-option`` and, to follow a job, ``--away``.
 
     They are passed as ``scheduler``.
@@ -125,7 +122,7 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
         "--scheduler",
         "address",
         metavar="ADDR",
-        required=required,
+        required=True,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
         help="Address of the scheduler that has the jobs, or the scheduler.json in its store.",
@@ -134,9 +131,9 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
     def add(function: Decorated) -> Decorated:
         @wraps(function)
         def with_scheduler(
-            address: str | None, storage_options: Any, away: str = "15m", **given: Any
+            address: str, storage_options: Any, away: str = "15m", **given: Any
         ) -> Any:
-            return function(scheduler=Scheduler(address or "", storage_options, away), **given)
+            return function(scheduler=Scheduler(address, storage_options, away), **given)
 
         added = (away, address, option_storage) if follows else (address, option_storage)
         return options(*added)(with_scheduler)
@@ -303,23 +300,17 @@ def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
     "largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
     json_help="Print one JSON object a line: the events of the job.",
 )
-@click.argument("job_id", metavar="ID_OR_FOLDER")
-@on_scheduler(required=False, follows=True)
+@argument_id
+@on_scheduler(follows=True)
 def watch(job_id: str, scheduler: Scheduler) -> None:
-    """Show a job or a fit until it has ended.
+    """Show a job until it has ended.
 
-    Prints its events so far, then those that follow. A folder (--out of largek fit or submit,
-    checkpoint= of an estimator), at any URL that fsspec knows, is followed without a scheduler;
-    `./` before its name marks a folder.
+    Prints its events so far, then those that follow. `largek report FOLDER --every 30s` shows a fit
+    without a scheduler.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled; or 4: lost sight of it.
     """
-    if ID.fullmatch(job_id) is None:
-        _watch_folder(job_id, scheduler.storage_options)
-        return
-    if not scheduler.address:
-        raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
     with scheduler.goes_on(job_id), scheduler.connect(waits=True) as service:
         job = service.job(job_id)
         if wants_json():
@@ -327,22 +318,6 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
         else:
             job.watch()
         _exit_like(job.status())
-
-
-def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
-    """Show the fit in a folder until it has ended."""
-    from largek_dask.driver.storage import Folder
-    from largek_dask.service.fit_folder import FitFolder, follow
-    from largek_dask.service.terminal import Lines
-
-    fit = FitFolder(Folder(url, storage_options))
-    if wants_json():
-        _print_events(event for event in follow(fit) if event is not None)
-    else:
-        show = Lines(fit.view)
-        for event in follow(fit):
-            show(event)
-    _exit_like(fit.view.status)
 
 
 def _print_events(events: Iterable[Mapping[str, Any]]) -> None:

@@ -106,23 +106,24 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     Of a fit that runs it is the model of the last checkpoint, if there is one.
     """
     from largek_dask.driver.event_log import JsonLines
+    from largek_dask.driver.job_view import JobView
     from largek_dask.model import load_model
-    from largek_dask.service.fit_folder import FitFolder
     from largek_dask.service.runner import model_so_far
 
     url = model_in(place)
     model = None if url is None else load_model(url, storage_options=place.storage_options)
     if not JsonLines.is_in(place):
         return model, [], True
-    fit = FitFolder(place)
-    warned = (str(e.get("message")) for e in fit.update() if e.get("event") == "warning")
+    events = list(JsonLines.read(place))
+    view = JobView().update_all(events)
+    warned = (str(e.get("message")) for e in events if e.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
     # A fit says that it has stopped before it writes its model.
-    n_iter = fit.view.final_n_iter
-    has_none = n_iter == 0 or fit.view.state == "failed"
+    n_iter = view.final_n_iter
+    has_none = n_iter == 0 or view.state == "failed"
     is_written = model is not None and n_iter in (None, model.provenance.get("n_iter"))
-    is_last = fit.has_ended and (has_none or is_written)
-    if (model is None or not fit.has_ended) and (found := model_so_far(place)) is not None:
+    is_last = view.has_ended and (has_none or is_written)
+    if (model is None or not view.has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found
         if not is_last:
             step = f"{saved.n_iter:,}"

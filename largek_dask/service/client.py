@@ -24,7 +24,7 @@ from largek_dask.algorithms.names import (
     check_effort,
 )
 from largek_dask.driver.formatting import human_seconds, printable
-from largek_dask.driver.options import check_choice, is_integer, parse_memory
+from largek_dask.driver.options import check_choice, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import (
     ClusterError,
@@ -338,7 +338,6 @@ class Service:
         n_clusters: int | None = None,
         output: str | None = None,
         seed: int | None = None,
-        random_state: int | None = None,
         max_time: float | str | None = None,
         labels: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -359,8 +358,8 @@ class Service:
         n_clusters : int
         output : str
             URL of a new folder for the model, labels, checkpoints and events.
-        seed, random_state : int
-            Two names of the seed, 0 by default.
+        seed : int
+            0 by default.
         max_time : float or str, optional
             Seconds, or a text such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
@@ -396,9 +395,9 @@ class Service:
             Nothing has been written.
         """
         public, secrets = hide(storage_options)
-        effort, one = options.pop("effort", None), _one_seed(seed, random_state)
+        effort = options.pop("effort", None)
         changes = _asked_workers(workers) | _fields(
-            data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
+            data=data, n_clusters=n_clusters, output=output, seed=seed, max_time=max_time,
             labels=labels, name=name, **options,
         )  # fmt: skip
         if resume is not None:
@@ -532,22 +531,6 @@ def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any
         check_effort(ALGORITHMS[MIXTURES], effort)
         return algorithm
     return algorithm_of(algorithm, effort)
-
-
-def _one_seed(seed: Any, random_state: Any) -> Any:
-    """Return the seed by either of its names; they must agree, and no generator is accepted."""
-    if random_state is None:
-        return seed
-    if not is_integer(random_state) or random_state < 0:
-        raise ParameterError(
-            f"random_state of a job must be an integer of at least 0, got {random_state!r}."
-        )
-    if seed is not None and seed != random_state:
-        raise ParameterError(
-            f"seed={seed!r} and random_state={random_state!r} are two names of one thing: give "
-            "one of them."
-        )
-    return random_state
 
 
 def _fields(**given: Any) -> dict[str, Any]:

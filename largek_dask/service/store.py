@@ -16,7 +16,6 @@ schedulers that both think the job is theirs publishes it::
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Collection
@@ -222,13 +221,6 @@ class Records:
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""
         self._folder.check_writable()
-        for folder in (self._folder, self.folder.sub("claims")):
-            # Earlier versions left them open to everybody.
-            if folder.is_local and os.path.isdir(path := folder.path("")):
-                try:
-                    os.chmod(path, 0o700)
-                except OSError as error:
-                    warn(f"{path} may be open to other users: {error}", RecoveryWarning)
 
     def create(
         self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None

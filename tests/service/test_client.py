@@ -102,18 +102,6 @@ def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
     assert {"gain", "speed", "work"} <= set(plot.kinds)
 
 
-def test_submit__takes_the_seed_by_the_name_that_estimators_have_for_it(submit):
-    job = submit(n_clusters=np.int64(7), tol=np.float32(0.5), random_state=np.int64(5), max_iter=2)
-    assert job.result("120s").provenance["parameters"]["seed"] == 5
-    both = submit("both", tol=0.5, seed=5, random_state=5, max_iter=2, labels=False)
-    assert both.result("120s").digest() == job.result("120s").digest()
-    with pytest.raises(ParameterError, match=r"seed=4 and random_state=5 are two names of one"):
-        submit("other", seed=4, random_state=5)
-    for wrong in (np.random.default_rng(0), "7", -1, True, 1.5):
-        with pytest.raises(ParameterError, match="random_state of a job must be an integer of at"):
-            submit("other", random_state=wrong)
-
-
 def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster):
     job = submit()
     heard = [[], []]

@@ -96,9 +96,6 @@ SILENT = r"does not answer: check that it runs there"
 def test_what_is_asked_once_ends_in_words(scheduler, job):
     with lk.connect(scheduler[0], timeout="60s", away="0.5s") as service:
         with scheduler[1](), pytest.raises(SchedulerAwayError, match=r"See jobs\(\) before"):
-            scheduler[1](),
-            pytest.raises(SchedulerAwayError, match=r"See jobs\(\) before you repeat it"),
-        ):
             service.submit("/x", n_clusters=3, output="/y")
         # It is the same connection on which it answers when it goes on.
         eventually(lambda: service.job(job.id).state, "an answer")

@@ -595,12 +595,6 @@ def test_store__is_for_nobody_else(open_jobs, document, tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_store__of_an_earlier_version_is_closed(tmp_path):
-    (tmp_path / "store" / "jobs").mkdir(parents=True, mode=0o755)
-    Records(Folder(str(tmp_path / "store"))).check_writable()
-    assert stat.S_IMODE((tmp_path / "store" / "jobs").stat().st_mode) == 0o700
-
-
 @pytest.fixture
 def broken_steps(monkeypatch):
     """``broken_steps(error)``: steps of Lloyd's algorithm fail from now on; None: no more."""
