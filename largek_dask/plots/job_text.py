@@ -44,7 +44,6 @@ Show = Callable[[Event | None], None]
 NONE = "–"
 BLOCKS = "▁▂▃▄▅▆▇█"
 COLORS = {
-    "unreadable": "red",
     "queued": "yellow",
     "waiting": "magenta",
     "running": "blue",

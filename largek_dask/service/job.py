@@ -55,9 +55,8 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
-            scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
-            storage, workers, memory, credentials, version), ``note`` (the same in words),
+            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` (what it
+            waits for: storage, workers, memory, credentials, version), ``note`` (the same as text),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
             of this package that have computed it, and while and after it runs on this scheduler:

@@ -37,13 +37,11 @@ __all__ = [
     "JobState",
     "Ready",
     "Reason",
-    "unreadable_status",
     "written",
 ]
 
 ACTIVE = ("queued", "waiting", "running")
-STATES = (*ACTIVE, *ENDS, "unreadable")
-"""All states of a job; the last is that of one whose record cannot be read."""
+STATES = (*ACTIVE, *ENDS)
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
@@ -82,7 +80,6 @@ class JobState:
         """Whether the record is in the store as it is here."""
         self.is_gone = False
         """Whether the record has been removed, so that it must not be written again."""
-        self._known_since = time.time()
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
@@ -195,8 +192,8 @@ class JobState:
 
     @property
     def ended(self) -> float:
-        """Time of its end, in seconds since 1970; if unknown, the time it was first seen."""
-        return self._known_since if self.record.ended is None else self.record.ended
+        """Time of its end, in seconds since 1970; if unknown, that of its submission."""
+        return self.record.created if self.record.ended is None else self.record.ended
 
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""
@@ -312,7 +309,7 @@ class JobState:
             row["share"] = float(result.state == "finished")
         elif self.running:
             figures = self.feed.figures()
-            row |= {name: figures.get(name) for name in OF_LAST_STEP}
+            row |= {name: figures[name] for name in OF_LAST_STEP if name in figures}
             row |= {"seconds": figures.get("elapsed"), "workers": figures["workers"]}
         return row
 
@@ -347,27 +344,8 @@ def written(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
-def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
-    """Return the status of a job whose record cannot be read."""
-    unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
-    return {
-        "id": job_id,
-        "name": None,
-        "state": "unreadable",
-        "note": f"its record cannot be read: {reason}",
-        "reason": None,
-        "needs": [],
-        "n_events": 0,
-        **dict.fromkeys(unknown),
-    }
-
-
-MOST_EVENTS = 10_000
-"""Events kept; older ones are in the job's folder."""
-MOST_BYTES = 3_900_000
-"""Bytes that a feed takes, but for the last event: what is counted is less than the 4 MB meant."""
-OVERHEAD = 72
-"""Bytes that an event takes beside its text."""
+MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
+"""Events kept, and bytes of those that are read; older ones are in the job's folder."""
 
 
 class Ready(NamedTuple):
@@ -381,17 +359,15 @@ class Ready(NamedTuple):
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
-    They are kept as text: half the memory of mappings, and its size is known. ``ready`` has figures
-    for callers that must not wait; ``view``, what the events say. Of a job that ``is_new`` there
-    are no earlier events to :meth:`load`.
+    They are kept as text: half the memory of mappings. ``ready`` has figures for callers that must
+    not wait; ``view``, what the events say. Of a job that ``is_new`` there are no earlier events to
+    :meth:`load`.
     """
 
     def __init__(self, job_id: str, is_new: bool) -> None:
         self.is_loaded = is_new
         self._job = job_id
-        self._texts: deque[bytes] = deque()
-        self.size = self._of_view = 0
-        """Bytes of its events, and of its view, which it cannot drop."""
+        self._texts: deque[bytes] = deque(maxlen=MOST_EVENTS)
         self._next = 0
         self._lock = threading.Lock()
         self.view = JobView()
@@ -413,22 +389,8 @@ class Feed:
 
     def _add(self, event: Event) -> None:
         numbered = {**event, "n": self._next, "job": self._job}
-        text = json.dumps(numbered, separators=(",", ":")).encode()
         self._next += 1
-        self._texts.append(text)
-        self.size += len(text) + OVERHEAD
-        self._of_view = self.view.nbytes
-        most = MOST_BYTES - self._of_view
-        while len(self._texts) > MOST_EVENTS or (self.size > most and len(self._texts) > 1):
-            self._drop()
-
-    def _drop(self) -> None:
-        self.size -= len(self._texts.popleft()) + OVERHEAD
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its events and its view; read without a lock."""
-        return self.size + self._of_view
+        self._texts.append(json.dumps(numbered, separators=(",", ":")).encode())
 
     def load(self, events: Iterable[Event]) -> None:
         """Insert the events of earlier schedulers before all others, once."""
@@ -437,7 +399,8 @@ class Feed:
                 return
             self.is_loaded = True
             later = [json.loads(text) for text in self._texts]
-            self._clear()
+            self._texts.clear()
+            self._next = 0
             every = [plain(event) for event in (*events, *later)]
             self.view = JobView().update_all(every)
             for event in every:
@@ -448,19 +411,15 @@ class Feed:
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
         with self._lock:
-            self._clear()
+            self._texts.clear()
+            self._next = 0
             self.view.drop_series()
-            self._of_view = 0
             self.is_loaded = False
 
     def copy_view(self) -> JobView:
         """Return a copy of the view."""
         with self._lock:
             return copy.deepcopy(self.view)
-
-    def _clear(self) -> None:
-        self._texts.clear()
-        self.size = self._next = 0
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most ``most`` events from number ``n`` on, or from the first one that is kept."""

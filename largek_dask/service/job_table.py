@@ -12,7 +12,6 @@ from largek_dask import config
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
-    ClusterError,
     JobNotFoundError,
     LargekError,
     ParameterError,
@@ -47,9 +46,8 @@ LOOK_PAUSE = 50.0
 class JobTable:
     """All jobs of a store, for as long as this scheduler has it.
 
-    ``changed`` guards everything here. ``loaded`` is set while the jobs are here; ``unreadable``
-    has the reason by job whose record cannot be read now. ``ready`` is called each time that the
-    jobs are here.
+    ``changed`` guards everything here. ``loaded`` is set while the jobs are here.
+    ``ready`` is called each time that they are here.
     """
 
     def __init__(
@@ -61,10 +59,10 @@ class JobTable:
         self.changed = changed
         self._ready = ready
         self.loaded = threading.Event()
-        self.unreadable: dict[str, str] = {}
         self._tenure = tenure
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
+        self._passed_over: frozenset[str] = frozenset()
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
 
@@ -83,20 +81,20 @@ class JobTable:
         for job in self._jobs.values():
             job.ask_to_stop("lost")
         self._jobs.clear()
-        self.unreadable.clear()
 
     def _load(self) -> None:
         records = self._tenure.records
         # What is written while they are read is looked at again.
         stamps = records.stamps()
         with warnings_heard_by(lambda message, _: logger.warning(message)):
-            found, unreadable = records.all()
+            found = records.all()
         jobs = {record.id: JobState(record, {}, False) for record in found}
         with self.changed:
             if not self._tenure.is_held or self._tenure.records is not records:
                 return
             self._jobs.update(jobs)
-            self.unreadable = unreadable
+            # Records that are none stay where they are.
+            self._passed_over = frozenset(stamps) - set(jobs)
             self._stamps = stamps
             self.loaded.set()
             self.changed.notify_all()
@@ -133,11 +131,6 @@ class JobTable:
         checked_id(job_id)
         self.wait_until_ready()
         with self.changed:
-            if job_id in self.unreadable:
-                raise ClusterError(
-                    f"the record of job {job_id} cannot be read at the moment; it is tried again "
-                    f"and again: {self.unreadable[job_id]}; wait for it."
-                )
             if job_id not in self._jobs:
                 raise JobNotFoundError(
                     f"there is no job {job_id}; the jobs there are: "
@@ -209,28 +202,10 @@ class JobTable:
             logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
 
     def tend(self) -> None:
-        """Write and read the records that could not be before."""
+        """Write the records that could not be before."""
         for job in self.jobs():
             if not job.is_kept:
                 self.keep(job)
-        records = self._tenure.records
-        for job_id in tuple(self.unreadable):
-            try:
-                record = records.read(job_id)
-            except JobNotFoundError:
-                record = None
-            except (ParameterError, OSError) as error:
-                with self.changed:
-                    if job_id in self.unreadable:
-                        self.unreadable[job_id] = records.reason(error)
-                continue
-            found = None if record is None else JobState(record, {}, False)
-            with self.changed:
-                # Meanwhile another scheduler may have taken the store.
-                if self._tenure.records is not records or self.unreadable.pop(job_id, None) is None:
-                    return
-                if found is not None:
-                    self.add(found, records)
 
     def look(self) -> None:
         """Ensure that the store has the records that this scheduler has written, and no others.
@@ -246,7 +221,7 @@ class JobTable:
                 if not self.loaded.is_set() or self._tenure.records is not records:
                     return
                 job = self._jobs.get(job_id)
-                is_none = job is None and job_id not in self.unreadable
+                is_none = job is None and job_id not in self._passed_over
             if job is not None and job.compare(records.stands):
                 logger.warning(
                     "The record of %s was changed by a scheduler that has lost it: it is written "
@@ -262,7 +237,7 @@ class JobTable:
 
 
 class Tender(threading.Thread):
-    """Writes and reads records that could not be before, and checks the others, periodically."""
+    """Writes records that could not be before, and checks the others, periodically."""
 
     def __init__(self, table: JobTable, tenure: Tenure, *also: Callable[[], None]) -> None:
         super().__init__(name="largek-records", daemon=True)
@@ -272,7 +247,7 @@ class Tender(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Write and read records until it is stopped."""
+        """Write records until it is stopped."""
         next_look = time.monotonic()
         while not self._over.wait(float(config.get("service.beat-seconds"))):
             try:

@@ -32,7 +32,7 @@ from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
-from largek_dask.service.job_state import STATES, Feed, JobState, unreadable_status
+from largek_dask.service.job_state import STATES, Feed, JobState
 from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
@@ -205,9 +205,6 @@ class Jobs:
     def status(self, job_id: str) -> dict[str, Any]:
         """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
-        self._table.wait_until_ready()
-        if (reason := self._table.unreadable.get(job_id)) is not None:
-            return unreadable_status(job_id, reason)
         return self._table.find(job_id).status()
 
     def listed(
@@ -216,15 +213,13 @@ class Jobs:
         older_than: float | None = None,
         limit: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Return rows of jobs, oldest first; those whose records cannot be read are last.
+        """Return rows of jobs, oldest first.
 
         ``state`` has the states of those that are listed, ``older_than`` the seconds since which
         they have ended at least, and ``limit`` the number of the newest of them.
         """
         self._table.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
-        with self._changed:
-            unreadable = sorted(self._table.unreadable.items())
         jobs = [
             job
             for job in self._table.jobs()
@@ -232,10 +227,7 @@ class Jobs:
             and (older_than is None or (job.state in ENDS and job.ended <= before))
         ]
         jobs.sort(key=lambda job: (job.record.created, job.record.id))
-        rows = [job.row() for job in (jobs if limit is None else jobs[-limit:])]
-        if "unreadable" in state and older_than is None:
-            rows += [unreadable_status(*about) for about in unreadable]
-        return rows
+        return [job.row() for job in (jobs if limit is None else jobs[-limit:])]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""

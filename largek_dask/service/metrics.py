@@ -87,8 +87,7 @@ class JobsCollector:
         from largek_dask.service.job_state import STATES  # not on workers
 
         jobs, now = list(self._jobs()), self._clock()
-        # Jobs whose records cannot be read are not among these.
-        counts = dict.fromkeys(STATES[:-1], 0) | Counter(job.state for job in jobs)
+        counts = dict.fromkeys(STATES, 0) | Counter(job.state for job in jobs)
         states = _family("largek_jobs", "gauge", "Jobs by state.", ("state",))
         for state, n in counts.items():
             states.add_metric((state,), n)

@@ -321,21 +321,26 @@ class Records:
             )
         return found
 
-    def all(self) -> tuple[list[Record], dict[str, str]]:
-        """Return what :meth:`found` does, with a warning of each record that cannot be read.
+    def all(self) -> list[Record]:
+        """Return all jobs, oldest first, with a warning of each record that is none.
 
-        The holder of the store sets empty ones aside: there is nothing in them to wait for.
+        The holder of the store sets empty ones aside. Storage that is away is an OSError.
         """
-        records, unreadable = self.found()
-        for job_id, reason in list(unreadable.items()):
-            if self._lease is not None and self._is_set_aside(job_id):
-                del unreadable[job_id]
-                reason = (
-                    f"its record was empty, and is in {self.url}/{LATE} now: submit it again, with "
-                    "another output"
-                )
-            warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
-        return records, unreadable
+        records = []
+        for job_id in filter(None, map(_job_of, self._folder.names())):
+            try:
+                records.append(self.read(job_id))
+            except JobNotFoundError:
+                continue
+            except ParameterError as error:
+                reason = self.reason(error)
+                if self._lease is not None and self._is_set_aside(job_id):
+                    reason = (
+                        f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
+                        "with another output"
+                    )
+                warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
+        return sorted(records, key=lambda record: (record.created, record.id))
 
     def _is_set_aside(self, job_id: str) -> bool:
         """Move an empty record away; False if it is not empty, or that cannot be done now."""
@@ -344,20 +349,6 @@ class Records:
             return not text.strip(BLANK) and self.put_away(job_id)
         except (LargekError, OSError):
             return False
-
-    def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Return all jobs, oldest first, and the unreadable ones with the reason; no warnings."""
-        records, unreadable = [], {}
-        for name in self._folder.names():
-            if not (job_id := _job_of(name)):
-                continue
-            try:
-                records.append(self.read(job_id))
-            except JobNotFoundError:
-                continue
-            except (ParameterError, OSError) as error:
-                unreadable[job_id] = self.reason(error)
-        return sorted(records, key=lambda record: (record.created, record.id)), unreadable
 
     def reason(self, error: Exception) -> str:
         """Return why a record cannot be read, without secrets that a driver may repeat."""

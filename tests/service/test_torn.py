@@ -222,12 +222,13 @@ def test_an_empty_record_is_set_aside_and_named(finished, restart, logged, damag
     assert any(places.job_id in line and "empty" in line for line in logged)
 
 
-def test_a_record_that_is_cut_off_is_named(finished, restart):
+def test_a_record_that_is_cut_off_is_named(finished, restart, logged):
     places, *_ = finished
     cut(places.record)
     _, status = restart(places.job_id)
-    assert status["state"] == "unreadable"
-    assert places.record.name in status["note"]
+    assert status["state"] == "JobNotFoundError"
+    assert any(places.record.name in line for line in logged)
+    assert places.record.exists()
 
 
 def test_a_result_that_is_torn_was_not_written(unfinished, restart, finished_digest):

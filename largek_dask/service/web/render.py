@@ -33,8 +33,8 @@ COLUMNS = {
 """Headings of the list by the field that they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
-         "cancelled": "■", "unreadable": "?"}  # fmt: skip
-ORDER = ("running", "waiting", "queued", "unreadable")
+         "cancelled": "■"}  # fmt: skip
+ORDER = ("running", "waiting", "queued")
 """Order of states in the list unless it is sorted; all others follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
 """A job is late after so many seconds, and so many steps, without an event."""
@@ -83,7 +83,7 @@ def selected(rows: Sequence[Row], sort: str) -> list[Row]:
 
     Active jobs come first if ``sort`` is empty.
     """
-    newest = sorted(rows, key=lambda row: row.get("created") or 0.0, reverse=True)
+    newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
     newest.sort(key=lambda row: ranks.get(row["state"], len(ranks)))
     found = newest[:MOST_LISTED]

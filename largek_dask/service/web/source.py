@@ -69,7 +69,7 @@ class JobsSource:
         return make_report(model).html
 
     def _view(self, job_id: str, status: Mapping[str, Any]) -> tuple[JobView, str]:
-        if status.get("state") == "unreadable" or status.get("needs"):
+        if status.get("needs"):
             # Its folder cannot be reached now.
             return JobView(), ""
         feed = self._jobs.feed(job_id)

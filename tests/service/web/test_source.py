@@ -118,7 +118,7 @@ def test_a_folder_that_does_not_answer__keeps_nobody_waiting():
     source.close()
 
 
-@pytest.mark.parametrize("about", [{"state": "unreadable"}, {"state": "waiting", "needs": ["key"]}])
+@pytest.mark.parametrize("about", [{"state": "waiting", "needs": ["key"]}])
 def test_a_folder_out_of_reach__is_not_read(about):
     jobs = One(is_new=False, **about)
     assert JobsSource(jobs).view("x")[1] == ""
