@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import threading
 import time
@@ -19,7 +20,6 @@ from largek_dask.driver.event_log import UNKEPT, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import ProcessMemory
-from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
@@ -39,6 +39,8 @@ __all__ = [
     "Reason",
     "written",
 ]
+
+logger = logging.getLogger(__name__)
 
 ACTIVE = ("queued", "waiting", "running")
 STATES = (*ACTIVE, *ENDS)
@@ -104,9 +106,6 @@ class JobState:
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
-        self.snapshot: Snapshot | None = None
-        self.feature_names: tuple[str, ...] | None = None
-        """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
@@ -135,6 +134,14 @@ class JobState:
                 with self._lock:
                     # What has changed meanwhile is written as well.
                     self.is_kept = record is self.record
+
+    def try_keep(self, keep: Callable[[Record], object]) -> None:
+        """Write the record as it is now; where that fails it is tried again later."""
+        try:
+            self.keep(keep)
+        except Exception as error:  # drivers raise errors of their own kinds
+            kind = type(error).__name__
+            logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
 
     def compare(self, stands: Callable[[Record], bool]) -> bool:
         """Return whether the stored record was changed by another scheduler.

@@ -13,7 +13,6 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     JobNotFoundError,
-    LargekError,
     ParameterError,
     warnings_heard_by,
 )
@@ -195,11 +194,7 @@ class JobTable:
 
     def keep(self, job: JobState) -> None:
         """Keep the record of a job; where that fails it is tried again."""
-        try:
-            job.keep(self._tenure.records.update)
-        except (LargekError, OSError) as error:
-            kind = type(error).__name__
-            logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
+        job.try_keep(self._tenure.records.update)
 
     def tend(self) -> None:
         """Write the records that could not be before."""

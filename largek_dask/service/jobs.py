@@ -17,7 +17,6 @@ from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
-from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     LargekError,
@@ -28,7 +27,6 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.model.kinds import kind_holding
 from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
@@ -36,6 +34,7 @@ from largek_dask.service.job_state import STATES, Feed, JobState
 from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
+from largek_dask.service.runner import model_so_far
 from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
@@ -312,29 +311,15 @@ class Jobs:
     def model(self, job_id: str) -> Model:
         """Return the final model of a job, or the best so far, or raise NoModelError."""
         job = self._table.find(job_id)
-        snapshot, spec = job.snapshot, job.record.spec
-        if snapshot is not None:
-            arrays = snapshot.model()
-            return kind_holding(arrays)(
-                arrays=arrays,
-                normalize=spec.normalize,
-                on_bad_rows=spec.on_bad_rows,
-                history=tuple(snapshot.steps()),
-                provenance={
-                    "job": job_id,
-                    "parameters": identity_of(spec.fit_options()),
-                    "n_iter": snapshot.record["step"],
-                    "stop_reason": "running",
-                    "versions": versions(),
-                },
-                feature_names=job.feature_names,
-            )
+        spec = job.record.spec
         options = options_of(spec, job.secrets)
         folder = output_folder(spec, options)
         try:
             check_job(folder, job_id)
         except ParameterError as error:
             raise NoModelError(f"job {job_id} has no model: {error}", "cancelled") from None
+        if job.record.result is None and (found := model_so_far(folder, "running")) is not None:
+            return found[0]
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
@@ -343,7 +328,7 @@ class Jobs:
                     f"{error} Use submit(resume={job_id!r}) to compute it again."
                 ) from None
             raise NoModelError(
-                f"job {job_id} is {job.state} and has no model yet: wait for its first step.",
+                f"job {job_id} is {job.state} and has no model yet: wait for its first checkpoint.",
                 "cancelled",
             ) from error
         result = job.record.result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -196,26 +197,17 @@ class Cluster:
 
     def __init__(self, workers: Collection[Standing]) -> None:
         self.workers = workers
-        self._allowed: dict[frozenset[str], _Allowed] = {}
+        self.allowed = functools.cache(self._allowed)
 
-    def allowed(self, tags: frozenset[str]) -> _Allowed:
-        """Return the workers that have all these tags."""
-        if tags not in self._allowed:
-            found = [worker for worker in self.workers if tags.issubset(worker.tags)]
-            self._allowed[tags] = _Allowed(
-                len(found),
-                max((worker.n_threads for worker in found), default=1),
-                min((w.memory_limit for w in found if w.memory_limit), default=0),
-            )
-        return self._allowed[tags]
-
-
-class _Allowed(NamedTuple):
-    """Workers that a job may use: number, most threads, least memory (0: no limit)."""
-
-    n_workers: int
-    n_threads: int
-    memory: int
+    def _allowed(self, tags: frozenset[str]) -> tuple[int, int, int]:
+        """Return number, most threads and least memory (0: no limit) of those with these tags."""
+        found = [worker for worker in self.workers if tags.issubset(worker.tags)]
+        threads = max((worker.n_threads for worker in found), default=1)
+        return (
+            len(found),
+            threads,
+            min((w.memory_limit for w in found if w.memory_limit), default=0),
+        )
 
 
 def worker_memory(

@@ -22,7 +22,6 @@ from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.fit import FitResult, fit
-from largek_dask.driver.run import Snapshot
 from largek_dask.driver.saved import Saved, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
@@ -119,7 +118,6 @@ class Runner(threading.Thread):
         except Exception as error:
             self._put_aside(error)
         finally:
-            job.snapshot = None
             job.running = False
             self._done()
 
@@ -251,14 +249,9 @@ class Runner(threading.Thread):
 
     def _note_version(self) -> None:
         """Write the version that computes the job into its record."""
-        job = self.job
-        if not job.record.versions:
-            job.change_now(versions=(__version__,))
-            try:
-                job.keep(self._records.update)
-            except (LargekError, OSError) as error:
-                kind = type(error).__name__
-                logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
+        if not self.job.record.versions:
+            self.job.change_now(versions=(__version__,))
+            self.job.try_keep(self._records.update)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Return a sink that writes events; a failure to do so does not end the job."""
@@ -347,7 +340,6 @@ class Runner(threading.Thread):
         rows = without_equal_names(
             open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         )
-        job.feature_names = rows.feature_names
         pick = None if spec.workers is None else spec.workers.pick()
         with use_selection(pick, 0 if job.holds is None else job.holds.row_state):
             model, fitted = fit_into(
@@ -358,7 +350,6 @@ class Runner(threading.Thread):
                 client=self._connect(),
                 events=list(self._sinks),
                 log=False,
-                callbacks=(self._remember,),
                 cancelled=job.is_stopped,
                 held=lambda: job.stopped_for == "shutdown",
             )
@@ -374,9 +365,6 @@ class Runner(threading.Thread):
             seconds=fitted.seconds,
             **_value(fitted.objective, fitted.value),
         )
-
-    def _remember(self, snapshot: Snapshot) -> None:
-        self.job.snapshot = snapshot
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -412,15 +400,9 @@ class Runner(threading.Thread):
     def _keep(self, result: Result) -> None:
         """Write the result into the scheduler's record of the job."""
         job = self.job
-        # From here on the model is the one that was written.
-        job.snapshot = None
         job.change_now(result=result, ended=time.time())
-        try:
-            job.keep(self._records.update)
-        except Exception as error:
-            # It is tried again; a scheduler that comes back finds the result where the output is.
-            kind = type(error).__name__
-            logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
+        # A scheduler that comes back finds the result where the output is, too.
+        job.try_keep(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
             del shown["traceback"]

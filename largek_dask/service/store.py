@@ -40,7 +40,6 @@ from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (
     JobNotFoundError,
     LargekError,
-    LostJobError,
     ParameterError,
     RecoveryWarning,
     warn,
@@ -234,23 +233,13 @@ class Records:
             self._made.add(record.id)
             try:
                 if self._folder.create(f"{record.id}.json", _dumped(record)):
-                    self._check_made(record)
+                    # A process that was stopped may come too late.
+                    self.check()
                     return record
             except BaseException:
                 # Whatever is there of it is no job.
                 self._made.discard(record.id)
                 raise
-
-    def _check_made(self, record: Record) -> None:
-        """Check that a new job was kept in time: a process that was stopped may come too late."""
-        try:
-            self.check()
-        except LostJobError:
-            raise LostJobError(
-                f"another scheduler has taken {self.url} while a job with the output "
-                f"{record.spec.output} was being kept there: see jobs() of that one whether it has "
-                "it, and submit it there if not."
-            ) from None
 
     def update(self, record: Record) -> None:
         """Keep a job as it is now.

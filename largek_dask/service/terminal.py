@@ -23,7 +23,6 @@ from largek_dask.plots.job_text import (
     figures_in,
     on_sample,
     precise,
-    shape_of,
     whole,
 )
 
@@ -31,8 +30,6 @@ __all__ = ["Lines", "line_of", "origin_of"]
 
 STEP_SECONDS = 10.0
 """Least time between two lines of steps."""
-WORDS = {"joined": "takes part", "left": "takes part no longer", "slow": "kept others waiting",
-         "back": "takes part again"}  # fmt: skip
 QUIET = ("step", "sizes")
 """Kinds of events that are not shown one by one."""
 AGAIN = ("retries", "rebuilt", "evictions")
@@ -106,22 +103,8 @@ def _end_line(event: Event) -> str:
 
 _TEXTS: dict[str, Callable[[Event], str]] = {
     "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
-    "started": lambda e: (
-        f"{shape_of(e)}, goes on after step {figure(e['n_iter'], whole)}"
-        if e.get("n_iter")
-        else shape_of(e)
-    ),
     "compiling": compiling_told,
-    "worker": lambda e: (
-        f"{e.get('address')} {WORDS.get(str(e.get('change')), e.get('change'))}, "
-        f"{figure(e.get('chunks'), whole)} chunks"
-    ),
-    "stopped": lambda e: (
-        f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
-        f"{figure(e.get('elapsed'), human_seconds)}"
-    ),
     "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
-    "report": lambda e: str(e.get("words")),
     **dict.fromkeys(("finished", "failed", "cancelled"), _end_line),
 }
 

@@ -90,7 +90,7 @@ def test_claim__that_others_would_take_from_the_living_is_refused(open_jobs, bea
 def second_is_refused(second, document, job_id):
     for ask in (
         lambda: second.submit(document("b"), {}, "me"),
-        second.all,
+        second.listed,
         lambda: second.status(job_id),
         lambda: second.cancel(job_id),
         lambda: second.delete(job_id),
@@ -324,9 +324,7 @@ def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, as
         second = open_jobs()
         assert second.listed() == []
         with patient():
-            error = go_on()
-            assert isinstance(error, LostJobError)
-            assert str(tmp_path / "a") in str(error)
+            assert isinstance(go_on(), LostJobError)
             (late,) = (tmp_path / "store" / "jobs").glob("*.json")
             assert second.listed() == []
             # Whoever submits again has one job.
