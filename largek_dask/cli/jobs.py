@@ -292,7 +292,7 @@ def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
     """Return jobs as a table of rich."""
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
-    note = f"{len(rows):,} shown of the jobs in {store}"
+    note = f"{len(rows):,} shown of the jobs in {store}" if rows else f"no jobs in {store}"
     return table(JOB_COLUMNS, map(job_row, rows), [note], ("k", "step", "objective", "left"))
 
 

@@ -53,7 +53,7 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 logger = logging.getLogger(__name__)
 
 GREETING_SECONDS = 90.0
-"""Timeout of the first request; a scheduler may be reading its jobs."""
+"""Least timeout of a request that is made once: a scheduler may be reading its jobs."""
 WITHOUT_JOBS_SECONDS = 60.0
 """Timeout for a scheduler that answers without having jobs, as while it starts."""
 PAUSE_SECONDS = 0.5
@@ -187,7 +187,7 @@ class Service:
         Raises
         ------
         SchedulerAwayError
-            It is unreachable, or does not answer within the service's ``away``.
+            It is unreachable, or does not answer within the service's ``away`` (at least 90 s).
         ClusterError
             This service or its client has been closed.
         LargekError
@@ -196,7 +196,8 @@ class Service:
         self._check_open()
         try:
             self._keep_connected()
-            found = self._answer(operation, arguments, self._away_seconds)
+            longest = max(self._away_seconds, GREETING_SECONDS)
+            found = self._answer(operation, arguments, longest)
         except (OSError, SchedulerAwayError) as error:
             text = str(self._away(error)).rstrip(".")
             raise SchedulerAwayError(
@@ -396,9 +397,9 @@ class Service:
         """
         public, secrets = hide(storage_options)
         effort = options.pop("effort", None)
-        changes = _asked_workers(workers) | _fields(
+        changes = _fields(
             data=data, n_clusters=n_clusters, output=output, seed=seed, max_time=max_time,
-            labels=labels, name=name, **options,
+            labels=labels, name=name, workers=workers, **options,
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
@@ -546,12 +547,6 @@ def _fields(**given: Any) -> dict[str, Any]:
     if given.get("memory_limit") is not None:
         given["memory_limit"] = parse_memory(given["memory_limit"])
     return {name: _plain(value) for name, value in given.items() if value is not None}
-
-
-def _asked_workers(workers: Mapping[str, Any] | None) -> dict[str, Any]:
-    if workers is None:
-        return {}
-    return {"workers": dict(workers) if isinstance(workers, Mapping) else workers}
 
 
 def _plain(value: Any) -> Any:

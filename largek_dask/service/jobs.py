@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
@@ -16,6 +16,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
 from largek_dask.driver.formatting import printable
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
@@ -38,12 +39,9 @@ from largek_dask.service.runner import model_so_far
 from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
-    Place,
     missing,
     options_of,
     output_folder,
-    overlap,
-    place_of,
 )
 from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
 from largek_dask.version import __version__
@@ -58,6 +56,10 @@ CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 
 MOST_EVENTS = 1_000
 """Events of one answer."""
+READERS = 2
+"""Threads that read events for the page: a store that does not answer holds up one of them."""
+MOST_NUMBERS = 10_000_000
+"""Numbers of a model's centres up to which the scheduler makes its report."""
 
 
 class Jobs:
@@ -89,8 +91,8 @@ class Jobs:
         tend = () if made is None else (Sign(tenure, made).tend,)
         self._table = table = JobTable(tenure, self._changed, *tend)
         self._owner, self._connect, self._workers = owner, connect, workers
-        self._store = place_of(records.url)
-        self._under_way: list[Place] = []
+        self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
+        self._reading: dict[str, Future[None]] = {}
         self._queue = Queue(table, tenure, owner, connect, workers)
         self._tender = Tender(table, tenure, *tend)
 
@@ -107,6 +109,7 @@ class Jobs:
         Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
+        self._readers.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
@@ -298,6 +301,48 @@ class Jobs:
         self._table.keep(job)
         return state
 
+    # --- what the page shows ----------------------------------------------------------------------
+
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing.
+
+        Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
+        ended long ago, a thread reads them from the job's folder.
+        """
+        job = self._table.find(job_id)
+        status, view, lack = job.status(), JobView(), ""
+        # Otherwise its folder cannot be reached now.
+        if not status["needs"]:
+            lack = "" if job.feed.is_loaded else self._read(job_id)
+            view = job.feed.copy_view()
+        view.set_status(status)
+        return view, lack
+
+    def _read(self, job_id: str) -> str:
+        """Have the earlier events of a job read; return what is missing until then."""
+        reading = self._reading.get(job_id)
+        if reading is None:
+            self._reading[job_id] = self._readers.submit(self.recall, job_id)
+        elif reading.done():
+            # The next viewer has it read again.
+            del self._reading[job_id]
+            if (error := reading.exception()) is not None:
+                return f"Its earlier events cannot be read: {error}"
+        return "Its earlier events are being read; charts follow."
+
+    def report(self, job_id: str) -> str:
+        """Return the report of a job's model as HTML."""
+        from largek_dask.plots.report import make_report
+
+        model = self.model(job_id)
+        if model.n_clusters * model.n_features > MOST_NUMBERS:
+            output = printable(self._table.find(job_id).record.spec.output)
+            raise ParameterError(
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
+                f"where you are, with `largek report {output}`."
+            )
+        return make_report(model).html
+
     def delete(self, job_id: str, outputs: bool = True) -> int:
         """Delete a job that has ended: see :meth:`JobTable.delete`."""
         return self._table.delete(job_id, outputs)
@@ -346,53 +391,19 @@ class Jobs:
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
-        with self._reserved(spec):
-            try:
-                with use_selection(None if spec.workers is None else spec.workers.pick()):
-                    takes = self.check(spec, options)
-                records = self._tenure.records
-                record = self._create(records, spec, options, owner, takes)
-            except Exception as error:
-                raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, secrets, True)
-            # Sent before it can begin, so that this is its first event.
-            job.emit({"event": "queued", "run": record.run, "owner": owner})
-            self._table.add(job, records)
-        return job
-
-    @contextlib.contextmanager
-    def _reserved(self, spec: JobSpec) -> Iterator[None]:
-        """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
         self._table.wait_until_ready()
-        output = place_of(spec.output)
-        with self._changed:
-            self._check_free(spec, output)
-            self._under_way.append(output)
         try:
-            yield
-        finally:
-            with self._changed:
-                self._under_way.remove(output)
-
-    def _check_free(self, spec: JobSpec, output: Place) -> None:
-        """Refuse an output that overlaps other outputs, data, or the store."""
-        why = ""
-        if overlap(output, self._store):
-            why = f"is where the scheduler keeps its jobs ({self._tenure.records.url})"
-        elif any(overlap(output, data) for data in _data_of(spec)):
-            why = "is in the job's own data"
-        elif any(overlap(output, other) for other in self._under_way):
-            why = "is the output of a job that is just being submitted"
-        for job in () if why else self._table.jobs():
-            job_id, other = job.record.id, job.record.spec
-            if overlap(output, place_of(other.output)):
-                why = f"overlaps {other.output}, the output of job {job_id}"
-            elif job.state not in ENDS and any(
-                output[: len(data)] == data for data in _data_of(other)
-            ):
-                why = f"is in the data of job {job_id}, which has not ended"
-        if why:
-            raise OutputError(f"{spec.output} {why}: choose another output.")
+            with use_selection(None if spec.workers is None else spec.workers.pick()):
+                takes = self.check(spec, options)
+            records = self._tenure.records
+            record = self._create(records, spec, options, owner, takes)
+        except Exception as error:
+            raise _without_secrets(error, Redactor(options)) from None
+        job = JobState(record, secrets, True)
+        # Sent before it can begin, so that this is its first event.
+        job.emit({"event": "queued", "run": record.run, "owner": owner})
+        self._table.add(job, records)
+        return job
 
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory that it takes."""
@@ -449,11 +460,6 @@ class Jobs:
             records.remove(record.id)
             raise
         return record
-
-
-def _data_of(spec: JobSpec) -> list[Place]:
-    """Return where a job reads."""
-    return [place_of(url) for url in (spec.data, spec.sample_weight) if url is not None]
 
 
 def _worth(job: JobState, seconds: float) -> int:

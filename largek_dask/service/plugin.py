@@ -43,7 +43,6 @@ from largek_dask.service.scheduler_file import tls_files
 from largek_dask.service.serialization import message_of_error, message_of_model
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
-from largek_dask.service.web.source import JobsSource
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, JobsSource(self._jobs))
+        self._page = page_on(scheduler, self._jobs)
         self._metrics = JobsCollector(self._jobs.known)
         self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
@@ -305,7 +304,7 @@ def read_arguments(arguments: str) -> dict[str, Any]:
     return given
 
 
-def page_on(scheduler: Any, source: JobsSource) -> Page | None:
+def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
     """Add the page of jobs to a scheduler's dashboard; None without one.
 
     Errors are only logged: jobs matter more than their page.
@@ -325,7 +324,7 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
         actions = bool(config.get("observe.actions"))
         prefix = prefix_of(application)
         hosts = Hosts(partial(dashboard_of, scheduler))
-        return Page(application, prefix, source, hosts, navigation, actions=actions)
+        return Page(application, prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None

@@ -512,8 +512,8 @@ def fit_into(
 def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved] | None:
     """Write the model of the last checkpoint, for a fit that is not continued, and return both.
 
-    Neither rows nor workers are needed. None is returned without a checkpoint. The model of an
-    earlier run that has come as far stays. ``stop_reason`` is noted in the model's provenance.
+    Neither rows nor workers are needed. None is returned without a checkpoint. The final model of
+    an earlier run that has come as far stays. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None:
@@ -522,7 +522,8 @@ def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved]
     before = model_in(folder)
     if before is not None:
         known = before.provenance
-        if known.get("start", 0) == saved.stream and known.get("n_iter", 0) >= saved.n_iter:
+        is_as_far = known.get("start", 0) == saved.stream and known.get("n_iter", 0) >= saved.n_iter
+        if is_as_far and known.get("stop_reason") != "cancelled":
             return before, saved
     changed = before is None or before.digest() != model.digest()
     if changed and labels_in(folder):

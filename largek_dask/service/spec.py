@@ -40,7 +40,7 @@ from largek_dask.algorithms.choices import (
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.stores import check_no_secret, normalize
+from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
@@ -51,7 +51,6 @@ __all__ = [
     "MOST_BYTES",
     "AlgorithmSpec",
     "JobSpec",
-    "Place",
     "StorageOption",
     "WorkersSpec",
     "hide",
@@ -59,8 +58,6 @@ __all__ = [
     "missing",
     "options_of",
     "output_folder",
-    "overlap",
-    "place_of",
     "unique_keys",
 ]
 
@@ -331,26 +328,6 @@ def _told(model: type[BaseModel], error: Any) -> str:
 def _shown(part: int | str) -> str:
     text = str(part)
     return (text if text.isprintable() else ascii(text))[:100]
-
-
-Place = tuple[str, ...]
-"""Protocol and parts of the path of a folder or file."""
-
-
-def place_of(url: str) -> Place:
-    """Return the place of an absolute path or URL, by its name alone.
-
-    Links and mounts are not looked for: the claims in a folder say whose it is.
-    """
-    # Of a chain such as simplecache::s3://… the last link says where the files are.
-    protocol, path = split_protocol(normalize(url.rpartition("::")[2]))
-    return protocol or "", *(part for part in path.split("/") if part not in ("", "."))
-
-
-def overlap(one: Place, other: Place) -> bool:
-    """Return whether one of both lies in the other."""
-    n = min(len(one), len(other))
-    return one[:n] == other[:n]
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:

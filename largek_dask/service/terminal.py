@@ -104,6 +104,10 @@ def _end_line(event: Event) -> str:
 _TEXTS: dict[str, Callable[[Event], str]] = {
     "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
     "compiling": compiling_told,
+    "stopped": lambda e: (
+        f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
+        f"{figure(e.get('elapsed'), human_seconds)}"
+    ),
     "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
     **dict.fromkeys(("finished", "failed", "cancelled"), _end_line),
 }

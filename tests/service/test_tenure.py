@@ -377,7 +377,9 @@ def test_change__that_comes_too_late_takes_nothing_back(
             second.resume(job_id, {"max_iter": max_iter}, {})
             ended = wait_until(second, job_id, "finished")
         assert ended["run"] == 3
+        record = record_of(tmp_path, job_id)
         with patient():
+            eventually(lambda: json.loads(record.read_bytes())["result"], "its record")
             assert isinstance(go_on(), LostJobError)
             assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
             look(second._table)

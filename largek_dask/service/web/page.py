@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 from tornado import web
 
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
+from largek_dask.service.jobs import Jobs
 from largek_dask.service.web import render
 from largek_dask.service.web.files import Files
 from largek_dask.service.web.hosts import GuardedHandler, Hosts
-from largek_dask.service.web.source import JobsSource
 
 __all__ = ["PATH", "Page"]
 
@@ -126,7 +126,7 @@ class Page:
         self,
         application: web.Application,
         prefix: str,
-        source: JobsSource,
+        source: Jobs,
         hosts: Hosts,
         navigation: list[str] | None = None,
         *,
@@ -152,7 +152,7 @@ class Page:
 
     def close(self) -> None:
         """Remove the page from its server."""
-        for part in (self.contents, self.reports, self.source):
+        for part in (self.contents, self.reports):
             part.close()
         if self._rule in self._application.default_router.rules:
             self._application.default_router.rules.remove(self._rule)
@@ -160,7 +160,7 @@ class Page:
     async def jobs(self, sort: str) -> Content:
         """Return the content of the list."""
         make = partial(render.jobs_content, sort=sort)
-        return await self.contents.get(("jobs", sort), lambda: make(self.source.rows()))
+        return await self.contents.get(("jobs", sort), lambda: make(self.source.listed()))
 
     async def job(self, job_id: str) -> Content:
         """Return the content of a job."""
