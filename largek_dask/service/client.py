@@ -54,8 +54,6 @@ logger = logging.getLogger(__name__)
 
 GREETING_SECONDS = 90.0
 """Least timeout of a request that is made once: a scheduler may be reading its jobs."""
-WITHOUT_JOBS_SECONDS = 60.0
-"""Timeout for a scheduler that answers without having jobs, as while it starts."""
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 10.0
 """Log a warning after waiting this long for a scheduler."""
@@ -277,9 +275,6 @@ class Service:
             return found
 
         def limit(error: Exception) -> float | None:
-            if isinstance(error, _NoServiceError):
-                # A scheduler that replies without jobs was started without them.
-                return min(longest, WITHOUT_JOBS_SECONDS)
             if isinstance(error, OSError | SchedulerAwayError | OtherSchedulerError):
                 return longest
             # Others may be due to a lost connection.

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.passes.worker import WorkPlugin
-from largek_dask.service.job import Job
-from largek_dask.service.terminal import Lines
+from largek_dask.service.job import Job, Lines
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 

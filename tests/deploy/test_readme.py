@@ -22,7 +22,7 @@ from benchmarks.sizing import (
 )
 from largek_dask.passes.admission import differences
 from largek_dask.passes.worker_selection import WorkerSelection, explain_shortage
-from largek_dask.service.terminal import line_of
+from largek_dask.service.job import line_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "deploy" / "README.md").read_text()

@@ -25,8 +25,7 @@ from largek_dask.plots.job_text import (
 )
 from largek_dask.service import job as job_module
 from largek_dask.service.client import Service
-from largek_dask.service.job import Job
-from largek_dask.service.terminal import Lines, line_of
+from largek_dask.service.job import Job, Lines, line_of
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
 QUEUED = {

@@ -24,7 +24,6 @@ from tornado import web
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.web import render
-from largek_dask.service.web.files import Files
 from largek_dask.service.web.hosts import GuardedHandler, Hosts
 
 __all__ = ["PATH", "Page"]
@@ -133,7 +132,7 @@ class Page:
         actions: bool = False,
     ) -> None:
         self.token = secrets.token_urlsafe(24) if actions else ""
-        self.files = Files()
+        self.files = render.Files()
         self.source = source
         self.home = navigation[0] if navigation else None
         if navigation is not None and PATH not in navigation:

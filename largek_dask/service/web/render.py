@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import importlib.util
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,10 +20,9 @@ from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
 from largek_dask.plots.job_text import details, facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
-from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
 
-__all__ = ["COLUMNS", "MOST_LISTED", "job_content", "jobs_content", "lost_content", "whole_page"]
+__all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "lost_content", "whole_page"]
 
 Row = Mapping[str, Any]
 
@@ -229,3 +232,42 @@ def _version(panel: Panel) -> str:
     from largek_dask.plots.figures import key
 
     return digest(key(panel).encode())
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def has_bokeh() -> bool:
+    """Return whether Bokeh is installed."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+def digest(body: bytes) -> str:
+    """Return a short name for a content."""
+    return hashlib.sha256(body).hexdigest()[:12]
+
+
+@cache
+def packed(package: str, path: str) -> bytes:
+    """Return a file of a package, compressed by gzip."""
+    return gzip.compress(resources.files(package).joinpath(path).read_bytes(), 6, mtime=0)
+
+
+class Files:
+    """Names of the files: ``style`` and ``script``, and ``bokeh``, empty if it is not installed."""
+
+    def __init__(self) -> None:
+        own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
+        self.style = f"page-{digest(packed(own, style))}.css"
+        self.script = f"page-{digest(packed(own, script))}.js"
+        self.bokeh = ""
+        self._places = {self.style: (own, style), self.script: (own, script)}
+        if has_bokeh():
+            import bokeh
+
+            self.bokeh = f"bokeh-{bokeh.__version__}.js"
+            self._places[self.bokeh] = ("bokeh", "server/static/js/bokeh.min.js")
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file compressed by gzip; None if there is no such file."""
+        return packed(*self._places[name]) if name in self._places else None
