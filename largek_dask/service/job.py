@@ -115,7 +115,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            accepted, cancelling, finished, failed, cancelled.
+            cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 

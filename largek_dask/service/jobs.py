@@ -31,7 +31,7 @@ from largek_dask.model import Model, load_model
 from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
-from largek_dask.service.job_state import STATES, Feed, JobState
+from largek_dask.service.job_state import STATES, JobState
 from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
@@ -229,7 +229,8 @@ class Jobs:
             and (older_than is None or (job.state in ENDS and job.ended <= before))
         ]
         jobs.sort(key=lambda job: (job.record.created, job.record.id))
-        return [job.row() for job in (jobs if limit is None else jobs[-limit:])]
+        first = 0 if limit is None else max(0, len(jobs) - limit)
+        return [job.row() for job in jobs[first:]]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""
@@ -248,19 +249,6 @@ class Jobs:
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
         return {"epoch": self._tenure.epoch, "events": events, "is_over": is_over}
-
-    def feed(self, job_id: str) -> Feed:
-        """Return the feed of a job."""
-        return self._table.find(job_id).feed
-
-    def recall(self, job_id: str) -> None:
-        """Load earlier events of a job from its folder, or raise OutputError."""
-        job = self._table.find(job_id)
-        try:
-            self._recall(job)
-        except Exception as error:  # drivers raise errors of their own kinds
-            text = job.redact(f"{type(error).__name__}: {error}")
-            raise OutputError(f"{text}; try again later") from None
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
@@ -313,21 +301,22 @@ class Jobs:
         status, view, lack = job.status(), JobView(), ""
         # Otherwise its folder cannot be reached now.
         if not status["needs"]:
-            lack = "" if job.feed.is_loaded else self._read(job_id)
+            lack = "" if job.feed.is_loaded else self._read(job)
             view = job.feed.copy_view()
         view.set_status(status)
         return view, lack
 
-    def _read(self, job_id: str) -> str:
+    def _read(self, job: JobState) -> str:
         """Have the earlier events of a job read; return what is missing until then."""
-        reading = self._reading.get(job_id)
+        reading = self._reading.get(job.record.id)
         if reading is None:
-            self._reading[job_id] = self._readers.submit(self.recall, job_id)
+            self._reading[job.record.id] = self._readers.submit(self._recall, job)
         elif reading.done():
             # The next viewer has it read again.
-            del self._reading[job_id]
+            del self._reading[job.record.id]
             if (error := reading.exception()) is not None:
-                return f"Its earlier events cannot be read: {error}"
+                text = job.redact(f"{type(error).__name__}: {error}")
+                return f"Its earlier events cannot be read: {text}"
         return "Its earlier events are being read; charts follow."
 
     def report(self, job_id: str) -> str:

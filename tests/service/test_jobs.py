@@ -321,7 +321,7 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
         assert is_held.wait(120.0)
     assert jobs.close(120.0) == []
     assert jobs.status(job_id)["state"] == "queued"
-    assert [event["event"] for event in jobs.feed(job_id).since(0)] == ["queued"]
+    assert [event["event"] for event in jobs.events(job_id, 0, 9)] == ["queued"]
 
 
 def test_queue__first_come_first_served_also_after_a_restart(open_jobs, document, slow_steps):
@@ -464,7 +464,7 @@ def test_output__of_another_job_is_not_taken_for_its_own(open_jobs, document, tm
     later = open_jobs()
     status = wait_until(later, job_id, "failed")
     assert f"is the output of job {other}" in status["result"]["message"]
-    events = later.feed(job_id).since(0)
+    events = later.events(job_id, 0, 1000)
     assert not {"step", "finished"} & {event["event"] for event in events}, "they are another's"
 
 

@@ -163,7 +163,7 @@ def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
     job_id = jobs.submit(document(), {}, "me")
     status = wait_until(jobs, job_id, *ENDED)
     reasons = [
-        event["reason"] for event in jobs.feed(job_id).since(0) if event["event"] == "waiting"
+        event["reason"] for event in jobs.events(job_id, 0, 1000) if event["event"] == "waiting"
     ]
     if not has_run:
         assert status["state"] == "failed"

@@ -47,6 +47,11 @@ POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inlin
 """Content-Security-Policy of the page."""
 REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
                  "form-action 'none'")  # fmt: skip
+LOST = {
+    "title": "No such job",
+    "html": "<h1>No such job</h1><p>There is no job of this id here. It may have been deleted, or "
+    "belong to another scheduler.</p><p><a href='largek'>All jobs</a></p>",
+}
 Key = tuple[Any, ...]
 
 
@@ -235,7 +240,7 @@ class Html(Handler):
             content = await page.job(job_id)
             data = f"{PATH}/data/job.json?job={job_id}"
         if content is None or content.status == 404:
-            value, job_id, data = render.lost_content(job_id), "", ""
+            value, job_id, data = LOST, "", ""
         else:
             # Where there is none now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}

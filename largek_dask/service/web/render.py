@@ -22,7 +22,7 @@ from largek_dask.plots.job_text import details, facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.version import __version__
 
-__all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "lost_content", "whole_page"]
+__all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "whole_page"]
 
 Row = Mapping[str, Any]
 
@@ -41,8 +41,6 @@ ORDER = ("running", "waiting", "queued")
 """Order of states in the list unless it is sorted; all others follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
 """A job is late after so many seconds, and so many steps, without an event."""
-MOST_ID = 80
-"""Characters of an unknown job's id that are shown."""
 NONE = "–"
 
 
@@ -70,12 +68,6 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
     """Return a whole page around the HTML of a content."""
     html = Markup(content["html"])
     return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
-
-
-def lost_content(job_id: str) -> dict[str, Any]:
-    """Return title and HTML for a job that does not exist."""
-    html = _rendered("lost.html", job=shown(job_id)[:MOST_ID])
-    return {"title": "No such job", "html": html}
 
 
 # --- the list -------------------------------------------------------------------------------------
