@@ -294,7 +294,7 @@ def test_who_cannot_connect_is_told_why(cluster, cluster2, folder, tmp_path):
     make_certificates("--out", tmp_path, "--at", tmp_path / "other", "other")
     plain = cluster2.scheduler.address
     for address, place in (
-        (cluster[0].replace("tls", "tcp"), folder / "mine"),
+        (cluster[0].replace("tls", "tcp"), tmp_path),
         (plain.replace("tcp", "tls"), folder / "mine"),
         (cluster[0], tmp_path),
     ):
