@@ -101,7 +101,7 @@ class MadeUp:
                 feed(step_of(number, datetime.now(UTC)))
                 time.sleep(1 / EVENTS_A_SECOND / JOBS)
 
-    def all(self, how: object) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """Return the rows of the list."""
         return [self.status(name) for name in self._about]
 
@@ -113,16 +113,16 @@ class MadeUp:
             raise JobNotFoundError(job_id)
         return {**self._feeds[job_id].figures(), **self._about[job_id]}
 
-    def feed(self, job_id: str) -> Any:
-        """Return the feed of a job."""
-        return self._feeds[job_id]
-
-    def history(self, job_id: str) -> Iterator[Any]:
-        """Return the events in a job's folder."""
+    def view(self, job_id: str) -> tuple[Any, str]:
+        """Return the view of a job; that of the long one is read from its folder at first."""
         from largek_dask.driver.event_log import JsonLines
         from largek_dask.driver.storage import Folder
 
-        return JsonLines.read(Folder(self._folder))
+        feed = self._feeds[job_id]
+        feed.load(JsonLines.read(Folder(self._folder)))
+        view = feed.copy_view()
+        view.set_status(self.status(job_id))
+        return view, ""
 
 
 async def serve(folder: str) -> None:
@@ -133,7 +133,6 @@ async def serve(folder: str) -> None:
 
     from largek_dask.service.web.hosts import Hosts
     from largek_dask.service.web.page import Page
-    from largek_dask.service.web.source import JobsSource
 
     lags: list[float] = []
 
@@ -149,7 +148,7 @@ async def serve(folder: str) -> None:
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
         application = scheduler.http_application
         pages = template_variables(scheduler)["pages"]
-        Page(application, "/", JobsSource(MadeUp(folder)), Hosts(lambda: None), pages)
+        Page(application, "/", MadeUp(folder), Hosts(lambda: None), pages)
         application.add_handlers(".*$", [("/cost", Cost)])
         print(json.dumps({"port": scheduler.http_server.port}), flush=True)
         while True:

@@ -81,17 +81,12 @@ nitpick_ignore = [
 
 
 def metrics_table() -> str:
-    """Return a table of the metrics of jobs and stores."""
-    seconds = {"seconds": ("counter", metrics.SECONDS)}
-    groups = {
-        "job": metrics.JOB_METRICS | seconds,
-        "store": metrics.STORE_METRICS,
-    }
+    """Return a table of the metrics of jobs."""
+    found = metrics.JOB_METRICS | {"seconds": ("counter", metrics.SECONDS)}
     rows = ["| metric | kind | what it says |", "|---|---|---|"]
-    for group, found in groups.items():
-        for name, (kind, says) in found.items():
-            total = "_total" if kind == "counter" else ""
-            rows.append(f"| `largek_{group}_{name}{total}` | {kind} | {says} |")
+    for name, (kind, says) in found.items():
+        total = "_total" if kind == "counter" else ""
+        rows.append(f"| `largek_job_{name}{total}` | {kind} | {says} |")
     return "\n".join(rows)
 
 

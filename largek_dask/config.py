@@ -52,7 +52,7 @@ DEFAULTS: dict[str, Any] = {
         "tries": 4,
         # pause before the second try; doubles with every further one
         "pause-seconds": 0.2,
-        # how long a fit, or `largek watch FOLDER`, waits for storage that is away nevertheless
+        # how long a fit waits for storage that is away nevertheless
         "patience-seconds": 60.0,
     },
     "checkpoints": {
@@ -90,8 +90,6 @@ DEFAULTS: dict[str, Any] = {
         # hub.example.org, .example.org with all names below it, or "*" for any (then a web site
         # may read the page through the browser of whoever can reach it)
         "hosts": [],
-        # jobs of which /metrics shows figures: those that run, and those that ended just now
-        "metrics-jobs": 100,
     },
 }
 

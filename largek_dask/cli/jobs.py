@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -39,6 +40,8 @@ WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
 CONNECT_SECONDS = 10.0
 """Timeout of a connection to a scheduler."""
+FOLDER_SECONDS = 2.0
+"""Interval between two readings of a folder's events; not tuned."""
 ID = re.compile(r"lk-[0-9a-f]+")
 """Ids that a scheduler gives to jobs."""
 
@@ -50,7 +53,7 @@ class Scheduler(NamedTuple):
     """Options of a connection to the scheduler that has the jobs."""
 
     address: str
-    """Its address, or the path or URL of a file that says it; may be empty."""
+    """Its address, or the path or URL of a file that says it."""
     storage_options: dict[str, Any] | None
     away: str
 
@@ -61,6 +64,8 @@ class Scheduler(NamedTuple):
 
         from largek_dask.service.client import connect
 
+        if not self.address:
+            raise click.UsageError("Missing option '--scheduler'.")
         more: Any = {"away": self.away, "storage_options": self.storage_options}
         with (
             silence_logging_cmgr(logging.CRITICAL),
@@ -88,7 +93,7 @@ class Scheduler(NamedTuple):
         return f"largek watch {job_id} --scheduler {self.address}"
 
 
-def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
+def on_scheduler(*, follows: bool = False) -> Decorator:
     """Add ``--scheduler``, ``--storage-option`` and, to follow a job, ``--away``.
 
     They are passed as ``scheduler``.
@@ -104,7 +109,7 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
         "--scheduler",
         "address",
         metavar="ADDR",
-        required=required,
+        required=not follows,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
         help="Address of the scheduler that has the jobs, or the scheduler.json in its store.",
@@ -113,9 +118,9 @@ def on_scheduler(*, required: bool = True, follows: bool = False) -> Decorator:
     def add(function: Decorated) -> Decorated:
         @wraps(function)
         def with_scheduler(
-            address: str | None, storage_options: Any, away: str = "15m", **given: Any
+            address: str, storage_options: Any, away: str = "15m", **given: Any
         ) -> Any:
-            return function(scheduler=Scheduler(address or "", storage_options, away), **given)
+            return function(scheduler=Scheduler(address, storage_options, away), **given)
 
         added = (away, address, option_storage) if follows else (address, option_storage)
         return options(*added)(with_scheduler)
@@ -156,7 +161,7 @@ argument_id = click.argument("job_id", metavar="ID")
     "--resume",
     metavar="ID",
     help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers, or one "
-    "that waits for its storage options or its version.",
+    "that waits for its storage options.",
 )
 @click.option(
     "--accept-version",
@@ -256,32 +261,25 @@ def _resume(
 # --- jobs -------------------------------------------------------------------------------------
 
 
-@command("largek jobs --owner ann --state finished --since 7d --scheduler tcp://host:8786")
+@command("largek jobs --state finished --scheduler tcp://host:8786")
 @click.option("--state", multiple=True, metavar="STATE", help="May be repeated.")
-@click.option("--owner", metavar="USER", help="Who submitted them.")
-@click.option("--name", metavar="GLOB", help="A pattern for the name: 'night*'.")
-@click.option("--since", metavar="TIME", help="Submitted since: 2026-11-25, or 30d for 30 days.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The newest N of these.")
 @on_scheduler()
-def jobs(scheduler: Scheduler, **asked: Any) -> None:
+def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
     """List jobs of a scheduler.
 
-    Without options these are the last 100. Below them is their number by state.
+    Without options these are the last 100.
     """
-    query = {name: value for name, value in asked.items() if value not in (None, ())}
     with scheduler.connect() as service:
-        found, store = service.jobs(**query), service.store
-    rows, counts = found.rows, found.counts
-    payload = {"store": store, "jobs": rows, "counts": counts}
-    emit(payload, lambda: jobs_table(rows, counts, store))
+        found, store = service.jobs(state=state or None, limit=limit), service.store
+    emit({"store": store, "jobs": found.rows}, lambda: jobs_table(found.rows, store))
 
 
-def jobs_table(rows: list[dict[str, Any]], counts: Mapping[str, int], store: str) -> Any:
+def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
     """Return jobs as a table of rich."""
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
-    numbers = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "no jobs"
-    note = f"{numbers} in {store}, {len(rows):,} shown"
+    note = f"{len(rows):,} shown of the jobs in {store}" if rows else f"no jobs in {store}"
     return table(JOB_COLUMNS, map(job_row, rows), [note], ("k", "step", "objective", "left"))
 
 
@@ -289,14 +287,13 @@ def jobs_table(rows: list[dict[str, Any]], counts: Mapping[str, int], store: str
     "largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
     json_help="Print one JSON object a line: the events of the job.",
 )
-@click.argument("job_id", metavar="ID_OR_FOLDER")
-@on_scheduler(required=False, follows=True)
+@click.argument("job_id", metavar="ID|FOLDER")
+@on_scheduler(follows=True)
 def watch(job_id: str, scheduler: Scheduler) -> None:
-    """Show a job or a fit until it has ended.
+    """Show a job until it has ended.
 
-    Prints its events so far, then those that follow. A folder (--out of largek fit or submit,
-    checkpoint= of an estimator), at any URL that fsspec knows, is followed without a scheduler;
-    `./` before its name marks a folder.
+    Prints its events so far, then those that follow; of a FOLDER those of the fit or job that
+    writes it, without a scheduler.
 
     Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
     cancelled; or 4: lost sight of it.
@@ -304,8 +301,6 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
     if ID.fullmatch(job_id) is None:
         _watch_folder(job_id, scheduler.storage_options)
         return
-    if not scheduler.address:
-        raise click.UsageError("give --scheduler ADDR, or the folder of the job instead of its ID")
     with scheduler.goes_on(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         if wants_json():
@@ -316,19 +311,30 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
 
 
 def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
-    """Show the fit in a folder until it has ended."""
+    """Show the events of a folder until the fit that writes them has ended."""
+    from largek_dask.driver.event_log import JsonLines
+    from largek_dask.driver.job_view import JobView
     from largek_dask.driver.storage import Folder
-    from largek_dask.service.fit_folder import FitFolder, follow
-    from largek_dask.service.terminal import Lines
+    from largek_dask.errors import DataError
+    from largek_dask.service.job import Lines
 
-    fit = FitFolder(Folder(url, storage_options))
-    if wants_json():
-        _print_events(event for event in follow(fit) if event is not None)
-    else:
-        show = Lines(fit.view)
-        for event in follow(fit):
-            show(event)
-    _exit_like(fit.view.status)
+    place = Folder(url, storage_options)
+    if not JsonLines.is_in(place):
+        raise DataError(f"{place.url} holds no events: give the folder of a fit, or a job's ID")
+    view, n_shown = JobView({}), 0
+    lines = Lines(view)
+    while True:
+        events = list(JsonLines.read(place))
+        for event in events[n_shown:]:
+            view.update(event)
+            if wants_json():
+                _print_events([event])
+            else:
+                lines(event)
+        n_shown = len(events)
+        if view.has_ended:
+            return
+        time.sleep(FOLDER_SECONDS)
 
 
 def _print_events(events: Iterable[Mapping[str, Any]]) -> None:
@@ -388,21 +394,13 @@ def result(job_id: str, scheduler: Scheduler) -> None:
         job = service.job(job_id)
         job.wait()
         status = job.status()
-    _end(status, is_model_enough=True)
+    _end(status)
 
 
-def _end(status: Mapping[str, Any], is_model_enough: bool = False) -> None:
-    """Print how a job has ended, and exit alike.
-
-    If a resumed job has failed its earlier model stands, which is enough for ``result``.
-    """
+def _end(status: Mapping[str, Any]) -> None:
+    """Print how a job has ended, and exit alike."""
     if wants_json() or status["state"] == "finished":
         emit(status, lambda: result_words(status))
-    failure = status.get("failure")
-    if failure and status["state"] == "finished" and is_model_enough:
-        why = f"{failure['error']}: {failure['message']}"
-        click.echo(f"Going on with it failed, its earlier model stands: {why}", err=True)
-        return
     _exit_like(status)
 
 
@@ -410,8 +408,8 @@ def _exit_like(status: Mapping[str, Any]) -> None:
     """End this command as the job has ended."""
     from largek_dask.service.serialization import error_of
 
-    failed = status["result"] if status["state"] == "failed" else status.get("failure")
-    if failed:
+    if status["state"] == "failed":
+        failed = status["result"]
         raise error_of(failed["error"], failed["message"], failed["traceback"])
     if status["state"] == "cancelled":
         click.echo("Cancelled.", err=True)
@@ -440,7 +438,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
 @click.option(
     "--older-than",
     metavar="TIME",
-    help="Those that ended before: 30d for 30 days ago, or a date such as 2026-11-25.",
+    help="Those that ended so long ago, such as 12h or 30d.",
 )
 @click.option(
     "--state",

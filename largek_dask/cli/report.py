@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,26 +35,35 @@ PICTURES = (".png", ".svg", ".pdf")
     metavar="FILE",
     help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
 )
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="Write the page again after each TIME, such as 30s, until the fit has ended.",
+)
 @option_force
 @option_storage
 def report(
     run: str,
     out: str | None,
+    every: str | None,
     force: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Write a page about a fit: cost, sizes, centres.
 
     RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
-    and loads nothing; of a fit that still runs, it shows the last checkpoint.
+    and loads nothing; of a fit that still runs, it shows the last checkpoint. A browser that shows
+    it reloads it with --every.
 
     With --out FILE.png, it draws the objective, gain, rows a second, work and cluster sizes, also
     of a fit that has no checkpoint yet.
     """
+    from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
     from largek_dask.plots.report import make_report
 
+    seconds = None if every is None else parse_duration(every, "every")
     place = Folder(run, storage_options)
     name = place.url.rpartition("/")[2].removesuffix(".zarr")
     path = new_file(out or f"{name}-report.html", force)
@@ -61,20 +71,28 @@ def report(
         draw(place).figure().savefig(path)
         emit({"out": str(path)})
         return
-    model, notes = _model_of(place)
-    if model is None:
-        raise DataError(
-            f"{place.url} holds neither a model nor a checkpoint: give the folder of a fit, or a "
-            "model.zarr"
-        )
-    page = make_report(model, notes)
-    page.save(path, overwrite=force)
-    known = {"n_clusters": model.n_clusters, "warnings": page.content["notes"]}
-    emit({"out": str(path), "bytes": path.stat().st_size, **known})
+    goes_on = True
+    while goes_on:
+        model, notes, has_ended = _model_of(place)
+        goes_on = seconds is not None and not has_ended
+        if model is not None:
+            page = make_report(model, notes, reload_seconds=seconds if goes_on else None)
+            page.save(path, overwrite=force)
+            force = True
+            known = {"n_clusters": model.n_clusters, "warnings": page.content["notes"]}
+            emit({"out": str(path), "bytes": path.stat().st_size, **known})
+        elif not goes_on:
+            raise DataError(
+                f"{place.url} holds neither a model nor a checkpoint: give the folder of a fit, or "
+                "a model.zarr; of a fit that has just begun, add --every 30s to wait for its first "
+                "checkpoint"
+            )
+        if seconds is not None and goes_on:
+            time.sleep(seconds)
 
 
-def _model_of(place: Folder) -> tuple[Model | None, list[str]]:
-    """Return the model of a folder and notes on its fit.
+def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
+    """Return the model of a folder, notes on its fit, and whether the fit has ended.
 
     Of a fit that runs it is the model of the last checkpoint, if there is one.
     """
@@ -86,15 +104,17 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str]]:
     url = model_in(place)
     model = None if url is None else load_model(url, storage_options=place.storage_options)
     if not JsonLines.is_in(place):
-        return model, []
+        return model, [], True
     events = list(JsonLines.read(place))
     warned = (str(event.get("message")) for event in events if event.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
-    has_ended = JobView().update_all(events).has_ended
+    view = JobView().update_all(events)
+    # A fit says that it has stopped before it writes its model.
+    has_ended = view.has_ended and (model is not None or view.state != "finished")
     if (model is None or not has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found
         notes = [f"This is the checkpoint after step {saved.n_iter:,}.", *notes]
-    return model, notes
+    return model, notes, has_ended
 
 
 def draw(place: Folder) -> Plot:

@@ -40,7 +40,6 @@ __all__ = [
     "check_complete",
     "check_no_secret",
     "check_space",
-    "disk_usage",
     "filesystem",
     "fill_value",
     "is_local",

@@ -30,7 +30,6 @@ from largek_dask.data.durable import make_folders, sync_folder, sync_tree
 from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import (
     check_space,
-    disk_usage,
     filesystem,
     is_local,
     is_there,
@@ -222,10 +221,6 @@ class Folder:
                     f"{self.url}/{name} may come back after a power failure: {error}; check the "
                     "disk."
                 ) from error
-
-    def disk_usage(self) -> Any:
-        """Return ``shutil.disk_usage`` of this folder, which need not exist; None if remote."""
-        return disk_usage(self.root) if self.is_local else None
 
     def check_space(self, n_bytes: int, what: str) -> None:
         """Raise OutputError if a local disk has not enough room for ``what``."""

@@ -34,10 +34,8 @@ __all__ = [
     "left_of",
     "on_sample",
     "precise",
-    "queue_words",
     "shape_of",
     "shown",
-    "waits_of",
     "whole",
 ]
 
@@ -129,7 +127,8 @@ def facts(view: JobView) -> list[tuple[str, str]]:
     ]  # fmt: skip
     if isinstance(needs := s.get("needs"), list | tuple) and needs:
         found.append(("waits", f"for the storage options {', '.join(map(str, needs))}"))
-    found += [("waits", text) for text in waits_of(s)]
+    if s.get("note"):
+        found.append(("waits", str(s["note"])))
     if view.compiling is not None and not view.has_ended:
         found.append(("now", compiling_told(view.compiling)))
     if "step" in s:
@@ -162,25 +161,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
             *figures_in(result),
             ("digest", result["digest"]),
         ]  # fmt: skip
-    if failure := _mapping(s.get("failure")):
-        found.append(("going on", f"failed: {failure.get('error')}: {failure.get('message')}"))
     return [(name, printable(text)) for name, text in found]
-
-
-def waits_of(status: Mapping[str, Any]) -> list[str]:
-    """Return what a job waits for: its note, and its place in the queue."""
-    words, note = queue_words(status), str(status.get("note") or "")
-    return [text for text in (note if note not in words else "", words) if text]
-
-
-def queue_words(status: Mapping[str, Any]) -> str:
-    """Return the place of a job in the queue, and why it waits; empty if it is not queued."""
-    place = _mapping(status.get("queue"))
-    n, of = place.get("position"), place.get("of")
-    if not (is_number(n) and is_number(of)):
-        return ""
-    why = f": {place['why']}" if place.get("why") else ""
-    return f"number {whole(n)} of {whole(of)} in the queue{why}"
 
 
 def _time_shares(view: JobView) -> str:

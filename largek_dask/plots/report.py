@@ -80,13 +80,19 @@ class Report:
         return f"<Report of {self.title}; save(path) writes it>"
 
 
-def make_report(model: Model, warnings: Sequence[str] = ()) -> Report:
-    """Make the page of a model; ``warnings`` are those of its fit."""
+def make_report(
+    model: Model, warnings: Sequence[str] = (), reload_seconds: float | None = None
+) -> Report:
+    """Make the page of a model; ``warnings`` are those of its fit.
+
+    A browser loads it again after ``reload_seconds``.
+    """
     charts = {panel.kind: panel for panel in panels(JobView().update_all(events_of(model)))}
     found = (_cost(model, charts), _path(model), _sizes(model, charts), _features(model))
     content = {
         **_head(model),
         "notes": warnings,
+        "reload_seconds": reload_seconds,
         "sections": [one for one in found if one],
         "provenance": _provenance(model),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import json
 import logging
@@ -11,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from largek_dask.algorithms.names import (
     check_effort,
 )
 from largek_dask.driver.formatting import human_seconds, printable
-from largek_dask.driver.options import check_choice, is_integer, parse_memory
+from largek_dask.driver.options import check_choice, parse_memory
 from largek_dask.driver.stopping import parse_duration
 from largek_dask.errors import (
     ClusterError,
@@ -42,11 +40,11 @@ from largek_dask.passes.network import require_open
 from largek_dask.plots.job_text import card_of_jobs
 from largek_dask.retry import retry
 from largek_dask.service.job import Job
-from largek_dask.service.job_table import moment_of
+from largek_dask.service.job_state import STATES
 from largek_dask.service.plugin import HANDLER, JobsPlugin
 from largek_dask.service.scheduler_file import Finder, connect_to, new_client
 from largek_dask.service.serialization import error_of
-from largek_dask.service.spec import AlgorithmSpec, JobSpec, check_secrets, hide
+from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
 from largek_dask.version import __version__
 
@@ -54,18 +52,14 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 
 logger = logging.getLogger(__name__)
 
-WITHOUT_JOBS_SECONDS = 60.0
-"""Timeout for a scheduler that answers without having jobs, as while it starts."""
+GREETING_SECONDS = 90.0
+"""Least timeout of a request that is made once: a scheduler may be reading its jobs."""
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 10.0
 """Log a warning after waiting this long for a scheduler."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Timeout of an answer, after which the file of the scheduler is read again; doubles per retry."""
-SIGN_SECONDS = 2.0
-"""Interval between requests for a sign of life while a slow operation, which must not be repeated,
-has no answer."""
-QUESTIONS = frozenset({"", "hello", "jobs", "status", "events"})
 MODEL_SECONDS = 60.0
 
 
@@ -146,11 +140,13 @@ class Service:
 
     def _greet(self, store: str | None) -> None:
         try:
-            if store is not None:
-                self.client.sync(self._sign_of_life)
-                # Dask keeps an existing service.
+            try:
+                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
+            except _NoServiceError:
+                if store is None:
+                    raise
                 self.client.register_plugin(JobsPlugin(store))
-            hello = _content(self._answer("hello", {}))
+                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
         except _NoServiceError:
             raise ClusterError(
                 f"the scheduler at {self._where} has no largek service: "
@@ -184,12 +180,12 @@ class Service:
     # --- requests ---------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Send one request to the scheduler.
+        """Send one request to the scheduler, which may do it even if no answer arrives.
 
         Raises
         ------
         SchedulerAwayError
-            It is unreachable, or gives no sign of life for ten seconds.
+            It is unreachable, or does not answer within the service's ``away`` (at least 90 s).
         ClusterError
             This service or its client has been closed.
         LargekError
@@ -198,9 +194,13 @@ class Service:
         self._check_open()
         try:
             self._keep_connected()
-            found = self._answer(operation, arguments)
+            longest = max(self._away_seconds, GREETING_SECONDS)
+            found = self._answer(operation, arguments, longest)
         except (OSError, SchedulerAwayError) as error:
-            raise self._away(error) from None
+            text = str(self._away(error)).rstrip(".")
+            raise SchedulerAwayError(
+                f"{text}. See jobs() before you repeat it ({operation}): it may yet be done."
+            ) from None
         return _content(found)
 
     def _check_open(self) -> None:
@@ -223,15 +223,11 @@ class Service:
             self._reconnect(finder)
 
     def _answer(
-        self, operation: str, arguments: Mapping[str, Any], seconds: float | None = None
+        self, operation: str, arguments: Mapping[str, Any], seconds: float
     ) -> Mapping[str, Any]:
-        """Return the scheduler's reply, including refusals; an exception means no reply.
-
-        Without a timeout in seconds, wait as long as it gives signs of life.
-        """
-        handler = getattr(self.client.scheduler, HANDLER)
+        """Return the scheduler's reply, including refusals; an exception means no reply."""
         found = self.client.sync(
-            handler if seconds is not None else self._wait_for_reply,
+            getattr(self.client.scheduler, HANDLER),
             operation=operation,
             arguments=json.dumps(arguments, default=_plain),
             callback_timeout=seconds,
@@ -241,35 +237,6 @@ class Service:
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
-
-    async def _wait_for_reply(self, **question: str) -> Any:
-        """Await a reply for as long as the scheduler is alive."""
-        asking = asyncio.ensure_future(getattr(self.client.scheduler, HANDLER)(**question))
-        try:
-            while not (await asyncio.wait({asking}, timeout=SIGN_SECONDS))[0]:
-                await self._sign_of_life(question["operation"])
-            return await asking
-        finally:
-            asking.cancel()
-
-    async def _sign_of_life(self, operation: str = "") -> None:
-        """Have the scheduler's event loop answer, which no work of the service blocks."""
-        asking = self.client.scheduler.identity(n_workers=0)
-        try:
-            await asyncio.wait_for(asking, SILENT_SECONDS)
-        except TimeoutError as error:
-            yet = (
-                ""
-                if operation in QUESTIONS
-                else f" It may yet do what it was asked ({operation}): see jobs() before you "
-                "repeat it."
-            )
-            raise SchedulerAwayError(
-                f"the scheduler at {self._where} is connected and has given no sign of life for "
-                f"{human_seconds(SILENT_SECONDS)}: its process or machine is stopped or "
-                "overloaded. Look for it there (`ps` says T where it is stopped), have it go on, "
-                f"or start it again: its jobs go on then.{yet}"
-            ) from error
 
     def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
         """Send a request that is safe to repeat, retrying while the scheduler is away.
@@ -308,9 +275,6 @@ class Service:
             return found
 
         def limit(error: Exception) -> float | None:
-            if isinstance(error, _NoServiceError):
-                # A scheduler that replies without jobs was started without them.
-                return min(longest, WITHOUT_JOBS_SECONDS)
             if isinstance(error, OSError | SchedulerAwayError | OtherSchedulerError):
                 return longest
             # Others may be due to a lost connection.
@@ -370,7 +334,6 @@ class Service:
         n_clusters: int | None = None,
         output: str | None = None,
         seed: int | None = None,
-        random_state: int | None = None,
         max_time: float | str | None = None,
         labels: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -391,8 +354,8 @@ class Service:
         n_clusters : int
         output : str
             URL of a new folder for the model, labels, checkpoints and events.
-        seed, random_state : int
-            Two names of the seed, 0 by default.
+        seed : int
+            0 by default.
         max_time : float or str, optional
             Seconds, or a text such as "90s", "30m", "6h"; of running, waiting for workers included.
         labels : bool
@@ -407,8 +370,8 @@ class Service:
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
             change.
         accept_version : bool
-            With ``resume``, whether this version may continue what another one has computed, as a
-            waiting job (``reason`` "version") needs. Its model's provenance names both.
+            With ``resume``, whether this version may continue what another one has computed. The
+            model's provenance names both.
         workers : mapping, optional
             Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (1) and maximum number of
             workers, and their tags (``dask worker --resources bigmem=1``).
@@ -428,10 +391,10 @@ class Service:
             Nothing has been written.
         """
         public, secrets = hide(storage_options)
-        effort, one = options.pop("effort", None), _one_seed(seed, random_state)
-        changes = _asked_workers(workers) | _fields(
-            data=data, n_clusters=n_clusters, output=output, seed=one, max_time=max_time,
-            labels=labels, name=name, **options,
+        effort = options.pop("effort", None)
+        changes = _fields(
+            data=data, n_clusters=n_clusters, output=output, seed=seed, max_time=max_time,
+            labels=labels, name=name, workers=workers, **options,
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
@@ -445,7 +408,6 @@ class Service:
     def _new(
         self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
     ) -> Job:
-        check_secrets(secrets)
         spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
         return Job(self, self.ask("submit", secrets=secrets, **sent))
@@ -457,10 +419,9 @@ class Service:
         secrets: Mapping[str, Any],
         accept_version: bool,
     ) -> Job:
-        check_secrets(secrets)
         job_id = job.id if isinstance(job, Job) else checked_id(job)
         asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
-        self.ask("resume", id=job_id, **asked)
+        self.ask("resume", job_id=job_id, **asked)
         return Job(self, job_id)
 
     @without_causes
@@ -468,26 +429,17 @@ class Service:
         self,
         *,
         state: str | Sequence[str] | None = None,
-        owner: str | None = None,
-        name: str | None = None,
-        since: datetime | str | None = None,
-        older_than: datetime | str | None = None,
+        older_than: float | str | None = None,
         limit: int | None = 100,
     ) -> JobList:
-        """List jobs of the scheduler: the last hundred, or those that pass all filters.
+        """List jobs of the scheduler: the last hundred, or others.
 
         Parameters
         ----------
         state : str or sequence of str, optional
             Any of these: see :meth:`Job.status`.
-        owner : str, optional
-        name : str, optional
-            A pattern for the name, such as ``"night*"``.
-        since : datetime or str, optional
-            Submitted since then: a date such as ``"2026-11-25"`` or ``"2026-11-25T08:30"`` (UTC by
-            default), or an age such as ``"12h"`` or ``"30d"``.
-        older_than : datetime or str, optional
-            Ended before then.
+        older_than : float or str, optional
+            Only those that ended so long ago: seconds, or a text such as "12h" or "30d".
         limit : int or None
             Maximum number of jobs, the newest ones; None: all.
 
@@ -495,25 +447,15 @@ class Service:
         -------
         JobList
             Oldest first, so that ``[-1]`` is the newest job.
-
-        Raises
-        ------
-        ParameterError
-            A filter is invalid, or a date is in the future.
         """
-        asked = {
-            "state": [state] if isinstance(state, str) else _as_list(state),
-            "owner": owner,
-            "name": name,
-            "since": None if since is None else moment_of(since, "since"),
-            "ended_before": None if older_than is None else moment_of(older_than, "older_than"),
-            "limit": limit,
-        }
-        return JobList(self, self.ask_again("jobs", query=asked))
-
-    def statuses(self) -> list[dict[str, Any]]:
-        """Return the :meth:`Job.status` of all jobs, oldest first, by one request."""
-        return list(self.ask_again("statuses"))
+        asked: dict[str, Any] = {"limit": limit}
+        if state is not None:
+            asked["state"] = [state] if isinstance(state, str) else list(state)
+            for name in asked["state"]:
+                check_choice("state", name, STATES)
+        if older_than is not None:
+            asked["older_than"] = parse_duration(older_than, "older_than")
+        return JobList(self, self.ask_again("listed", **asked))
 
     @without_causes
     def job(self, job_id: str) -> Job:
@@ -524,7 +466,7 @@ class Service:
 
     def _repr_html_(self) -> str:
         title = f"largek at {self._where}, jobs in {self.store}"
-        return card_of_jobs(self.ask("jobs", query={"limit": 20})["jobs"], title)
+        return card_of_jobs(self.ask("listed", limit=20), title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
@@ -537,26 +479,17 @@ class JobList(list[Job]):
     ----------
     rows : list of dict
         Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
-        (or None), ``algorithm``, ``n_clusters`` and ``output``; of one that runs also the figures
-        of its last step. ``Job.status`` has more.
-    counts : dict
-        Number of jobs by state that pass all other filters.
-    total : int
-        Number of jobs that pass all filters, those beyond the limit included.
+        (or None), ``algorithm``, ``n_clusters``, ``data`` and ``output``; of one that runs also the
+        figures of its last step, and of one that has ended its ``cost`` and ``seconds``.
+        ``Job.status`` has more.
     """
 
-    def __init__(self, service: Service, found: Mapping[str, Any]) -> None:
-        super().__init__(Job(service, row["id"]) for row in found["jobs"])
-        self.rows: list[dict[str, Any]] = found["jobs"]
-        self.counts: dict[str, int] = found["counts"]
-        self.total: int = found["total"]
+    def __init__(self, service: Service, rows: list[dict[str, Any]]) -> None:
+        super().__init__(Job(service, row["id"]) for row in rows)
+        self.rows = rows
 
     def _repr_html_(self) -> str:
-        return card_of_jobs(self.rows, f"{len(self)} of {self.total} jobs")
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        return card_of_jobs(self.rows, f"{len(self)} jobs")
 
 
 def _content(found: Mapping[str, Any]) -> Any:
@@ -596,22 +529,6 @@ def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any
     return algorithm_of(algorithm, effort)
 
 
-def _one_seed(seed: Any, random_state: Any) -> Any:
-    """Return the seed by either of its names; they must agree, and no generator is accepted."""
-    if random_state is None:
-        return seed
-    if not is_integer(random_state) or random_state < 0:
-        raise ParameterError(
-            f"random_state of a job must be an integer of at least 0, got {random_state!r}."
-        )
-    if seed is not None and seed != random_state:
-        raise ParameterError(
-            f"seed={seed!r} and random_state={random_state!r} are two names of one thing: give "
-            "one of them."
-        )
-    return random_state
-
-
 def _fields(**given: Any) -> dict[str, Any]:
     """Return the given fields of a job, converted for sending."""
     for name, value in given.items():
@@ -625,12 +542,6 @@ def _fields(**given: Any) -> dict[str, Any]:
     if given.get("memory_limit") is not None:
         given["memory_limit"] = parse_memory(given["memory_limit"])
     return {name: _plain(value) for name, value in given.items() if value is not None}
-
-
-def _asked_workers(workers: Mapping[str, Any] | None) -> dict[str, Any]:
-    if workers is None:
-        return {}
-    return {"workers": dict(workers) if isinstance(workers, Mapping) else workers}
 
 
 def _plain(value: Any) -> Any:

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from distributed.utils import silence_logging_cmgr
 
-from largek_dask.algorithms.objective import objective_in
+from largek_dask.algorithms.objective import INERTIA, Objective, objective_in, value_in
+from largek_dask.driver.events import Event, is_number
+from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import (
     CancelledJobError,
     JobNotFoundError,
-    RecoveryWarning,
     SchedulerAwayError,
-    warn,
     without_causes,
 )
 from largek_dask.model import Model
-from largek_dask.plots.job_text import card
+from largek_dask.plots.job_text import (
+    card,
+    compiling_told,
+    energy_in,
+    facts,
+    figure,
+    figures_in,
+    on_sample,
+    precise,
+    whole,
+)
 from largek_dask.plots.plot_collection import Plot, plot_of
 from largek_dask.service.serialization import error_of, model_of
-from largek_dask.service.spec import check_secrets
-from largek_dask.service.terminal import Lines, line_of, origin_of
 
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
-__all__ = ["Job"]
+__all__ = ["Job", "Lines", "line_of"]
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 """Seconds between questions about a job: of which nothing is new, longer each time."""
 STATUS_SECONDS = 1.0
 """Least time between two looks at the status of a job that is being watched."""
-LAST = ("finished", "failed", "cancelled")
-BEGINS = ("queued", "running")
-"""Events after which there is another end."""
+
+STEP_SECONDS = 10.0
+"""Least time between two lines of steps."""
+QUIET = ("step", "sizes")
+"""Kinds of events that are not shown one by one."""
+AGAIN = ("retries", "rebuilt", "evictions")
 
 
 class Job:
@@ -60,14 +72,11 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled; unreadable while the
-            scheduler cannot read its record, and tries again), ``reason`` (what it waits for:
-            storage, workers, memory, credentials, version), ``note`` (the same in words),
+            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` (what it
+            waits for: storage, workers, memory, credentials, version), ``note`` (the same as text),
             ``needs`` (storage options to be supplied), what was submitted (of a mixture also
             ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, while it is queued or waits
-            ``queue`` (its ``position`` ``of`` how many that are queued; ``waits_for``: place or a
-            reason as above; ``why``, a sentence), and while and after it runs on this scheduler:
+            of this package that have computed it, and while and after it runs on this scheduler:
             ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
             (of a mixture also ``energy``),
             ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
@@ -75,13 +84,12 @@ class Job:
             ``state_bytes`` and ``cache_bytes`` held now, addresses of its ``workers``,
             ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
             short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
-            end ``result`` and ``ended`` (when, UTC). A job that was to go on and failed stays as it
-            was, with its earlier ``result``; ``failure`` tells what happened.
+            end ``result`` and ``ended`` (when, UTC).
         """
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = self._service.ask_again("status", within=within, id=self.id)
+        found: dict[str, Any] = self._service.ask_again("status", within=within, job_id=self.id)
         return found
 
     @property
@@ -106,7 +114,7 @@ class Job:
         dict
             ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            accepted, cancelling, finished, failed, cancelled.
+            cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -116,35 +124,24 @@ class Job:
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
         # Another scheduler numbers events from the start, and repeats the earlier ones.
-        repeats = False
-        # A job ends shortly before the event of its end, which is waited for once.
-        knows_end = is_waited_for = False
         while True:
-            found = self._service.ask_again("events", id=self.id, n=n)
+            found = self._service.ask_again("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
-                epoch, repeats = found["epoch"], repeats or n > 0
+                epoch = found["epoch"]
                 if n > 0:
                     n = 0
                     continue
-            last = None
             for event in found["events"]:
-                n, last = event["n"] + 1, event["event"]
-                knows_end = last in LAST or (knows_end and last not in BEGINS)
+                n = event["n"] + 1
                 content = hash(json.dumps({**event, "n": 0}, sort_keys=True))
-                if not (repeats and content in seen):
+                if content not in seen:
+                    seen.add(content)
                     yield event
-                seen.add(content)
             if found["events"]:
-                if last in LAST and self._is_over(n):
-                    return
                 pause = LEAST_PAUSE
                 continue
-            if not follow:
+            if found["is_over"] or not follow:
                 return
-            if self._is_over(n):
-                if knows_end or is_waited_for:
-                    return
-                is_waited_for = True
             time.sleep(pause)
             pause = min(GROWTH * pause, MOST_PAUSE)
             yield None
@@ -209,11 +206,6 @@ class Job:
             for line in (line_of(event, objective), *origin_of(event))
         ]
 
-    def _is_over(self, n: int) -> bool:
-        """Return whether no event follows number ``n - 1``."""
-        status = self._status()
-        return status["state"] in ENDS and status["n_events"] <= n
-
     @without_causes
     def wait(self, timeout: float | str | None = None) -> str:
         """Wait until the job has ended; how it did.
@@ -268,12 +260,6 @@ class Job:
         if state == "failed":
             result = status["result"]
             raise error_of(result["error"], result["message"], result["traceback"])
-        if failure := status.get("failure"):
-            warn(
-                f"going on with job {self.id} failed, its earlier model stands: "
-                f"{failure['error']}: {failure['message']}",
-                RecoveryWarning,
-            )
         return self.model()
 
     @without_causes
@@ -285,17 +271,16 @@ class Job:
         NoModelError
             There is none yet.
         """
-        return model_of(self._service.ask_again("model", id=self.id))
+        return model_of(self._service.ask_again("model", job_id=self.id))
 
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
-        self._service.ask_again("cancel", id=self.id)
+        self._service.ask_again("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
         """Give values of storage options that were only in memory; the names still missing."""
-        check_secrets(storage_options)
         found: list[str] = self._service.ask_again(
-            "supply", id=self.id, secrets=dict(storage_options)
+            "supply", job_id=self.id, secrets=dict(storage_options)
         )
         return found
 
@@ -318,7 +303,7 @@ class Job:
             It has not ended, or the values of storage options are needed for it.
         """
         try:
-            found: int = self._service.ask("delete", id=self.id, outputs=bool(outputs))
+            found: int = self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
         except JobNotFoundError:
             return None
         return found
@@ -328,8 +313,126 @@ class Job:
 
     def _repr_html_(self) -> str:
         view, n = JobView({"id": self.id}), 0
-        while found := self._service.ask("events", id=self.id, n=n)["events"]:
+        while found := self._service.ask("news", job_id=self.id, n=n)["events"]:
             view.update_all(found)
             n = found[-1]["n"] + 1
-        view.set_status(self._service.ask("status", id=self.id))
+        view.set_status(self._service.ask("status", job_id=self.id))
         return card(view)
+
+
+# --- events as lines of text ---------------------------------------------------------------------
+
+
+def line_of(event: Event, objective: Objective = INERTIA) -> str:
+    """Return an event as one line: time (UTC), kind and text."""
+    when = str(event.get("time") or "")[:23].replace("T", " ")
+    kind = str(event.get("event"))
+    if kind == "step":
+        text = _step_line(event, objective)
+    else:
+        text = _TEXTS.get(kind, _fields)(event)
+    return printable(f"{when:<23}  {kind:<11} {text}").rstrip()
+
+
+def origin_of(event: Event) -> list[str]:
+    """Return the traceback of an event and the last warnings of its process, as indented lines."""
+    found = str(event.get("traceback") or "").splitlines()
+    log = event.get("log")
+    if isinstance(log, list) and log:
+        process = event.get("worker") or event.get("address") or "the scheduler"
+        found += [f"last warnings of {process}:", *map(str, log)]
+    return [f"    {printable(line)}".rstrip() for text in found for line in text.splitlines()]
+
+
+def _fields(event: Event) -> str:
+    """Return the numbers and texts of an event by name."""
+    known = ("event", "time", "n", "job")
+    values = {name: value for name, value in event.items() if name not in known}
+    return ", ".join(
+        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+        if is_number(value) or isinstance(value, str)
+    )
+
+
+def _step_line(event: Event, objective: Objective) -> str:
+    texts: dict[str, Callable[[float], str]] = {
+        "step": whole,
+        "cost": lambda v: f"{objective.of_step} {precise(v)}{on_sample(event)}",
+        "energy": lambda v: f"energy {precise(v)} a row",
+        "n_changed": lambda v: f"{whole(v)} rows changed",
+        "rows_per_second": lambda v: f"{human_count(v)} rows/s",
+        "eta_s": lambda v: f"at most {human_seconds(v)} left",
+        "retries": lambda v: f"{whole(v)} chunks handed out again",
+        "rebuilt": lambda v: f"{whole(v)} rebuilt",
+        "evictions": lambda v: f"{whole(v)} evictions",
+    }
+    values = {"energy": energy_in(event), **event}
+    # Of a step without retries it is not said that there were none.
+    return ", ".join(
+        words(value)
+        for name, words in texts.items()
+        if is_number(value := values.get(name)) and (value or name not in AGAIN)
+    )
+
+
+def _end_line(event: Event) -> str:
+    if event.get("error"):
+        return f"{event['error']}: {event.get('message')}"
+    objective, value = value_in(event)
+    texts = [
+        f"{event.get('stop_reason')} after {figure(event.get('n_iter'), whole)} steps",
+        f"{objective.words} {figure(value, precise)}",
+        *(f"{name} {text}" for name, text in figures_in(event)),
+        f"digest {event.get('digest')}",
+    ]
+    return ", ".join(texts)
+
+
+_TEXTS: dict[str, Callable[[Event], str]] = {
+    "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
+    "compiling": compiling_told,
+    "stopped": lambda e: (
+        f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
+        f"{figure(e.get('elapsed'), human_seconds)}"
+    ),
+    "warning": lambda e: f"{e.get('message')} ({e.get('topic')})",
+    **dict.fromkeys(("finished", "failed", "cancelled"), _end_line),
+}
+
+
+class Lines:
+    """Shows a job as the lines of its events, with few of its steps."""
+
+    def __init__(
+        self,
+        view: JobView,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._view, self._clock = view, clock
+        self._stream = sys.stdout if stream is None else stream
+        self._stepped_at = -STEP_SECONDS
+        self._step: Event | None = None
+        self._waits = ""
+
+    def __call__(self, event: Event | None) -> None:
+        """Show one event, if it is time to."""
+        kind = None if event is None else event.get("event")
+        if kind == "step":
+            self._step = event
+            if self._clock() - self._stepped_at < STEP_SECONDS:
+                return
+        if self._step is not None and event is not None:
+            self._write(line_of(self._step, self._view.objective))
+            self._step, self._stepped_at = None, self._clock()
+        if event is not None and kind not in QUIET:
+            self._write(line_of(event, self._view.objective))
+        waits = "; ".join(text for name, text in facts(self._view) if name == "waits")
+        if waits != self._waits and waits:
+            self._write(f"{self._view.state}: {waits}")
+        self._waits = waits
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"{line}\n")
+        self._stream.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import math
 import threading
 import time
@@ -15,27 +16,17 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
-from largek_dask.data.stores import is_local, normalize
 from largek_dask.driver.event_log import UNKEPT, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import ProcessMemory
-from largek_dask.driver.run import Snapshot
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Contender, Lease
-from largek_dask.service.spec import (
-    Places,
-    check_secrets,
-    known_values,
-    missing,
-    options_of,
-    output_folder,
-)
-from largek_dask.service.store import Record, Result, loss_in
-from largek_dask.version import __version__
+from largek_dask.service.spec import known_values, missing
+from largek_dask.service.store import Record
 
 __all__ = [
     "ACTIVE",
@@ -46,13 +37,13 @@ __all__ = [
     "JobState",
     "Ready",
     "Reason",
-    "unreadable_status",
     "written",
 ]
 
+logger = logging.getLogger(__name__)
+
 ACTIVE = ("queued", "waiting", "running")
-STATES = (*ACTIVE, *ENDS, "unreadable")
-"""All states of a job; the last is that of one whose record cannot be read."""
+STATES = (*ACTIVE, *ENDS)
 
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
@@ -62,6 +53,8 @@ MOST_UNWRITTEN = 1_000
 """Maximum number of events that the next run will write; older ones are dropped."""
 GOES_ON = ("workers", "retry", "back")
 """Topics of warnings of a fit that does not wait."""
+OF_LAST_STEP = ("step", "cost", "share", "rows_per_second", "eta_s")
+"""Figures that a list shows of a job that runs."""
 
 
 class Waiting(NamedTuple):
@@ -81,18 +74,14 @@ class JobState:
     def __init__(
         self,
         record: Record,
-        places: Places,
         secrets: Mapping[str, Any],
         is_new: bool,
     ) -> None:
         self.record = record
-        self.has_told_version = False
         self.is_kept = True
         """Whether the record is in the store as it is here."""
         self.is_gone = False
         """Whether the record has been removed, so that it must not be written again."""
-        self._known_since = time.time()
-        self.places = places
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
         """Known values of its storage options, and what leaves them out."""
@@ -117,11 +106,6 @@ class JobState:
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
-        self.loss = ""
-        """Damage of its output, although it has ended with a model."""
-        self.snapshot: Snapshot | None = None
-        self.feature_names: tuple[str, ...] | None = None
-        """Names of the columns of the rows that the snapshot is of."""
         self.contender: Contender | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
@@ -151,6 +135,14 @@ class JobState:
                     # What has changed meanwhile is written as well.
                     self.is_kept = record is self.record
 
+    def try_keep(self, keep: Callable[[Record], object]) -> None:
+        """Write the record as it is now; where that fails it is tried again later."""
+        try:
+            self.keep(keep)
+        except Exception as error:  # drivers raise errors of their own kinds
+            kind = type(error).__name__
+            logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
+
     def compare(self, stands: Callable[[Record], bool]) -> bool:
         """Return whether the stored record was changed by another scheduler.
 
@@ -174,28 +166,6 @@ class JobState:
         if not self.feed.is_loaded:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
-    def look_at_output(self) -> None:
-        """Find out whether the output of a job that has ended is whole."""
-        record, result = self.record, self.record.result
-        if result is None or result.digest is None:
-            return
-        if is_local(normalize(record.spec.output)):
-            folder = output_folder(record.spec, options_of(record.spec, self.secrets))
-            loss = loss_in(folder, labels=result.labels)
-            with self._lock:
-                if self.record is record:
-                    self.loss = loss
-
-    @property
-    def result(self) -> Result | None:
-        """Result of this run; one whose output is damaged since has failed."""
-        result = self.record.result
-        if result is None or not self.loss:
-            return result
-        message = f"{self.loss} Use submit(resume={self.record.id!r}) to compute it again."
-        told = {"state": "failed", "error": "ModelFormatError", "message": message}
-        return result.model_copy(update={**told, "digest": None, "labels": False})
-
     @property
     def redact(self) -> Redactor:
         """Leaves the known values of its storage options out of texts; made once for them."""
@@ -207,7 +177,7 @@ class JobState:
     @property
     def state(self) -> str:
         """One of queued, waiting, running, and the states of a result."""
-        if (result := self.result) is not None:
+        if (result := self.record.result) is not None:
             return result.state
         if self.reason is not None:
             return "waiting"
@@ -220,8 +190,6 @@ class JobState:
             return None
         if not self.running and self.needs():
             return "credentials"
-        if not self.running and self.is_of_other_version:
-            return "version"
         waiting = self._waiting
         return None if waiting is None else waiting.reason
 
@@ -231,14 +199,8 @@ class JobState:
 
     @property
     def ended(self) -> float:
-        """Time of its end, in seconds since 1970; if unknown, the time it was first seen."""
-        return self._known_since if self.record.ended is None else self.record.ended
-
-    @property
-    def is_of_other_version(self) -> bool:
-        """Whether a user has to accept that this version continues it."""
-        versions = self.record.versions
-        return bool(versions) and versions[-1] != __version__
+        """Time of its end, in seconds since 1970; if unknown, that of its submission."""
+        return self.record.created if self.record.ended is None else self.record.ended
 
     def needs(self) -> list[str]:
         """Storage options that a client has to supply before it can run."""
@@ -251,8 +213,7 @@ class JobState:
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
                 "status names as needs."
             )
-        check_secrets(values := {**self.secrets, **secrets})
-        self.secrets = values
+        self.secrets = {**self.secrets, **secrets}
 
     def ask_to_stop(self, why: Why) -> None:
         """End the run at the next chunk; the first reason counts."""
@@ -314,7 +275,7 @@ class JobState:
     def begin(self) -> None:
         """Forget what an earlier attempt was stopped for."""
         self.stopped_for = None
-        self.running, self.note, self.lacking, self.loss = True, "", None, ""
+        self.running, self.note, self.lacking = True, "", None
         self.began = time.time()
 
     def is_stopped(self) -> bool:
@@ -326,20 +287,11 @@ class JobState:
         """Sentence that says what the job waits for, or ""."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs values of the storage options {', '.join(needs)}: supply() them"
-        return self._note()
-
-    def _note(self) -> str:
-        if self.reason == "version" and not self.running and self.is_of_other_version:
-            return (
-                f"it was computed by largek_dask {self.record.versions[-1]}, and this is "
-                f"{__version__}: the bits of its result may be others if it goes on, which "
-                "submit(resume=id, accept_version=True) accepts"
-            )
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
-    def summary(self) -> dict[str, Any]:
-        """Return what a list of jobs has of each."""
+    def about(self) -> dict[str, Any]:
+        """Return what a list of jobs and a status both have."""
         record, spec = self.record, self.record.spec
         return {
             "id": record.id,
@@ -348,20 +300,34 @@ class JobState:
             "reason": self.reason,
             "owner": record.owner,
             "created": written(record.created),
+            "ended": None if record.result is None else written(self.ended),
             "algorithm": spec.algorithm.name,
             "n_clusters": spec.n_clusters,
+            "data": spec.data,
             "output": spec.output,
         }
 
+    def row(self) -> dict[str, Any]:
+        """Return what a list of jobs shows of each; there may be thousands."""
+        row, result = self.about(), self.record.result
+        if result is not None:
+            value = result.inertia if result.objective is None else result.objective.value
+            row |= {"step": result.n_iter, "cost": value, "seconds": result.seconds}
+            row["share"] = float(result.state == "finished")
+        elif self.running:
+            figures = self.feed.figures()
+            row |= {name: figures[name] for name in OF_LAST_STEP if name in figures}
+            row |= {"seconds": figures.get("elapsed"), "workers": figures["workers"]}
+        return row
+
     def status(self) -> dict[str, Any]:
         """Return everything known, as plain values."""
-        record, result = self.record, self.result
+        record, result = self.record, self.record.result
         about = {
-            **self.summary(),
-            "note": self._note(),
+            **self.about(),
+            "note": self.explanation,
             "needs": self.needs() if result is None else [],
             "run": record.run,
-            "data": record.spec.data,
             **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
             # How far each of them is, is told as "workers".
             **(
@@ -372,16 +338,11 @@ class JobState:
             "max_iter": record.spec.max_iter,
             "max_time": record.spec.max_time,
             "versions": list(record.versions),
-            # Who has all jobs knows its place among them.
-            "queue": None,
             **record.spec.objective.describe(),
             **self.feed.figures(),
         }
         if result is not None:
             about["result"] = result.model_dump(mode="json")
-            about["ended"] = written(self.ended)
-        if record.failure is not None:
-            about["failure"] = record.failure.model_dump(mode="json")
         return about
 
 
@@ -390,27 +351,8 @@ def written(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
-def unreadable_status(job_id: str, reason: str) -> dict[str, Any]:
-    """Return the status of a job whose record cannot be read."""
-    unknown = ("created", "owner", "data", "output", "algorithm", "n_clusters", "max_iter")
-    return {
-        "id": job_id,
-        "name": None,
-        "state": "unreadable",
-        "note": f"its record cannot be read: {reason}",
-        "reason": None,
-        "needs": [],
-        "n_events": 0,
-        **dict.fromkeys(unknown),
-    }
-
-
-MOST_EVENTS = 10_000
-"""Events kept; older ones are in the job's folder."""
-MOST_BYTES = 3_900_000
-"""Bytes that a feed takes, but for the last event: what is counted is less than the 4 MB meant."""
-OVERHEAD = 72
-"""Bytes that an event takes beside its text."""
+MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
+"""Events kept, and bytes of those that are read; older ones are in the job's folder."""
 
 
 class Ready(NamedTuple):
@@ -424,17 +366,15 @@ class Ready(NamedTuple):
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
-    They are kept as text: half the memory of mappings, and its size is known. ``ready`` has figures
-    for callers that must not wait; ``view``, what the events say. Of a job that ``is_new`` there
-    are no earlier events to :meth:`load`.
+    They are kept as text: half the memory of mappings. ``ready`` has figures for callers that must
+    not wait; ``view``, what the events say. Of a job that ``is_new`` there are no earlier events to
+    :meth:`load`.
     """
 
     def __init__(self, job_id: str, is_new: bool) -> None:
         self.is_loaded = is_new
         self._job = job_id
-        self._texts: deque[bytes] = deque()
-        self.size = self._of_view = 0
-        """Bytes of its events, and of its view, which it cannot drop."""
+        self._texts: deque[bytes] = deque(maxlen=MOST_EVENTS)
         self._next = 0
         self._lock = threading.Lock()
         self.view = JobView()
@@ -456,22 +396,8 @@ class Feed:
 
     def _add(self, event: Event) -> None:
         numbered = {**event, "n": self._next, "job": self._job}
-        text = json.dumps(numbered, separators=(",", ":")).encode()
         self._next += 1
-        self._texts.append(text)
-        self.size += len(text) + OVERHEAD
-        self._of_view = self.view.nbytes
-        most = MOST_BYTES - self._of_view
-        while len(self._texts) > MOST_EVENTS or (self.size > most and len(self._texts) > 1):
-            self._drop()
-
-    def _drop(self) -> None:
-        self.size -= len(self._texts.popleft()) + OVERHEAD
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its events and its view; read without a lock."""
-        return self.size + self._of_view
+        self._texts.append(json.dumps(numbered, separators=(",", ":")).encode())
 
     def load(self, events: Iterable[Event]) -> None:
         """Insert the events of earlier schedulers before all others, once."""
@@ -480,7 +406,8 @@ class Feed:
                 return
             self.is_loaded = True
             later = [json.loads(text) for text in self._texts]
-            self._clear()
+            self._texts.clear()
+            self._next = 0
             every = [plain(event) for event in (*events, *later)]
             self.view = JobView().update_all(every)
             for event in every:
@@ -491,19 +418,15 @@ class Feed:
     def unload(self) -> None:
         """Drop the events of a job that has ended, and its series: its file has them."""
         with self._lock:
-            self._clear()
+            self._texts.clear()
+            self._next = 0
             self.view.drop_series()
-            self._of_view = 0
             self.is_loaded = False
 
     def copy_view(self) -> JobView:
         """Return a copy of the view."""
         with self._lock:
             return copy.deepcopy(self.view)
-
-    def _clear(self) -> None:
-        self._texts.clear()
-        self.size = self._next = 0
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
         """At most ``most`` events from number ``n`` on, or from the first one that is kept."""

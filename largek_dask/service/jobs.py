@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
@@ -14,8 +15,9 @@ from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
+from largek_dask.driver.formatting import printable
+from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
-from largek_dask.driver.provenance import identity_of, versions
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     LargekError,
@@ -26,24 +28,20 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.model.kinds import kind_holding
+from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
-from largek_dask.service.job_state import Feed, JobState, unreadable_status
-from largek_dask.service.job_table import JobTable, Query, Tender, listing
+from largek_dask.service.job_state import STATES, JobState
+from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
-from largek_dask.service.metrics import JobsFigures, metered
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
-from largek_dask.service.scheduler_file import SchedulerFile, Sign
+from largek_dask.service.runner import model_so_far
+from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
-    Places,
-    check_asked,
-    check_secrets,
     missing,
     options_of,
     output_folder,
-    place_of,
 )
 from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
 from largek_dask.version import __version__
@@ -51,12 +49,17 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["CHANGEABLE", "Check", "Jobs"]
+__all__ = ["CHANGEABLE", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: none that changes bits."""
 
-Check = Callable[["Client", Rows, float], None]
+MOST_EVENTS = 1_000
+"""Events of one answer."""
+READERS = 2
+"""Threads that read events for the page: a store that does not answer holds up one of them."""
+MOST_NUMBERS = 10_000_000
+"""Numbers of a model's centres up to which the scheduler makes its report."""
 
 
 class Jobs:
@@ -80,7 +83,7 @@ class Jobs:
         records: Records,
         connect: Callable[[], Client | None],
         owner: str,
-        made: Callable[[int], SchedulerFile] | None = None,
+        made: Callable[[int], Mapping[str, Any]] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
         self._changed = threading.Condition(threading.RLock())
@@ -88,8 +91,8 @@ class Jobs:
         tend = () if made is None else (Sign(tenure, made).tend,)
         self._table = table = JobTable(tenure, self._changed, *tend)
         self._owner, self._connect, self._workers = owner, connect, workers
-        self._store = place_of(records.url)
-        self._under_way: list[Places] = []
+        self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
+        self._reading: dict[str, Future[None]] = {}
         self._queue = Queue(table, tenure, owner, connect, workers)
         self._tender = Tender(table, tenure, *tend)
 
@@ -106,6 +109,7 @@ class Jobs:
         Returns the names of those that had not stopped after ``seconds``.
         """
         self._tender.stop()
+        self._readers.shutdown(wait=False, cancel_futures=True)
         with self._changed:
             self._tenure.claim_no_more()
             runners = self._queue.close()
@@ -126,39 +130,29 @@ class Jobs:
         # Called on the scheduler's event loop, so without the lock.
         return sum(_worth(job, seconds) for job in self._table.jobs())
 
-    def metrics(self) -> JobsFigures:
-        """Return figures for Prometheus, without blocking."""
-        return metered(self._table.jobs(), self._tender.room)
+    def known(self) -> tuple[JobState, ...]:
+        """Return all jobs whose records can be read, without blocking."""
+        return self._table.jobs()
 
     # --- what a client may ask --------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> str:
-        """Name of this tenure of the store: after a change events are numbered from the start."""
-        return self._tenure.epoch
 
     def wait_until_ready(self) -> None:
         """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
         self._table.wait_until_ready()
 
-    def why_not_ready(self) -> str:
-        """Return why this scheduler does not have its jobs, or "", without blocking."""
-        if self._table.loaded.is_set():
-            return ""
-        return str(self._tenure.refusal()) if self._tenure.holder else "its jobs are being read"
+    def hello(self) -> dict[str, str]:
+        """Return version and store, once this scheduler has its jobs."""
+        self.wait_until_ready()
+        return {"version": __version__, "store": self._tenure.records.url}
 
-    def submit(
-        self, document: str, secrets: Mapping[str, Any], owner: str, check: Check | None = None
-    ) -> str:
+    def submit(self, document: str, secrets: Mapping[str, Any], owner: str) -> str:
         """Check and store a new job, and return its id; after an error nothing has been written.
 
-        ``document`` is the JSON of a ``JobSpec``, ``secrets`` are the values of its storage options
-        that are kept in memory only, and ``check`` checks that the workers are suitable.
+        ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
+        options that are kept in memory only.
         """
-        check_asked(owner=owner, secrets=secrets)
-        check_secrets(secrets)
         spec = JobSpec.parse(document)
-        return self._take(spec, secrets, owner, check).record.id
+        return self._take(spec, dict(secrets), printable(owner)[:200]).record.id
 
     def resume(
         self,
@@ -167,16 +161,12 @@ class Jobs:
         secrets: Mapping[str, Any],
         accept_version: bool = False,
     ) -> str:
-        """Resume a job that has ended, with other stop rules if given, or that awaits its version.
+        """Resume a job that has ended, with other stop rules if given.
 
         ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
         continue what another one has computed.
         """
-        check_asked(secrets=secrets, changes=changes)
         job = self._table.find(job_id)
-        if job.state not in ENDS and job.reason == "version":
-            self._accept_version(job, accept_version, changes, secrets)
-            return job_id
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
@@ -184,15 +174,13 @@ class Jobs:
                     "new job for that."
                 )
         with self._table.alone(job, "resumed", "wait until it has ended"):
-            job.supply(secrets)
+            job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
-            run, ended = job.record.run + 1, job.record.result
-            has_model = ended is not None and ended.digest is not None and not job.loss
+            run, versions = job.record.run + 1, job.record.versions
             job.waiting = None
             job.go_on()
-            versions = job.record.versions
-            if accept_version and job.is_of_other_version:
+            if accept_version and versions[-1:] not in ((), (__version__,)):
                 versions = (*versions, __version__)
             job.change(
                 self._tenure.records.update,
@@ -201,39 +189,14 @@ class Jobs:
                 versions=versions,
                 cancel=False,
                 result=None,
-                before=ended if has_model else None,
-                failure=None,
                 ended=None,
             )
             # It begins when this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
-    def _accept_version(
-        self, job: JobState, accept: bool, changes: Mapping[str, Any], secrets: Mapping[str, Any]
-    ) -> None:
-        job_id = job.record.id
-        if not accept:
-            raise ParameterError(
-                f"job {job_id} waits: {job.explanation}, or continue it with that one."
-            )
-        if changes:
-            raise ParameterError(
-                f"job {job_id} has not ended, so {', '.join(changes)} cannot be changed: only "
-                "accept its version."
-            )
-        with self._changed:
-            job.supply(secrets)
-            job.change_now(versions=(*job.record.versions, __version__))
-            versions = list(job.record.versions)
-            job.emit({"event": "accepted", "run": job.record.run, "versions": versions})
-            job.go_on()
-            self._changed.notify_all()
-        self._table.keep(job)
-
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Set values of storage options for a waiting job, and return those still missing."""
-        check_asked(secrets=secrets)
         job = self._table.find(job_id)
         with self._changed:
             job.supply(secrets)
@@ -244,35 +207,30 @@ class Jobs:
     def status(self, job_id: str) -> dict[str, Any]:
         """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
-        self._table.wait_until_looked()
-        if (reason := self._table.unreadable.get(job_id)) is not None:
-            return unreadable_status(job_id, reason)
-        return self._placed([self._table.find(job_id).status()])[0]
+        return self._table.find(job_id).status()
 
-    def _placed(self, statuses: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if wait := [status for status in statuses if status["state"] in ("queued", "waiting")]:
-            positions = self._queue.positions()
-            for status in wait:
-                status["queue"] = positions.get(status["id"])
-        return statuses
-
-    def all(
-        self, status: Callable[[JobState], dict[str, Any]] = JobState.status
+    def listed(
+        self,
+        state: Collection[str] = STATES,
+        older_than: float | None = None,
+        limit: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Return the ``status`` of every job, oldest first; unreadable ones are last."""
-        self._table.wait_until_looked()
-        with self._changed:
-            jobs = sorted(self._table.jobs(), key=lambda job: job.record.created)
-            unreadable = [
-                unreadable_status(*about) for about in sorted(self._table.unreadable.items())
-            ]
-        return [*self._placed([*map(status, jobs)]), *unreadable]
+        """Return rows of jobs, oldest first.
 
-    def listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Return short rows of the jobs that match a query, or raise ParameterError."""
-        query = Query.of(asked)
-        self._table.wait_until_looked()
-        return listing(self._table.jobs(), dict(self._table.unreadable), query)
+        ``state`` has the states of those that are listed, ``older_than`` the seconds since which
+        they have ended at least, and ``limit`` the number of the newest of them.
+        """
+        self._table.wait_until_ready()
+        before = math.inf if older_than is None else time.time() - older_than
+        jobs = [
+            job
+            for job in self._table.jobs()
+            if job.state in state
+            and (older_than is None or (job.state in ENDS and job.ended <= before))
+        ]
+        jobs.sort(key=lambda job: (job.record.created, job.record.id))
+        first = 0 if limit is None else max(0, len(jobs) - limit)
+        return [job.row() for job in jobs[first:]]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""
@@ -280,18 +238,17 @@ class Jobs:
         self._recall(job)
         return job.feed.since(n, most)
 
-    def feed(self, job_id: str) -> Feed:
-        """Return the feed of a job."""
-        return self._table.find(job_id).feed
+    def news(self, job_id: str, n: int) -> dict[str, Any]:
+        """Return events from number ``n`` on, and whether others may follow.
 
-    def recall(self, job_id: str) -> None:
-        """Load earlier events of a job from its folder, or raise OutputError."""
+        ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
+        start.
+        """
         job = self._table.find(job_id)
-        try:
-            self._recall(job)
-        except Exception as error:  # drivers raise errors of their own kinds
-            text = job.redact(f"{type(error).__name__}: {error}")
-            raise OutputError(f"{text}; try again later") from None
+        # An event of an end comes before its run is over.
+        is_over = job.state in ENDS and not job.running
+        events = self.events(job_id, n, MOST_EVENTS)
+        return {"epoch": self._tenure.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
@@ -332,6 +289,49 @@ class Jobs:
         self._table.keep(job)
         return state
 
+    # --- what the page shows ----------------------------------------------------------------------
+
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing.
+
+        Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
+        ended long ago, a thread reads them from the job's folder.
+        """
+        job = self._table.find(job_id)
+        status, view, lack = job.status(), JobView(), ""
+        # Otherwise its folder cannot be reached now.
+        if not status["needs"]:
+            lack = "" if job.feed.is_loaded else self._read(job)
+            view = job.feed.copy_view()
+        view.set_status(status)
+        return view, lack
+
+    def _read(self, job: JobState) -> str:
+        """Have the earlier events of a job read; return what is missing until then."""
+        reading = self._reading.get(job.record.id)
+        if reading is None:
+            self._reading[job.record.id] = self._readers.submit(self._recall, job)
+        elif reading.done():
+            # The next viewer has it read again.
+            del self._reading[job.record.id]
+            if (error := reading.exception()) is not None:
+                text = job.redact(f"{type(error).__name__}: {error}")
+                return f"Its earlier events cannot be read: {text}"
+        return "Its earlier events are being read; charts follow."
+
+    def report(self, job_id: str) -> str:
+        """Return the report of a job's model as HTML."""
+        from largek_dask.plots.report import make_report
+
+        model = self.model(job_id)
+        if model.n_clusters * model.n_features > MOST_NUMBERS:
+            output = printable(self._table.find(job_id).record.spec.output)
+            raise ParameterError(
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
+                f"where you are, with `largek report {output}`."
+            )
+        return make_report(model).html
+
     def delete(self, job_id: str, outputs: bool = True) -> int:
         """Delete a job that has ended: see :meth:`JobTable.delete`."""
         return self._table.delete(job_id, outputs)
@@ -345,37 +345,24 @@ class Jobs:
     def model(self, job_id: str) -> Model:
         """Return the final model of a job, or the best so far, or raise NoModelError."""
         job = self._table.find(job_id)
-        snapshot, spec = job.snapshot, job.record.spec
-        if snapshot is not None:
-            arrays = snapshot.model()
-            return kind_holding(arrays)(
-                arrays=arrays,
-                normalize=spec.normalize,
-                on_bad_rows=spec.on_bad_rows,
-                history=tuple(snapshot.steps()),
-                provenance={
-                    "job": job_id,
-                    "parameters": identity_of(spec.fit_options()),
-                    "n_iter": snapshot.record["step"],
-                    "stop_reason": "running",
-                    "versions": versions(),
-                },
-                feature_names=job.feature_names,
-            )
+        spec = job.record.spec
         options = options_of(spec, job.secrets)
         folder = output_folder(spec, options)
         try:
             check_job(folder, job_id)
         except ParameterError as error:
             raise NoModelError(f"job {job_id} has no model: {error}", "cancelled") from None
+        if job.record.result is None and (found := model_so_far(folder, "running")) is not None:
+            return found[0]
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
             if folder.exists(MODEL) and job.record.result is not None:
-                job.loss = f"its model cannot be read: {error}"
-                raise
+                raise ModelFormatError(
+                    f"{error} Use submit(resume={job_id!r}) to compute it again."
+                ) from None
             raise NoModelError(
-                f"job {job_id} is {job.state} and has no model yet: wait for its first step.",
+                f"job {job_id} is {job.state} and has no model yet: wait for its first checkpoint.",
                 "cancelled",
             ) from error
         result = job.record.result
@@ -388,68 +375,26 @@ class Jobs:
 
     # --- what a submit checks ---------------------------------------------------------------------
 
-    def _take(
-        self, spec: JobSpec, secrets: Mapping[str, Any], owner: str, check: Check | None
-    ) -> JobState:
+    def _take(self, spec: JobSpec, secrets: Mapping[str, Any], owner: str) -> JobState:
         """Create a job, which runs when its turn comes; after an error nothing has been written."""
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
-        places = Places.of(spec)
-        with self._reserved(places):
-            try:
-                with use_selection(None if spec.workers is None else spec.workers.pick()):
-                    takes = self.check(spec, options, check)
-                records = self._tenure.records
-                record = self._create(records, spec, options, owner, takes)
-            except Exception as error:
-                raise _without_secrets(error, Redactor(options)) from None
-            job = JobState(record, places, secrets, True)
-            # Sent before it can begin, so that this is its first event.
-            job.emit({"event": "queued", "run": record.run, "owner": owner})
-            self._table.add(job, records)
+        self._table.wait_until_ready()
+        try:
+            with use_selection(None if spec.workers is None else spec.workers.pick()):
+                takes = self.check(spec, options)
+            records = self._tenure.records
+            record = self._create(records, spec, options, owner, takes)
+        except Exception as error:
+            raise _without_secrets(error, Redactor(options)) from None
+        job = JobState(record, secrets, True)
+        # Sent before it can begin, so that this is its first event.
+        job.emit({"event": "queued", "run": record.run, "owner": owner})
+        self._table.add(job, records)
         return job
 
-    @contextlib.contextmanager
-    def _reserved(self, places: Places) -> Iterator[None]:
-        """Keep other jobs from the same output meanwhile; raise OutputError if it is taken."""
-        self._table.wait_until_ready()
-        with self._changed:
-            self._check_free(places)
-            self._under_way.append(places)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._under_way.remove(places)
-
-    def _check_free(self, wanted: Places) -> None:
-        """Refuse an output that overlaps other outputs, data, or the store."""
-        output, url = wanted.output, wanted.url
-        if output.overlaps(self._store):
-            raise OutputError(
-                f"{url} is where the scheduler keeps its jobs ({self._tenure.records.url}): "
-                "choose another output."
-            )
-        if any(output.overlaps(data) for data in wanted.data):
-            raise OutputError(f"{url} is in the job's own data: choose a folder of its own.")
-        if any(output.overlaps(other.output) for other in self._under_way):
-            raise OutputError(
-                f"{url} is the output of a job that is just being submitted: choose another."
-            )
-        for job in self._table.jobs():
-            job_id, other = job.record.id, job.places
-            if output.overlaps(other.output):
-                raise OutputError(
-                    f"{url} overlaps {other.url}, the output of job {job_id}: choose another."
-                )
-            if job.state not in ENDS and any(output.is_within(data) for data in other.data):
-                raise OutputError(
-                    f"{url} is in the data of job {job_id}, which has not ended: choose another "
-                    "output."
-                )
-
-    def check(self, spec: JobSpec, options: dict[str, Any], check: Check | None) -> FitMemory:
+    def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory that it takes."""
         client = self._connect()
         # Missing chunks are counted and reported when the job runs.
@@ -473,8 +418,8 @@ class Jobs:
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
         folder.check_space(needed, "model, labels and checkpoints")
-        if check is not None and client is not None:
-            check(client, rows, float(config.get("service.check-seconds")))
+        if client is not None:
+            check_workers(client, rows, float(config.get("service.check-seconds")))
         return takes
 
     def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:

@@ -1,17 +1,17 @@
 """Figures of jobs for Prometheus, on the page ``/metrics`` of the scheduler.
 
-One collector per process, for the newest scheduler. It is called on its event loop, so it blocks on
-no lock. Without ``prometheus-client`` (extra ``metrics``) there is none.
+They are collected on the scheduler's event loop, so nothing here blocks on a lock. Without
+``prometheus-client`` (extra ``metrics``) there are none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-from largek_dask import config
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.stopping import ENDS
 
@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 
     from largek_dask.service.job_state import JobState
 
-__all__ = [
-    "ENDED_SECONDS",
-    "JOB_METRICS",
-    "STORE_METRICS",
-    "JobsFigures",
-    "forget",
-    "metered",
-    "watch_jobs",
-]
+__all__ = ["JOB_METRICS", "JobsCollector"]
 
 MOST_NAME = 64
+MOST_JOBS, ENDED_SECONDS = 100, 600.0
+"""Jobs shown, and time for which one that has ended is shown, so that it is scraped."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
     "failed": ("gauge", "1 when the job has failed; absent otherwise."),
@@ -51,29 +45,38 @@ JOB_METRICS: dict[str, tuple[str, str]] = {
     "workers": ("gauge", "Workers; 0 if the scheduler computes."),
 }
 """Figures of a job: kind and what they say. Those of a counter end in ``_total``."""
-STORE_METRICS: dict[str, tuple[str, str]] = {
-    "free_bytes": ("gauge", "Free bytes of the disk of the store; absent if that is not local."),
-    "size_bytes": ("gauge", "All bytes of that disk."),
-}
 SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
 
 
-class JobsFigures(NamedTuple):
-    """Figures of the jobs of a scheduler."""
+class JobsCollector:
+    """The collector of Prometheus for the jobs that ``jobs`` returns."""
 
-    states: Mapping[str, int]
-    jobs: list[JobState]
-    """Those that run or have ended a short time ago."""
-    store: Mapping[str, float]
-    """By names of :data:`STORE_METRICS`, as far as they are known."""
-    at: float
+    newest: JobsCollector | None = None
+    """The one of the newest scheduler of this process, which alone is registered."""
 
+    def __init__(
+        self, jobs: Callable[[], Iterable[JobState]], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._jobs = jobs
+        self._clock = clock
 
-class _Collector:
-    """Collector of Prometheus' registry."""
+    def register(self) -> None:
+        """Show these jobs from now on, and no others."""
+        with contextlib.suppress(ImportError):
+            from prometheus_client import REGISTRY
 
-    def __init__(self) -> None:
-        self.jobs: Callable[[], JobsFigures] | None = None
+            if JobsCollector.newest is not None:
+                JobsCollector.newest.close()
+            REGISTRY.register(self)
+            JobsCollector.newest = self
+
+    def close(self) -> None:
+        """Show these jobs no longer."""
+        if JobsCollector.newest is self:
+            from prometheus_client import REGISTRY
+
+            REGISTRY.unregister(self)
+            JobsCollector.newest = None
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: otherwise all figures would be collected to be registered."""
@@ -81,69 +84,30 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all figures, as they are now."""
-        # Read once: it may go meanwhile.
-        if (jobs := self.jobs) is not None:
-            yield from _of_jobs(jobs())
+        from largek_dask.service.job_state import STATES  # not on workers
 
-
-_registered: _Collector | None = None
-
-
-def _collector() -> _Collector | None:
-    """Return the collector of this process; None without Prometheus."""
-    global _registered
-    if _registered is None:
-        try:
-            from prometheus_client import REGISTRY
-        except ImportError:
-            return None
-        collector = _Collector()
-        REGISTRY.register(collector)
-        _registered = collector
-    return _registered
-
-
-def watch_jobs(ask: Callable[[], JobsFigures]) -> None:
-    """Show the jobs of a scheduler from now on; ``ask`` is called on an event loop."""
-    if (collector := _collector()) is not None:
-        collector.jobs = ask
-
-
-def forget(ask: Callable[[], Any]) -> None:
-    """Show what was watched by ``ask`` no longer; a newer one stays."""
-    if _registered is not None and _registered.jobs == ask:
-        _registered.jobs = None
-
-
-def _of_jobs(found: JobsFigures) -> Iterator[Metric]:
-    states = _family("largek_jobs", "gauge", "Jobs by state.", ("state",))
-    for state, n in found.states.items():
-        states.add_metric((state,), n)
-    yield states
-    for name, (kind, says) in STORE_METRICS.items():
-        family = _family(f"largek_store_{name}", kind, says, ())
-        if name in found.store:
-            family.add_metric((), found.store[name])
-        yield family
-    about = _family("largek_job_info", "gauge", "What a job is: 1.",
-                    ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
-    for job in found.jobs:
-        spec = job.record.spec
-        name = printable((spec.name or "")[:MOST_NAME])
-        about.add_metric((job.record.id, name, spec.algorithm.name, str(spec.n_clusters)), 1)
-    yield about
-    figures = {job.record.id: _figures(job, found.at) for job in found.jobs}
-    for name, (kind, says) in JOB_METRICS.items():
-        family = _family(f"largek_job_{name}", kind, says, ("job_id",))
-        for job_id, known in figures.items():
-            if name in known:
-                family.add_metric((job_id,), known[name])
-        yield family
-    seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
-    for job in found.jobs:
-        for kind, value in job.feed.ready.seconds.items():
-            seconds.add_metric((job.record.id, kind), value)
-    yield seconds
+        jobs, now = list(self._jobs()), self._clock()
+        counts = dict.fromkeys(STATES, 0) | Counter(job.state for job in jobs)
+        states = _family("largek_jobs", "gauge", "Jobs by state.", ("state",))
+        for state, n in counts.items():
+            states.add_metric((state,), n)
+        yield states
+        about = _family("largek_job_info", "gauge", "What a job is: 1.",
+                        ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
+        seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
+        families = {
+            name: _family(f"largek_job_{name}", kind, says, ("job_id",))
+            for name, (kind, says) in JOB_METRICS.items()
+        }
+        for job in shown(jobs, now):
+            job_id, spec = job.record.id, job.record.spec
+            name = printable((spec.name or "")[:MOST_NAME])
+            about.add_metric((job_id, name, spec.algorithm.name, str(spec.n_clusters)), 1)
+            for name, value in _figures(job, now).items():
+                families[name].add_metric((job_id,), value)
+            for kind, value in job.feed.ready.seconds.items():
+                seconds.add_metric((job_id, kind), value)
+        yield from (about, *families.values(), seconds)
 
 
 def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
@@ -153,37 +117,13 @@ def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
     return family(name, says, labels=labels)
 
 
-ENDED_SECONDS = 600.0
-"""How long a job that has ended is shown: a short one would be gone before a second scrape."""
-
-
-def metered(
-    jobs: Iterable[JobState],
-    store: Mapping[str, float],
-    clock: Callable[[], float] = time.time,
-) -> JobsFigures:
-    """Return the number of jobs by state, and figures of those that run or ended just now.
-
-    At most ``largek.observe.metrics-jobs`` of them: those that run before those that have ended,
-    of which the latest come first.
-    """
-    from largek_dask.service.job_state import STATES  # not on workers
-
-    now = clock()
+def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
+    """Return the jobs that run, then those that have ended a short time ago, the latest first."""
+    latest = sorted(jobs, key=lambda job: job.feed.ready.at, reverse=True)
+    running = [job for job in latest if job.running and job.state not in ENDS]
     since = now - ENDED_SECONDS
-    # Jobs whose records cannot be read are not among these.
-    states = Counter(dict.fromkeys(STATES[:-1], 0))
-    running: list[JobState] = []
-    ended: list[JobState] = []
-    for job in jobs:
-        states[state := job.state] += 1
-        if job.running and state not in ENDS:
-            running.append(job)
-        elif state in ENDS and job.feed.ready.at >= since:
-            ended.append(job)
-    ended.sort(key=lambda job: job.feed.ready.at, reverse=True)
-    shown = [*running, *ended][: int(config.get("observe.metrics-jobs"))]
-    return JobsFigures(states, shown, store, now)
+    ended = [job for job in latest if job.state in ENDS and job.feed.ready.at >= since]
+    return [*running, *ended][:MOST_JOBS]
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:

@@ -34,19 +34,15 @@ from distributed.utils import format_dashboard_link
 from largek_dask import config
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, OutputError, ParameterError
-from largek_dask.passes.admission import check_workers
 from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.metrics import forget, watch_jobs
+from largek_dask.service.metrics import JobsCollector
 from largek_dask.service.process_log import WatchPlugin
 from largek_dask.service.queue import Standing
-from largek_dask.service.ready import answer_on, prefix_of
-from largek_dask.service.scheduler_file import SchedulerFile, TlsFiles
+from largek_dask.service.scheduler_file import tls_files
 from largek_dask.service.serialization import message_of_error, message_of_model
-from largek_dask.service.spec import check_secrets
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
-from largek_dask.service.web.source import JobsSource
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -63,18 +59,20 @@ TARGET = "adaptive_target"
 ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
 """Maximum number of requests for files of one job once the first has taken this many seconds."""
-POOLS = {
+OPERATIONS = {
     "submit": "submit",
-    **dict.fromkeys(("resume", "delete", "model", "events"), "files"),
+    **dict.fromkeys(("resume", "delete", "model", "news"), "files"),
+    **dict.fromkeys(("hello", "listed", "status", "cancel", "supply"), "answer"),
 }
-"""Thread pools of requests that may take long, so that those of one pool do not delay the others.
+"""Methods of ``Jobs`` that a client may call, by the pool of threads that answers.
 
-A submit waits for every worker, the others for files of a job.
-All other requests are answered from memory.
+A submit waits for every worker, others for files of a job: those of one pool do not delay the
+others.
 """
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
-MOST_EVENTS = 1_000
+MOST_SECRETS = 64 << 10
+"""Maximum characters of all secrets of a request: each is looked for in every text."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -108,16 +106,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def start(self, scheduler: Any) -> None:
         """Start the jobs; called by Dask with the running scheduler."""
         self.scheduler = scheduler
-        self._why_not_ready: Callable[[], str] = lambda: "its store is being opened"
-        if (application := getattr(scheduler, "http_application", None)) is not None:
-            answer_on(application, lambda: self._why_not_ready(), hosts_of(scheduler))
         self._loop = asyncio.get_running_loop()
         self._pools = {
             name: ThreadPoolExecutor(ANSWERING_THREADS, f"largek-{name}")
-            for name in ("answer", *POOLS.values())
+            for name in set(OPERATIONS.values())
         }
-        self._started = datetime.now(UTC)
-        self._slurm_job = os.environ.get("SLURM_JOB_ID") or None
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._client: Client | None = None
         self._client_lock = threading.Lock()
         self._at_files_lock = threading.Lock()
@@ -132,14 +126,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             raise
         self._has_begun = True
         self.store = url
-        self._why_not_ready = self._jobs.why_not_ready
         self._jobs.start()
         process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, JobsSource(self._jobs))
-        watch_jobs(self._jobs.metrics)
+        self._page = page_on(scheduler, self._jobs)
+        self._metrics = JobsCollector(self._jobs.known)
+        self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
@@ -147,20 +141,22 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         records.check_writable()
         return Jobs(records, self._connect, owner, self._scheduler_file, self._standing)
 
-    def _scheduler_file(self, token: int) -> SchedulerFile:
+    def _scheduler_file(self, token: int) -> dict[str, Any]:
         """Return this scheduler's entry in the store, for the claim ``token``."""
-        return SchedulerFile(
-            address=self.scheduler.address,
-            dashboard=dashboard_of(self.scheduler),
-            started=self._started,
-            token=token,
-            slurm_job=self._slurm_job,
-            tls=TlsFiles.of(self.scheduler.security),
-        )
+        about = {
+            "type": "Scheduler",
+            "address": self.scheduler.address,
+            "dashboard": dashboard_of(self.scheduler),
+            "started": self._started,
+            "token": token,
+            "version": __version__,
+            "slurm_job": os.environ.get("SLURM_JOB_ID") or None,
+            "tls": tls_files(self.scheduler.security),
+        }
+        return {"format": 1, **{name: value for name, value in about.items() if value is not None}}
 
     async def before_close(self) -> None:
         """Let jobs write their checkpoints; called by Dask before it shuts down."""
-        self._why_not_ready = lambda: GOING_AWAY
         if self._has_begun:
             await self._close_jobs()
         for pool in self._pools.values():
@@ -176,7 +172,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         # Not in a pool, whose threads may all be waiting.
         for left in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
-        forget(self._jobs.metrics)
+        self._metrics.close()
         process_log.unwatch(self.scheduler)
         await asyncio.to_thread(self._disconnect)
 
@@ -234,7 +230,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's request; texts are JSON, and errors are returned as texts."""
-        pool = POOLS.get(operation, "answer")
+        pool = OPERATIONS.get(operation, "answer")
         try:
             answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
         except Exception as error:
@@ -247,7 +243,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
         try:
             given = read_arguments(arguments).get("secrets") or {}
-            check_secrets(given)
         except Exception:
             # Unreadable secrets are in no text.
             given = None
@@ -260,11 +255,17 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return message_of_error(error, redact)
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        given = read_arguments(arguments)
-        with self._at_files_of(given.get("id") if POOLS.get(operation) == "files" else None):
+        given, pool = read_arguments(arguments), OPERATIONS.get(operation)
+        if pool is None:
+            raise ParameterError(
+                f"this scheduler has largek_dask {__version__}, which does not know "
+                f"{operation!r}: install the same version on both sides."
+            )
+        with self._at_files_of(given.get("job_id") if pool == "files" else None):
+            answer = getattr(self._jobs, operation)(**given)
             if operation == "model":
-                return message_of_model(self._jobs.model(given["id"]))
-            return {"answer": json.dumps(self._known(operation, given), allow_nan=False)}
+                return message_of_model(answer)
+            return {"answer": json.dumps(answer, allow_nan=False)}
 
     @contextlib.contextmanager
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
@@ -290,57 +291,20 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 if not begun:
                     del self._at_files[key]
 
-    def _known(self, operation: str, given: Mapping[str, Any]) -> Any:
-        jobs = self._jobs
-        match operation:
-            case "hello":
-                jobs.wait_until_ready()
-                return {"version": __version__, "store": self.store}
-            case "submit":
-                return jobs.submit(
-                    given["document"], given["secrets"], given["owner"], check_workers
-                )
-            case "resume":
-                accepted = bool(given.get("accept_version"))
-                return jobs.resume(given["id"], given["changes"], given["secrets"], accepted)
-            case "supply":
-                return jobs.supply(given["id"], given["secrets"])
-            case "jobs":
-                return jobs.listed(given["query"])
-            case "statuses":
-                return jobs.all()
-            case "status":
-                return jobs.status(given["id"])
-            case "events":
-                found = jobs.events(given["id"], int(given["n"]), MOST_EVENTS)
-                return {"epoch": jobs.epoch, "events": found}
-            case "cancel":
-                return jobs.cancel(given["id"])
-            case "delete":
-                return jobs.delete(given["id"], given["outputs"])
-        raise ParameterError(
-            f"this scheduler has largek_dask {__version__}, which does not know {operation!r}: "
-            "install the same version on both sides."
-        )
-
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request; anything but a short JSON object is an error."""
+    """Parse the arguments of a request; a long one is an error."""
     if len(arguments) > MOST_ARGUMENTS:
+        raise ParameterError(f"a request may have at most {MOST_ARGUMENTS:,} letters.")
+    given: dict[str, Any] = dict(json.loads(arguments))
+    if len(json.dumps(given.get("secrets"))) > MOST_SECRETS:
         raise ParameterError(
-            f"a question may have at most {MOST_ARGUMENTS:,} letters, and this one has "
-            f"{len(arguments):,}."
-        )
-    given = json.loads(arguments)
-    if not isinstance(given, dict):
-        raise ParameterError(
-            f"the arguments of a question must be a JSON object, got {type(given).__name__}: use "
-            "a client of the scheduler's version."
+            f"the values of storage_options may have {MOST_SECRETS:,} letters together."
         )
     return given
 
 
-def page_on(scheduler: Any, source: JobsSource) -> Page | None:
+def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
     """Add the page of jobs to a scheduler's dashboard; None without one.
 
     Errors are only logged: jobs matter more than their page.
@@ -359,10 +323,24 @@ def page_on(scheduler: Any, source: JobsSource) -> Page | None:
             navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
         prefix = prefix_of(application)
-        return Page(application, prefix, source, hosts_of(scheduler), navigation, actions=actions)
+        hosts = Hosts(partial(dashboard_of, scheduler))
+        return Page(application, prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
+
+
+def prefix_of(application: Any) -> str:
+    """Return the prefix of all paths of an HTTP server of Dask's, such as ``/`` or ``/proxy/``.
+
+    Dask keeps it nowhere but in its routes: those that are there without a dashboard, and pages.
+    """
+    for rule in application.wildcard_router.rules:
+        pattern = str(rule.matcher.regex.pattern)
+        if pattern.endswith("/health$"):
+            return pattern.removesuffix("health$")
+    pages = [str(inner.prefix) for inner in application.applications if hasattr(inner, "prefix")]
+    return f"/{pages[0].strip('/')}/".replace("//", "/") if pages else "/"
 
 
 def dashboard_of(scheduler: Any) -> str | None:
@@ -374,11 +352,6 @@ def dashboard_of(scheduler: Any) -> str | None:
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
     return str(format_dashboard_link(host, scheduler.http_server.port))
-
-
-def hosts_of(scheduler: Any) -> Hosts:
-    """Return the host names under which pages of a scheduler answer."""
-    return Hosts(partial(dashboard_of, scheduler))
 
 
 def driver_security(security: Security) -> Security:

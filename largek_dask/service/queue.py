@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dask.utils import format_bytes
 
@@ -82,7 +83,6 @@ class Queue(threading.Thread):
                 while jobs := self.due():
                     for job in jobs:
                         self._launch(job)
-                self._tell_versions()
 
     def _look_at_workers(self) -> None:
         """Note what the workers lack for each job that has not begun."""
@@ -97,14 +97,6 @@ class Queue(threading.Thread):
                 told = {"run": job.record.run, "reason": reason, "message": text}
                 job.emit({"event": "waiting", **told})
 
-    def _tell_versions(self) -> None:
-        """Emit an event, once, for each job that waits for its version to be accepted."""
-        for job in self._table.jobs():
-            if not job.has_told_version and job.is_of_other_version and job.reason == "version":
-                job.has_told_version = True
-                told = {"run": job.record.run, "reason": "version", "message": job.explanation}
-                job.emit({"event": "waiting", **told})
-
     def due(self) -> list[JobState]:
         """Jobs to begin now."""
         now = time.monotonic()
@@ -116,11 +108,7 @@ class Queue(threading.Thread):
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
-        waiting = [
-            job
-            for job in waiting
-            if not (job.record.cancel or job.is_of_other_version or job.lacking)
-        ]
+        waiting = [job for job in waiting if not (job.record.cancel or job.lacking)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         in_turn = self._fitting(sorted(waiting, key=_age), jobs)
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
@@ -136,35 +124,11 @@ class Queue(threading.Thread):
         running = [job.holds for job in jobs if job.running]
         for job in in_turn:
             memory = self._memory_of(job)
-            if does_not_fit(memory, running) is not None:
+            if (why := does_not_fit(memory, running)) is not None:
+                job.note = why
                 return
             yield job
             running.append(memory)
-
-    def positions(self) -> dict[str, dict[str, Any]]:
-        """Return the positions of all jobs that are queued or wait, by id.
-
-        ``position`` (from 1; None of one that has to wait for something first) ``of`` how many
-        that are queued, ``waits_for`` one of place, memory, storage, workers, credentials and
-        version, and ``why``, a sentence.
-        """
-        jobs = self._table.jobs()
-        queued = [job for job in jobs if job.state == "queued"]
-        found: dict[str, dict[str, Any]] = {}
-        taken = [job.holds for job in jobs if job.running]
-        # Memory counts while there is a place.
-        is_free, why = _place_of_next(len(taken))
-        for n, job in enumerate(sorted(queued, key=_age), start=1):
-            about = {"position": n, "of": len(queued), "waits_for": "place", "why": job.note or why}
-            found[job.record.id] = about
-            if is_free and (short := does_not_fit(self._memory_of(job), taken)) is not None:
-                about.update(waits_for="memory", why=short)
-                why, is_free = f"job {job.record.id} before it waits for memory", False
-        for job in jobs:
-            if (reason := job.reason) is not None:
-                about = {"position": None, "of": len(queued), "waits_for": reason}
-                found[job.record.id] = {**about, "why": job.explanation}
-        return found
 
     def _launch(self, job: JobState) -> None:
         job.begin()
@@ -204,17 +168,6 @@ def _age(job: JobState) -> tuple[float, str]:
     return job.record.created, job.record.id
 
 
-def _place_of_next(running: int) -> tuple[bool, str]:
-    """Return whether one more job may run, and what the next one waits for."""
-    most = int(config.get("service.concurrent-jobs"))
-    if running < most:
-        return True, "it begins in a moment"
-    told = f"{count_of(running, 'job')} {'runs' if running == 1 else 'run'}"
-    if not running:
-        told = "no job runs"
-    return False, f"{told}, as many as may (largek.service.concurrent-jobs: {most})"
-
-
 def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
     """Return what a cluster lacks for a job to begin; None if nothing, or unknown."""
     if cluster is None:
@@ -246,26 +199,17 @@ class Cluster:
 
     def __init__(self, workers: Collection[Standing]) -> None:
         self.workers = workers
-        self._allowed: dict[frozenset[str], _Allowed] = {}
+        self.allowed = functools.cache(self._allowed)
 
-    def allowed(self, tags: frozenset[str]) -> _Allowed:
-        """Return the workers that have all these tags."""
-        if tags not in self._allowed:
-            found = [worker for worker in self.workers if tags.issubset(worker.tags)]
-            self._allowed[tags] = _Allowed(
-                len(found),
-                max((worker.n_threads for worker in found), default=1),
-                min((w.memory_limit for w in found if w.memory_limit), default=0),
-            )
-        return self._allowed[tags]
-
-
-class _Allowed(NamedTuple):
-    """Workers that a job may use: number, most threads, least memory (0: no limit)."""
-
-    n_workers: int
-    n_threads: int
-    memory: int
+    def _allowed(self, tags: frozenset[str]) -> tuple[int, int, int]:
+        """Return number, most threads and least memory (0: no limit) of those with these tags."""
+        found = [worker for worker in self.workers if tags.issubset(worker.tags)]
+        threads = max((worker.n_threads for worker in found), default=1)
+        return (
+            len(found),
+            threads,
+            min((w.memory_limit for w in found if w.memory_limit), default=0),
+        )
 
 
 def worker_memory(

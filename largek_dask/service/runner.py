@@ -22,7 +22,6 @@ from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.fit import FitResult, fit
-from largek_dask.driver.run import Snapshot
 from largek_dask.driver.saved import Saved, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
@@ -55,7 +54,6 @@ from largek_dask.service.store import (
     Result,
     Value,
     labels_in,
-    loss_in,
     read_result,
     write_result,
 )
@@ -120,7 +118,6 @@ class Runner(threading.Thread):
         except Exception as error:
             self._put_aside(error)
         finally:
-            job.snapshot = None
             job.running = False
             self._done()
 
@@ -193,7 +190,7 @@ class Runner(threading.Thread):
         check_job(folder, job.record.id)
         job.recall(folder)
         standing = read_result(folder, job.record.id, job.record.run)
-        if standing is not None and not self._is_lost(folder, standing):
+        if standing is not None:
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
             return
@@ -217,13 +214,6 @@ class Runner(threading.Thread):
             keeper.stop()
         if job.stopped_for == "lost" and job.record.result is None:
             self._leave("another scheduler has taken it over")
-
-    def _is_lost(self, folder: Folder, standing: Result) -> bool:
-        """Return whether a result names outputs that are damaged; then the run continues."""
-        loss = "" if standing.digest is None else loss_in(folder, labels=standing.labels)
-        if loss:
-            self._hear(f"{loss} The job goes on to compute it again.", RecoveryWarning)
-        return bool(loss)
 
     def _leave(self, why: str) -> None:
         self.job.note, self.job.waiting = why, None
@@ -259,14 +249,9 @@ class Runner(threading.Thread):
 
     def _note_version(self) -> None:
         """Write the version that computes the job into its record."""
-        job = self.job
-        if not job.record.versions:
-            job.change_now(versions=(__version__,))
-            try:
-                job.keep(self._records.update)
-            except (LargekError, OSError) as error:
-                kind = type(error).__name__
-                logger.warning("The record of %s cannot be written yet: %s", job.record.id, kind)
+        if not self.job.record.versions:
+            self.job.change_now(versions=(__version__,))
+            self.job.try_keep(self._records.update)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Return a sink that writes events; a failure to do so does not end the job."""
@@ -294,6 +279,13 @@ class Runner(threading.Thread):
         job = self.job
         if job.record.cancel:
             return self._stopped(folder, lease)
+        if (versions := job.record.versions)[-1] != __version__:
+            error = VersionMismatchError(
+                f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
+                "bits of its result may be others if it goes on, which submit(resume=id, "
+                "accept_version=True) accepts"
+            )
+            return self._failure(error, lease.token)
         try:
             return self._fitted(folder, lease, options)
         except LostJobError:
@@ -318,15 +310,10 @@ class Runner(threading.Thread):
         return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
 
     def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
-        """Return a result with the model of the last checkpoint, if there is one.
-
-        One that has come no farther than the run before leaves that one's model alone.
-        """
-        before = self.job.record.before
-        beyond = -1 if before is None else before.n_iter
+        """Return a result with the model of the last checkpoint, if there is one."""
         result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
-            found = model_of_checkpoint(folder, stop_reason, beyond=beyond)
+            found = model_of_checkpoint(folder, stop_reason)
         except LostJobError:
             raise
         except Exception as error:
@@ -353,7 +340,6 @@ class Runner(threading.Thread):
         rows = without_equal_names(
             open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         )
-        job.feature_names = rows.feature_names
         pick = None if spec.workers is None else spec.workers.pick()
         with use_selection(pick, 0 if job.holds is None else job.holds.row_state):
             model, fitted = fit_into(
@@ -364,7 +350,6 @@ class Runner(threading.Thread):
                 client=self._connect(),
                 events=list(self._sinks),
                 log=False,
-                callbacks=(self._remember,),
                 cancelled=job.is_stopped,
                 held=lambda: job.stopped_for == "shutdown",
             )
@@ -380,9 +365,6 @@ class Runner(threading.Thread):
             seconds=fitted.seconds,
             **_value(fitted.objective, fitted.value),
         )
-
-    def _remember(self, snapshot: Snapshot) -> None:
-        self.job.snapshot = snapshot
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -415,41 +397,12 @@ class Runner(threading.Thread):
             return
         self._keep(standing)
 
-    def _still_there(self, before: Result) -> Result | None:
-        """Return the result of the run before, if its outputs are there still."""
-        job = self.job
-        try:
-            options = options_of(job.record.spec, job.secrets)
-            folder = output_folder(job.record.spec, options)
-            model = model_in(folder)
-            labels = before.labels and folder.exists(LABELS)
-        except (LargekError, OSError):
-            # Out of reach: a later request for the model checks it.
-            return before
-        if model is None or model.digest() != before.digest:
-            return None
-        return before.model_copy(update={"labels": labels})
-
     def _keep(self, result: Result) -> None:
-        """Write the result into the scheduler's record of the job.
-
-        A run that was to go on, and has no model, leaves the job as it was before.
-        """
+        """Write the result into the scheduler's record of the job."""
         job = self.job
-        # From here on the model is the one that was written.
-        job.snapshot = None
-        before = job.record.before
-        stands = None
-        if before is not None and result.digest is None:
-            stands = self._still_there(before)
-        failure = result if stands is not None and result.state == "failed" else None
-        job.change_now(result=stands or result, failure=failure, ended=time.time())
-        try:
-            job.keep(self._records.update)
-        except Exception as error:
-            # It is tried again; a scheduler that comes back finds the result where the output is.
-            kind = type(error).__name__
-            logger.warning("The record of %s cannot be written: %s", job.record.id, kind)
+        job.change_now(result=result, ended=time.time())
+        # A scheduler that comes back finds the result where the output is, too.
+        job.try_keep(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
             del shown["traceback"]
@@ -556,19 +509,22 @@ def fit_into(
     return model, result
 
 
-def model_of_checkpoint(
-    folder: Folder, stop_reason: str, beyond: int = -1
-) -> tuple[Model, Saved] | None:
+def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved] | None:
     """Write the model of the last checkpoint, for a fit that is not continued, and return both.
 
-    Neither rows nor workers are needed. None is returned if there is no checkpoint after more than
-    ``beyond`` steps. ``stop_reason`` is noted in the model's provenance.
+    Neither rows nor workers are needed. None is returned without a checkpoint. The final model of
+    an earlier run that has come as far stays. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
-    if found is None or found[1].n_iter <= beyond:
+    if found is None:
         return None
     model, saved = found
     before = model_in(folder)
+    if before is not None:
+        known = before.provenance
+        is_as_far = known.get("start", 0) == saved.stream and known.get("n_iter", 0) >= saved.n_iter
+        if is_as_far and known.get("stop_reason") != "cancelled":
+            return before, saved
     changed = before is None or before.digest() != model.digest()
     if changed and labels_in(folder):
         folder.remove(LABELS)

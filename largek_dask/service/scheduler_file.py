@@ -8,22 +8,18 @@ connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import distributed
 from dask.utils import parse_timedelta
-from distributed.comm.addressing import parse_host_port
 from distributed.security import Security
 from fsspec import available_protocols
 from fsspec.core import split_protocol
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from largek_dask.data.stores import normalize
 from largek_dask.driver.formatting import printable
@@ -37,105 +33,30 @@ from largek_dask.errors import (
 )
 from largek_dask.retry import retry
 from largek_dask.service.lease import Tenure
-from largek_dask.version import __version__
 
-__all__ = [
-    "NAME",
-    "Client",
-    "Finder",
-    "SchedulerFile",
-    "Sign",
-    "connect_to",
-    "new_client",
-    "why_no_answer",
-]
+__all__ = ["NAME", "Client", "Finder", "Sign", "connect_to", "new_client", "tls_files"]
 
 logger = logging.getLogger(__name__)
 
 NAME = "scheduler.json"
 """The file's name in a store."""
-FORMAT: Literal[1] = 1
 MOST_BYTES = 1 << 16
 """Bytes of such a file; of a larger one no more is read."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
 """Protocols of Dask's addresses; any other one is that of a file."""
 
-Text = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
-FilePath = Annotated[str, Field(max_length=4096, pattern=r"^/[\x20-\x7e]*$")]
 
+def tls_files(security: Security) -> dict[str, str] | None:
+    """Return the paths of a scheduler's certificates, for others of its user.
 
-class TlsFiles(BaseModel):
-    """Absolute paths of the certificates of a scheduler, which others of its user take, too."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    ca_file: FilePath
-    cert: FilePath
-    key: FilePath
-
-    @classmethod
-    def of(cls, security: Security) -> TlsFiles | None:
-        """Return the files of a scheduler; None if it has none, or has them in memory."""
-        settings = security.get_tls_config_for_role("scheduler")
-        files = {name: settings.get(name) for name in cls.model_fields}
-        # Never the content of a key, which Dask's settings may hold instead of a path.
-        if any(not path or "\n" in path for path in files.values()):
-            return None
-        try:
-            return cls(**{name: os.path.abspath(path) for name, path in files.items()})
-        except ValidationError:
-            # Paths of other letters: clients are given their own by DASK_CONFIG.
-            return None
-
-    def security(self) -> Security | None:
-        """Return settings to connect with; None if a file cannot be read here."""
-        if not all(os.access(path, os.R_OK) for path in (self.ca_file, self.cert, self.key)):
-            return None
-        return Security(
-            require_encryption=True,
-            tls_ca_file=self.ca_file,
-            tls_client_cert=self.cert,
-            tls_client_key=self.key,
-        )
-
-
-class SchedulerFile(BaseModel):
-    """What the file says."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-    format: Literal[1] = FORMAT
-    type: Literal["Scheduler"] = "Scheduler"
-    """As Dask's own file says it."""
-    address: Annotated[str, Field(max_length=300, pattern=rf"^({'|'.join(COMMS)})://[\x21-\x7e]+$")]
-    dashboard: Text | None = None
-    started: AwareDatetime
-    """Time at which it began to take up the store."""
-    token: Annotated[int, Field(ge=1)]
-    """Number of its claim of the store: who comes later has a higher one."""
-    version: Text = __version__
-    slurm_job: Text | None = None
-    """Id of the SLURM job that it runs in; None outside."""
-    tls: TlsFiles | None = None
-    """Files with which clients and workers connect; None without TLS, or where it has none."""
-
-    def dumped(self) -> bytes:
-        """Return the file's content."""
-        absent = {"tls"} if self.tls is None else None
-        return self.model_dump_json(indent=2, exclude=absent).encode() + b"\n"
-
-    @classmethod
-    def parsed(cls, data: bytes, where: str) -> SchedulerFile:
-        """Return what a file says; ``where`` is its URL, for errors."""
-        try:
-            return cls.model_validate_json(data)
-        except ValidationError as error:
-            wrong = sorted({str(one["loc"][0]) if one["loc"] else "JSON" for one in error.errors()})
-            raise ParameterError(
-                f"{where} is no {NAME} of a scheduler with jobs for largek_dask {__version__} "
-                f"(wrong or missing: {', '.join(wrong)}): give the one in its store, or its "
-                "address (tcp://host:8786)."
-            ) from None
+    None if it has none, or has them in memory.
+    """
+    settings = security.get_tls_config_for_role("scheduler")
+    files = {name: settings.get(name) for name in ("ca_file", "cert", "key")}
+    # Never the content of a key, which Dask's settings may hold instead of a path.
+    if any(not path or "\n" in path for path in files.values()):
+        return None
+    return {name: os.path.abspath(path) for name, path in files.items()}
 
 
 class Finder:
@@ -152,7 +73,7 @@ class Finder:
     ) -> None:
         self.is_file = is_file(place)
         self.place = normalize(place) if self.is_file else str(place)
-        self.found: SchedulerFile | None = None
+        self.found: dict[str, Any] = {}
         if self.is_file:
             self._folder, self._name = Folder(self.place, storage_options).parent()
 
@@ -161,22 +82,21 @@ class Finder:
         if not self.is_file:
             return self.place
         self.found = self._read()
-        return self.found.address
+        return str(self.found["address"])
 
     def security(self) -> Security | None:
         """Return what to connect with: files that were found, or None for Dask's own settings."""
-        told = self.found
-        if told is None or not told.address.startswith("tls://"):
+        files = self.found.get("tls")
+        if not isinstance(files, dict) or not self.found["address"].startswith("tls://"):
             return None
-        found = None if told.tls is None else told.tls.security()
-        if found is None and not Security().tls_client_cert:
-            files = "names none" if told.tls is None else f"names {told.tls.cert}, unreadable here"
-            raise ClusterError(
-                f"{self.place} says {told.address}, which asks for certificates, and {files}: be "
-                "the user who has started the scheduler, or set DASK_CONFIG to the folder of a "
-                "tls.yaml with certificates of your own"
-            )
-        return found
+        if not all(os.access(str(path), os.R_OK) for path in files.values()):
+            return None
+        return Security(
+            require_encryption=True,
+            tls_ca_file=files.get("ca_file"),
+            tls_client_cert=files.get("cert"),
+            tls_client_key=files.get("key"),
+        )
 
     def has_moved(self) -> bool:
         """Return whether the file names another scheduler than when it was read last."""
@@ -188,42 +108,44 @@ class Finder:
             # It says nothing: then what it said before stands.
             return False
 
-    def _read(self) -> SchedulerFile:
+    def _read(self) -> dict[str, Any]:
         try:
-            data = self._folder.read(self._name, MOST_BYTES)
-        except FileNotFoundError:
-            raise ClusterError(
-                f"there is no {self.place}: a scheduler writes it into its store "
-                "(--largek-store) once it has its jobs; check the path, and that one runs"
-            ) from None
-        except DamagedError:
-            raise ParameterError(
-                f"{self.place} is larger than {MOST_BYTES:,} bytes, and no {NAME} is: give the one "
-                "in the store of a scheduler"
-            ) from None
+            about: dict[str, Any] = json.loads(self._folder.read(self._name, MOST_BYTES))
+            is_right = split_protocol(about["address"])[0] in COMMS
         except OSError as error:
             raise ClusterError(
-                f"{self.place} cannot be read ({type(error).__name__}: {error}): check the path "
-                "and its permissions, or give the scheduler's address"
+                f"{self.place} cannot be read ({type(error).__name__}: {error}): a scheduler "
+                "writes it into its store (--largek-store) once it has its jobs; check the path, "
+                "or give the scheduler's address"
             ) from error
-        return SchedulerFile.parsed(data, self.place)
-
-    def nobody(self, error: BaseException, now: datetime | None = None) -> SchedulerAwayError:
-        """Return the error for an address that does not answer; ``error`` was raised instead."""
-        if self.found is None:
-            quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
-            return SchedulerAwayError(
-                f"no Dask scheduler answers at {self.place!r} ({quoted}): "
-                f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
+        except (ValueError, LookupError, TypeError, RecursionError, DamagedError):
+            is_right = False
+        if not is_right:
+            raise ParameterError(
+                f"{self.place} is no {NAME} of a scheduler: give the one in its store, or its "
+                "address (tcp://host:8786)."
             )
-        told, now = self.found, datetime.now(UTC) if now is None else now
-        # As clocks on the wall say it, here.
-        since, today = told.started.astimezone(), now.astimezone().date()
-        when = f"{since:%H:%M}" if since.date() == today else f"{since:%Y-%m-%d %H:%M}"
-        what = "it" if told.slurm_job is None else f"job {printable(told.slurm_job)} of SLURM"
+        return about
+
+    def nobody(self, error: BaseException) -> SchedulerAwayError:
+        """Return the error for an address that does not answer; ``error`` was raised instead."""
+        # Dask says that it timed out; TLS says why, at the end of the chain.
+        while (cause := error.__cause__) is not None:
+            error = cause
+        quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
+        if not self.found:
+            return SchedulerAwayError(
+                f"no Dask scheduler answers at {self.place!r} ({quoted}): check the address, that "
+                "`dask scheduler` runs there, and that both sides have TLS (tls://, and "
+                "certificates that DASK_CONFIG names) or neither has (tcp://). Try `largek doctor "
+                f"--scheduler {self.place}`."
+            )
+        about = {name: printable(text) for name, text in self.found.items() if text is not None}
+        what = f"job {about['slurm_job']} of SLURM" if "slurm_job" in about else "it"
         return SchedulerAwayError(
-            f"{self.place} says {told.address} since {when}, nobody answers there: is {what} still "
-            "running? If not, start it again: its jobs go on then"
+            f"{self.place} says {about['address']} since {about.get('started')}, nobody answers "
+            f"there ({quoted}): is {what} still running? If not, start it again: its jobs go on "
+            "then"
         )
 
 
@@ -240,7 +162,7 @@ def is_file(place: str | os.PathLike[str]) -> bool:
 class Sign:
     """Has the file in a store say where this scheduler is, for as long as it has the store."""
 
-    def __init__(self, tenure: Tenure, made: Callable[[int], SchedulerFile]) -> None:
+    def __init__(self, tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
         self._tenure = tenure
         self._made = made
         self._trouble = ""
@@ -257,7 +179,7 @@ class Sign:
             return
         trouble = ""
         try:
-            wanted = self._made(token).dumped()
+            wanted = json.dumps(self._made(token), indent=2).encode()
             if self._standing(records.folder) != wanted:
                 records.post(NAME, wanted)
         except LostJobError:
@@ -321,75 +243,3 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
         return retry(connect, limit, pause=PAUSE_SECONDS)
     except OSError as error:
         raise finder.nobody(error) from None
-
-
-CHECK = "check the address and that `dask scheduler` runs there"
-CONNECT_SECONDS = 3.0
-
-
-def why_no_answer(address: str, security: Security | None = None) -> str:
-    """Return why a connection to an address fails, and what to do.
-
-    Dask says only that it timed out. One TLS handshake tells whether the other side speaks TLS, and
-    which certificate was refused.
-    """
-    scheme, _, place = address.rpartition("://")
-    if scheme not in ("tcp", "tls"):
-        return CHECK
-    is_tls = scheme == "tls"
-    try:
-        context = _context(scheme, security or Security())
-        host, port = parse_host_port(place)
-        with (
-            socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host) as connection,
-        ):
-            if is_tls:
-                # The other side refuses a certificate only after the handshake.
-                connection.recv(1)
-        speaks = True
-    except ssl.SSLError as error:
-        speaks = isinstance(error, ssl.SSLCertVerificationError) or "ALERT" in (error.reason or "")
-        if is_tls and speaks:
-            return (
-                f"{address} speaks TLS, and a certificate is refused ({error}): use certificates "
-                "of one authority on all machines, and look at them with `openssl s_client`"
-            )
-    except OSError:
-        return CHECK
-    except ValueError as error:
-        return str(error)
-    if is_tls and speaks:
-        return "TLS works there: look at the log of the scheduler"
-    if is_tls:
-        return f"{address} answers without TLS: use tcp://{place}, or start the scheduler with TLS"
-    if speaks:
-        return f"{address} speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
-    return CHECK
-
-
-def _context(scheme: str, security: Security) -> ssl.SSLContext:
-    """Return Dask's context of a client, or for a plain address one that accepts anything."""
-    context: ssl.SSLContext
-    if scheme == "tcp":
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
-    names = {"ca-file": security.tls_ca_file, "client.cert": security.tls_client_cert}
-    if absent := [name for name, value in names.items() if not value]:
-        raise ValueError(
-            f"this process has no certificates (distributed.comm.tls.{absent[0]} is not set): set "
-            "DASK_CONFIG to the folder of a tls.yaml that names them"
-        )
-    try:
-        context = security.get_connection_args("client")["ssl_context"]
-    except OSError as error:
-        # A file's content may be given instead of its path.
-        files = security.get_tls_config_for_role("client").values()
-        paths = ", ".join(path for path in files if path and "\n" not in path)
-        raise ValueError(
-            f"the certificates of this process cannot be read ({paths}): {error}; correct the "
-            "paths in tls.yaml, and let this user read those files"
-        ) from error
-    return context

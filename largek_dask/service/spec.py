@@ -11,10 +11,9 @@ import json
 import os
 import posixpath
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
-from fsspec import get_filesystem_class
 from fsspec.core import split_protocol
 from pydantic import (
     AfterValidator,
@@ -41,7 +40,7 @@ from largek_dask.algorithms.choices import (
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
-from largek_dask.data.stores import check_no_secret, is_local, normalize
+from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
@@ -52,18 +51,13 @@ __all__ = [
     "MOST_BYTES",
     "AlgorithmSpec",
     "JobSpec",
-    "Place",
-    "Places",
     "StorageOption",
     "WorkersSpec",
-    "check_asked",
-    "check_secrets",
     "hide",
     "known_values",
     "missing",
     "options_of",
     "output_folder",
-    "place_of",
     "unique_keys",
 ]
 
@@ -284,21 +278,6 @@ class JobSpec(BaseModel):
         return tuple(name for name, option in self.storage_options.items() if option.memory)
 
 
-class _Asked(BaseModel):
-    """Values beside a document when a job is submitted, resumed or supplied."""
-
-    model_config = _STRICT
-
-    owner: Name = "nobody"
-    secrets: dict[Name, Any] = Field(default_factory=dict, max_length=100)
-    changes: dict[Name, Any] = Field(default_factory=dict, max_length=100)
-
-
-def check_asked(**values: Any) -> None:
-    """Raise ParameterError for what no client of this package sends beside a document."""
-    _checked(_Asked, values)
-
-
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return storage options as a document may hold them, and the values that stay in memory.
 
@@ -351,100 +330,6 @@ def _shown(part: int | str) -> str:
     return (text if text.isprintable() else ascii(text))[:100]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A folder or file of a file system."""
-
-    protocol: str
-    """Which file system it is, by a driver's first name for it; nothing for this machine's."""
-    parts: tuple[str, ...]
-
-    def is_within(self, other: Place) -> bool:
-        """Return whether it is the other one, or lies in it."""
-        begin = self.parts[: len(other.parts)]
-        return self.protocol == other.protocol and begin == other.parts
-
-    def overlaps(self, other: Place) -> bool:
-        """Return whether one of both lies in the other."""
-        return self.is_within(other) or other.is_within(self)
-
-
-def place_of(url: str, *, links: bool = True) -> Place:
-    """Return the place of an absolute path or URL; ``links`` asks the file system for links."""
-    # Of a chain such as simplecache::s3://… the last link says where the files are.
-    location = normalize(url.rpartition("::")[2])
-    if is_local(location):
-        return Place("", _parts((os.path.realpath if links else os.path.normpath)(location)))
-    protocol, path = split_protocol(location)
-    assert protocol is not None
-    try:
-        driver = get_filesystem_class(protocol)
-    except (ImportError, ValueError):
-        # Nothing can be written there from here; its own name has to do.
-        return Place(f"{protocol}://", _parts(path))
-    known = driver.protocol
-    first = known if isinstance(known, str) else known[0]
-    # Some drivers have the machine's name in the path, others beside it.
-    beside = driver._get_kwargs_from_urls(location)
-    machine = ":".join(str(beside[name]) for name in ("host", "port") if beside.get(name))
-    return Place(f"{first}://{machine}", _parts(str(driver._strip_protocol(location))))
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.split("/") if part not in ("", "."))
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where a job reads and writes."""
-
-    url: str
-    output: Place
-    data: tuple[Place, ...]
-
-    @classmethod
-    def of(cls, spec: JobSpec, *, links: bool = True) -> Places:
-        """Return the places of a job, as its file systems name them at the moment.
-
-        Without ``links`` by their names alone: no file system is asked, which may hang.
-        """
-        urls = (spec.data, spec.sample_weight)
-        data = tuple(place_of(url, links=links) for url in urls if url is not None)
-        return cls(spec.output, place_of(spec.output, links=links), data)
-
-
-VALUE_BYTES, JOB_BYTES = 16 << 10, 64 << 10
-"""Size of one value of a storage option, and of all of a job: each is looked for in every text."""
-
-
-def check_secrets(secrets: Mapping[str, Any]) -> None:
-    """Refuse values of storage options that are too large; the error repeats no value."""
-    total = 0
-    for name, value in secrets.items():
-        total += (size := _size(value))
-        if size > VALUE_BYTES:
-            raise ParameterError(
-                f"storage_options[{name[:200]!r}] has {size:,} bytes, and a value may have at most "
-                f"{VALUE_BYTES:,}: give the name of a file or of an environment variable that the "
-                "driver of the storage reads by itself."
-            )
-    if total > JOB_BYTES:
-        raise ParameterError(
-            f"the values of storage_options have {total:,} bytes, and together they may have at "
-            f"most {JOB_BYTES:,}."
-        )
-
-
-def _size(value: Any) -> int:
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except RecursionError:
-        raise ParameterError(
-            "a value of storage_options is nested too deeply: give it in fewer levels."
-        ) from None
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
     """Return the storage options whose values a client has to supply."""
     return [name for name in spec.in_memory if name not in secrets]
@@ -461,7 +346,6 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
                     f"variable {option.env}: start it with that one."
                 )
             options[name] = os.environ[option.env]
-            check_secrets({name: options[name]})
         elif name in secrets:
             options[name] = secrets[name]
         else:

@@ -16,7 +16,6 @@ schedulers that both think the job is theirs publishes it::
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Collection
@@ -41,13 +40,10 @@ from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (
     JobNotFoundError,
     LargekError,
-    LostJobError,
-    ModelFormatError,
     ParameterError,
     RecoveryWarning,
     warn,
 )
-from largek_dask.model.base import check_model
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
@@ -62,7 +58,6 @@ __all__ = [
     "Records",
     "Result",
     "labels_in",
-    "loss_in",
     "read_result",
     "write_result",
 ]
@@ -87,7 +82,9 @@ JOB_FILES = (
 is there the claims say whose it is, and labels that are not whole are marked as such."""
 
 FORMAT: Literal[1] = 1
-REMOVED = frozenset({"paused", "resumed", "kept", "cleared", "notices", "deleting"})
+REMOVED = frozenset(
+    {"paused", "resumed", "kept", "cleared", "notices", "deleting", "before", "failure"}
+)
 """Fields of records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
@@ -166,11 +163,7 @@ class Record:
     """Incremented when a job that has ended is resumed."""
     cancel: bool = False
     result: Result | None = None
-    """How this run ended; None while it has not. Where it has failed, :attr:`before` stands."""
-    before: Result | None = None
-    """How the last run that has left a model ended, if this one continues from it."""
-    failure: Result | None = None
-    """How this run failed, where :attr:`before` stands instead."""
+    """How this run ended; None while it has not."""
     ended: Annotated[float, Field(ge=0)] | None = None
     """When this run ended, in seconds since 1970; None also in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
@@ -226,13 +219,6 @@ class Records:
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""
         self._folder.check_writable()
-        for folder in (self._folder, self.folder.sub("claims")):
-            # Earlier versions left them open to everybody.
-            if folder.is_local and os.path.isdir(path := folder.path("")):
-                try:
-                    os.chmod(path, 0o700)
-                except OSError as error:
-                    warn(f"{path} may be open to other users: {error}", RecoveryWarning)
 
     def create(
         self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None
@@ -246,23 +232,13 @@ class Records:
             self._made.add(record.id)
             try:
                 if self._folder.create(f"{record.id}.json", _dumped(record)):
-                    self._check_made(record)
+                    # A process that was stopped may come too late.
+                    self.check()
                     return record
             except BaseException:
                 # Whatever is there of it is no job.
                 self._made.discard(record.id)
                 raise
-
-    def _check_made(self, record: Record) -> None:
-        """Check that a new job was kept in time: a process that was stopped may come too late."""
-        try:
-            self.check()
-        except LostJobError:
-            raise LostJobError(
-                f"another scheduler has taken {self.url} while a job with the output "
-                f"{record.spec.output} was being kept there: see jobs() of that one whether it has "
-                "it, and submit it there if not."
-            ) from None
 
     def update(self, record: Record) -> None:
         """Keep a job as it is now.
@@ -333,21 +309,26 @@ class Records:
             )
         return found
 
-    def all(self) -> tuple[list[Record], dict[str, str]]:
-        """Return what :meth:`found` does, with a warning of each record that cannot be read.
+    def all(self) -> list[Record]:
+        """Return all jobs, oldest first, with a warning of each record that is none.
 
-        The holder of the store sets empty ones aside: there is nothing in them to wait for.
+        The holder of the store sets empty ones aside. Storage that is away is an OSError.
         """
-        records, unreadable = self.found()
-        for job_id, reason in list(unreadable.items()):
-            if self._lease is not None and self._is_set_aside(job_id):
-                del unreadable[job_id]
-                reason = (
-                    f"its record was empty, and is in {self.url}/{LATE} now: submit it again, with "
-                    "another output"
-                )
-            warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
-        return records, unreadable
+        records = []
+        for job_id in filter(None, map(_job_of, self._folder.names())):
+            try:
+                records.append(self.read(job_id))
+            except JobNotFoundError:
+                continue
+            except ParameterError as error:
+                reason = self.reason(error)
+                if self._lease is not None and self._is_set_aside(job_id):
+                    reason = (
+                        f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
+                        "with another output"
+                    )
+                warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
+        return sorted(records, key=lambda record: (record.created, record.id))
 
     def _is_set_aside(self, job_id: str) -> bool:
         """Move an empty record away; False if it is not empty, or that cannot be done now."""
@@ -356,20 +337,6 @@ class Records:
             return not text.strip(BLANK) and self.put_away(job_id)
         except (LargekError, OSError):
             return False
-
-    def found(self) -> tuple[list[Record], dict[str, str]]:
-        """Return all jobs, oldest first, and the unreadable ones with the reason; no warnings."""
-        records, unreadable = [], {}
-        for name in self._folder.names():
-            if not (job_id := _job_of(name)):
-                continue
-            try:
-                records.append(self.read(job_id))
-            except JobNotFoundError:
-                continue
-            except (ParameterError, OSError) as error:
-                unreadable[job_id] = self.reason(error)
-        return sorted(records, key=lambda record: (record.created, record.id)), unreadable
 
     def reason(self, error: Exception) -> str:
         """Return why a record cannot be read, without secrets that a driver may repeat."""
@@ -458,20 +425,3 @@ def write_result(folder: Folder, result: Result) -> Result:
 def labels_in(folder: Folder) -> bool:
     """Return whether labels of all rows are there."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
-
-
-def loss_in(folder: Folder, *, labels: bool) -> str:
-    """Return what is damaged of the output of a job that has a model; nothing if it looks whole.
-
-    What is not there at all has been moved, or is out of reach. Object stores tear nothing.
-    """
-    if not folder.is_local:
-        return ""
-    try:
-        if folder.exists(MODEL):
-            check_model(folder.sub(MODEL))
-    except ModelFormatError as error:
-        return f"its model cannot be read: {error}"
-    if labels and folder.exists(LABELS) and not labels_in(folder):
-        return f"its labels cannot be read: {folder.url}/{LABELS} is not whole."
-    return ""

@@ -187,7 +187,7 @@ def crashed(small: Small, plan: Dies) -> None:
 def resumed(small: Small) -> Made:
     """The next scheduler goes on; a job that never came to be is submitted again."""
     with scheduler("second") as jobs:
-        found = jobs.all()
+        found = jobs.listed()
         assert len(found) <= 1
         job_id = found[0]["id"] if found else jobs.submit(small.document(), {}, "somebody")
         return Made.by(ended(jobs, job_id))

@@ -53,7 +53,7 @@ def _run(folder: Path, small: Small, dies_at: int | None) -> None:
     with dask.config.set(QUICK):
         jobs = Jobs(Records(Folder(str(folder / "store"))), lambda: None, "a")
         jobs.start()
-        found = jobs.all()
+        found = jobs.listed()
         job_id = (
             found[0]["id"]
             if found

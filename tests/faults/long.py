@@ -60,7 +60,7 @@ def many_jobs(folder: Path, cases: dict[str, Case]) -> str:
             most = 0
             for case, job in jobs:
                 while not job.done():
-                    states = [status["state"] for status in service.statuses()]
+                    states = [status["state"] for status in service.jobs(limit=None).rows]
                     most = max(most, states.count("running"))
                     time.sleep(1.0)
                 result = job.status()["result"]

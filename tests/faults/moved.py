@@ -204,7 +204,7 @@ class Ledger:
         """Every job once, ended as it has to, and what had ended before as it was; no other."""
         for job_id in self.cases:
             assert service.job(job_id).wait(SECONDS) == "finished", service.job(job_id).status()
-        self._count([status["id"] for status in service.statuses()])
+        self._count([status["id"] for status in service.jobs(limit=None).rows])
         for job_id, case in self.cases.items():
             result = service.job(job_id).status()["result"]
             output = self.outputs[job_id]
@@ -220,8 +220,7 @@ class Ledger:
         until(self._is_written, "the records to say what the scheduler says")
 
     def _is_written(self) -> bool:
-        records, unreadable = Records(Folder(str(self.store))).found()
-        assert not unreadable, unreadable
+        records = Records(Folder(str(self.store))).all()
         found = {record.id for record in records}
         require(found >= set(self.cases), "lost", f"records: {set(self.cases)}, {found}")
         # One of somebody who was frozen while he wrote it is still to be put away.
@@ -306,7 +305,7 @@ class Doubts:
         for thread in (self._submitting, self._deleting):
             thread.join(SECONDS)
             assert not thread.is_alive(), thread.name
-        listed = {status["id"]: status["output"] for status in service.statuses()}
+        listed = {status["id"]: status["output"] for status in service.jobs(limit=None).rows}
         found = [job_id for job_id, output in listed.items() if output == str(self._output)]
         require(len(found) <= 1, "doubled", f"{found} have {self._output}")
         if self._submitting.error is None:

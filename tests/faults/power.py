@@ -116,7 +116,7 @@ class Said:
             assert digest_of_rows(str(place)) == digest, place
         for place, digest in self.models.items():
             assert lk.load_model(str(place)).digest() == digest, place
-        assert {status["id"] for status in service.statuses()} == set(self.jobs)
+        assert {status["id"] for status in service.jobs(limit=None).rows} == set(self.jobs)
         for job_id, case in self.jobs.items():
             job, output = service.job(job_id), self.outputs[job_id]
             if job_id in self.ended:

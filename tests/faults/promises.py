@@ -357,14 +357,13 @@ class Service(Program):
                 said, everything, ("labels", name), digest_of_labels(folder / name / "labels.zarr")
             )
         with scheduler("second", store=str(folder / "store")) as jobs:
-            found = {status["id"]: status for status in jobs.all()}
+            found = {row["id"]: jobs.status(row["id"]) for row in jobs.listed()}
             for name in JOBS:
                 job_id = said.get(("job", name))
                 assert job_id is None or job_id in found, f"job {name} was accepted, and is lost"
                 if ("digest", name) in said:
                     assert found[job_id]["state"] == "finished", found[job_id]
-            for job_id, known in found.items():
-                assert known["state"] != "unreadable", known
+            for job_id in found:
                 status = ended(jobs, job_id)
                 assert status["state"] == "finished", status
                 name = Path(status["output"]).name
@@ -411,7 +410,7 @@ class Orders(Program):
         """The next scheduler knows of all orders, and carries them out."""
         longer = everything["job", "longer"]
         with scheduler("second", store=str(folder / "store")) as jobs:
-            found = {status["id"]: status for status in jobs.all()}
+            found = {status["id"]: status for status in jobs.listed()}
             assert ("deleted",) not in said or said["deleted",] not in found, (
                 "a deleted job is back"
             )

@@ -249,12 +249,11 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
 
 def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
     from largek_dask.service.job_state import JobState
-    from largek_dask.service.spec import Places
     from largek_dask.service.store import Record
 
     spec = JobSpec.parse(document(str(tmp_path)))
     record = Record("lk-1", spec, "me", 0.0)
-    job = JobState(record, Places.of(spec), {}, is_new=True)
+    job = JobState(record, {}, is_new=True)
     settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 300.0}
 
     def pause():

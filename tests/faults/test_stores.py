@@ -255,7 +255,7 @@ def test_a_damaged_checkpoint(jobs_of, made_of, damage, file):
     if damage is not None:
         files.pipe_file(path, damage(data))
     with scheduler("second") as jobs:
-        job_id = jobs.all()[0]["id"]
+        job_id = jobs.listed()[0]["id"]
         assert Made.by(ended(jobs, job_id)) == made_of["lloyd"]
         events = jobs.events(job_id, 0, 1000)
         started = [event for event in events if event["event"] == "started"]
@@ -393,7 +393,7 @@ def test_many_jobs_at_once_and_a_crash_among_them(jobs_of, made_of):
             until = time.monotonic() + 120
             while states.count("finished") < n_jobs // 3:
                 assert time.monotonic() < until, f"in 120 s no third has finished: {states}"
-                states = [status["state"] for status in one.all()]
+                states = [status["state"] for status in one.listed()]
                 most.append(states.count("running"))
                 time.sleep(0.005)
             plan.die()

@@ -18,7 +18,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.queue import Queue
-from largek_dask.service.spec import AlgorithmSpec, JobSpec, Places
+from largek_dask.service.spec import AlgorithmSpec, JobSpec
 from largek_dask.service.store import Record, Records
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
@@ -160,7 +160,7 @@ def queue_of(specs, workers=None, takes=()):
     jobs = []
     for n, spec in enumerate(specs):
         record = Record(f"lk-{n}", spec, "me", float(n), takes=takes[n] if takes else None)
-        jobs.append(JobState(record, Places.of(spec), {}, True))
+        jobs.append(JobState(record, {}, True))
     table = SimpleNamespace(
         jobs=lambda: tuple(jobs), free=lambda: tuple(jobs), changed=threading.Condition()
     )

@@ -54,7 +54,7 @@ def test_restored__store_and_outputs_are_all_there_is(
         for job_id in (ran, queued):
             assert wait_until(later, job_id, "finished")["result"]["digest"] == expected(rows_url)
     assert load_model(str(tmp_path / "ended" / "model.zarr")).digest() == digest
-    assert {status["id"] for status in later.all()} == {ended, ran, queued}
+    assert {status["id"] for status in later.listed()} == {ended, ran, queued}
     started = [event for event in later.events(ran, 0, 1000) if event["event"] == "started"]
     assert started[-1]["n_iter"] >= 2, "it went on from its checkpoint"
 
@@ -100,11 +100,10 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
             assert second._changed.wait_for(second._table.loaded.is_set, 60.0)
         status = wait_until(second, runs, "finished")
     assert status["result"]["digest"] == expected(rows_url)
-    assert {row["id"] for row in second.listed({"state": ["finished"]})["jobs"]} == {ended, runs}
+    assert {row["id"] for row in second.listed(["finished"])} == {ended, runs}
 
     def old(seconds):
-        found = second.listed({"ended_before": time.time() + seconds})
-        return {row["id"] for row in found["jobs"]}
+        return {row["id"] for row in second.listed(older_than=-seconds)}
 
     assert old(1.0) == {runs}, "the other ends in the future"
     assert old(700.0) == {ended, runs}

@@ -66,7 +66,6 @@ def test_labels_to_a_store_by_a_closed_client(closed, data, model, tmp_path):
 
 ASKED = {
     "jobs": lambda service, _: service.jobs(),
-    "statuses": lambda service, _: service.statuses(),
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
     "resume": lambda service, job: service.submit(resume=job, max_iter=3),

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 from typing import Any, ClassVar
 
 import fsspec
 import pytest
 
-from largek_dask.service import job_table, plugin, spec
-from largek_dask.service.job_table import Lanes
-from tests.helpers.checks import eventually
+from largek_dask.service import plugin
+from largek_dask.service.jobs import Jobs
 from tests.helpers.memory_files import MemoryFiles
-from tests.service.conftest import wait_until
 from tests.service.test_plugin import running
 
 
@@ -52,64 +49,19 @@ fsspec.register_implementation("hang", HangingFileSystem, clobber=True)
 
 
 @pytest.fixture
-def storage(monkeypatch):
+def storage():
     """``storage.opened.clear()``: from now on ``hang:///hung`` answers no more."""
     HangingFileSystem.store.clear()
     HangingFileSystem.pseudo_dirs[:] = [""]
     HangingFileSystem.clear_instance_cache()
     HangingFileSystem.opened.set()
     HangingFileSystem.hung.clear()
-    monkeypatch.setattr(job_table, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(job_table, "WAIT_AGAIN_SECONDS", 0.05)
     yield HangingFileSystem
     HangingFileSystem.opened.set()
 
 
-def test_lanes__do_the_work_of_other_jobs_and_none_twice():
-    held, done = threading.Event(), []
-    them = Lanes("test")
-    try:
-        assert not them.run("a", held.wait)
-        assert not them.run("a", lambda: done.append("a"))
-        assert them.run("b", lambda: done.append("b"))
-        assert them.run("b", lambda: done.append("b"))
-        assert done == ["b", "b"]
-    finally:
-        held.set()
-    eventually(lambda: them.run("a", lambda: done.append("a")), "the work of the first is over")
-    assert done == ["b", "b", "a"]
-
-
 def ids_of(jobs):
-    return {row["id"] for row in jobs.listed({})["jobs"]}
-
-
-def test_start__waits_for_no_folder(open_jobs, document, tmp_path, monkeypatch, storage):
-    """A scheduler finds out where links lead to, of every job that there is."""
-    first = open_jobs()
-    ids = [first.submit(document(name, max_iter=1), {}, "me") for name in ("hung", "well")]
-    for job_id in ids:
-        wait_until(first, job_id, "finished")
-    assert first.close(120.0) == []
-    go_on, asked, real = threading.Event(), threading.Event(), os.path.realpath
-
-    def realpath(path, **options):
-        if str(path).endswith("hung"):
-            asked.set()
-            go_on.wait()
-        return real(path, **options)
-
-    monkeypatch.setattr(spec.os.path, "realpath", realpath)
-    try:
-        later = open_jobs()
-        later.wait_until_ready()
-        assert asked.wait(60)
-        assert {job["state"] for job in later.all()} == {"finished"}
-        again = later.submit(document("another", max_iter=1), {}, "me")
-        assert wait_until(later, again, "finished", "failed")["state"] == "finished"
-        assert not go_on.is_set()
-    finally:
-        go_on.set()
+    return {row["id"] for row in jobs.listed()}
 
 
 def test_answers__about_a_job_that_hangs_leave_threads_for_others(
@@ -118,26 +70,27 @@ def test_answers__about_a_job_that_hangs_leave_threads_for_others(
     go_on, asked = threading.Event(), []
     monkeypatch.setattr(plugin, "HANGS_SECONDS", 0.0)
 
-    def known(self, operation, given):
-        if given["id"] == "lk-hung":
-            asked.append(operation)
+    def news(self, job_id):
+        if job_id == "lk-hung":
+            asked.append(job_id)
             go_on.wait()
-        return given["id"]
+        return job_id
 
-    monkeypatch.setattr(plugin.JobsPlugin, "_known", known)
+    monkeypatch.setattr(Jobs, "news", news)
 
     async def ask():
         async with running(tmp_path) as made:
-            hung = json.dumps({"id": "lk-hung"})
+            hung = json.dumps({"job_id": "lk-hung"})
             waiting = [
-                asyncio.ensure_future(made._answer("events", hung))
+                asyncio.ensure_future(made._answer("news", hung))
                 for _ in range(plugin.MOST_OF_A_JOB)
             ]
             async with asyncio.timeout(60):
                 while len(asked) < plugin.MOST_OF_A_JOB:
                     await asyncio.sleep(0)
-            refused = await made._answer("events", hung)
-            others = [await made._answer("events", json.dumps({"id": "lk-1"})) for _ in range(50)]
+            refused = await made._answer("news", hung)
+            one = json.dumps({"job_id": "lk-1"})
+            others = [await made._answer("news", one) for _ in range(50)]
             go_on.set()
             return refused, others, await asyncio.gather(*waiting), made._at_files
 

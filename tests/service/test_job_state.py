@@ -11,14 +11,14 @@ import pytest
 
 from largek_dask.service import job_state
 from largek_dask.service.job_state import JobState
-from largek_dask.service.spec import JobSpec, Places
+from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Record
 
 
 @pytest.fixture
 def job(document):
     spec = JobSpec.parse(document())
-    return JobState(Record("lk-1", spec, "me", 0.0), Places.of(spec), {}, is_new=True)
+    return JobState(Record("lk-1", spec, "me", 0.0), {}, is_new=True)
 
 
 def warning(topic):

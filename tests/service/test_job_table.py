@@ -8,6 +8,7 @@ import pytest
 
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
+from largek_dask.service.job_state import JobState
 from largek_dask.service.job_table import JobTable
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
@@ -63,15 +64,11 @@ def test_a_store_that_is_lost_is_forgotten(tenure, table, two):
     kept, torn, mend = two
     table.take_up()
     assert [job.record.id for job in table.jobs()] == [kept]
-    assert list(table.unreadable) == [torn]
     (job,) = table.jobs()
     taken(tenure, table)
     assert job.stopped_for == "lost"
-    assert (table.jobs(), table.unreadable) == ((), {})
-    # What can be read now is the other one's to read.
-    mend()
-    table.tend()
     assert not table.jobs()
+    mend()
     for job_id in (kept, torn):
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             table.find(job_id)
@@ -102,7 +99,7 @@ def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
 ):
     """What has been changed of it there is not to be covered by what was known here."""
     table.take_up()
-    late = table._earlier(records.create(JobSpec.parse(document("a")), "me", 1.0))
+    late = JobState(records.create(JobSpec.parse(document("a")), "me", 1.0), {}, False)
     taken(tenure, table)
     table.add(late, records)
     assert not table.jobs()

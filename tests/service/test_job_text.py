@@ -22,8 +22,7 @@ from largek_dask.plots.job_text import (
 )
 from largek_dask.service import job as job_module
 from largek_dask.service.client import Service
-from largek_dask.service.job import Job
-from largek_dask.service.terminal import Lines, line_of
+from largek_dask.service.job import Job, Lines, line_of
 from tests.helpers.checks import costs_of
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
@@ -207,17 +206,17 @@ def test_job_rows():
 LINES = (
     ({"event": "queued", "run": 2, "owner": "me"}, "run=2", "me"),
     ({"event": "started", "n_rows": 4000, "n_features": 8, "n_chunks": 2, "n_iter": 7},
-     "4,000 × 8 in 2 chunks", "step 7"),
+     "n_rows=4000", "n_iter=7"),
     (step(9, 12.5, n_changed=1234, rows_per_second=2.5e6, eta_s=75.0, retries=0),
      "9, cost 12.5", "1,234 rows changed", "2.5M rows/s", "1 min 15 s left"),
     (step(9, retries=3, rebuilt=2, evictions=1), "3 chunks", "2 rebuilt", "1 evictions"),
     ({"event": "worker", "address": "tcp://a:1", "change": "left", "chunks": 1200},
-     "tcp://a:1", "1,200 chunks"),
+     "address=tcp://a:1", "change=left", "chunks=1200"),
     ({"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/cp"},
      "n_iter=8", "seconds=0.5", "/out/cp"),
     ({"event": "warning", "message": "lost one", "topic": "RecoveryWarning"},
      "lost one (RecoveryWarning)"),
-    ({"event": "report", "coreset_F": 1.5, "words": "it holds"}, "it holds"),
+    ({"event": "report", "coreset_F": 1.5, "words": "it holds"}, "words=it holds"),
     ({"event": "finished", **RESULT}, "tol after 60 steps", "3592964.5", "ab" * 32),
     ({"event": "failed", "error": "DataError", "message": "bad\nchunk"}, "DataError: bad chunk"),
     ({"event": "new kind", "job": "lk-1", "n": 3, "a": 1}, "a=1"),
@@ -379,16 +378,18 @@ class FakeService:
 
     def __init__(self, *answers, statuses=(FINISHED,)):
         self._answers, self._statuses = list(answers), list(statuses)
-        self.asked = []
+        self.asked, self.epoch = [], "a"
 
     def ask_again(self, operation, **arguments):
         self.asked.append((operation, arguments))
         if operation == "status":
             return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
-        epoch, events = self._answers.pop(0) if self._answers else ("a", [])
+        is_over = not self._answers
+        epoch, events = (self.epoch, []) if is_over else self._answers.pop(0)
         if isinstance(epoch, BaseException):
             raise epoch
-        return {"epoch": epoch, "events": events}
+        self.epoch = epoch
+        return {"epoch": epoch, "events": events, "is_over": is_over}
 
     ask = ask_again
 
@@ -418,7 +419,7 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
         ("queued", None), ("step", 1), ("checkpoint", 1), ("step", 9), ("checkpoint", 9),
         ("finished", 1),
     ]  # fmt: skip
-    asked = [arguments["n"] for operation, arguments in service.asked if operation == "events"]
+    asked = [arguments["n"] for operation, arguments in service.asked if operation == "news"]
     assert asked[:3] == [0, 4, 0]
 
 
@@ -447,7 +448,7 @@ def test_watch_that_is_interrupted_says_that_the_job_goes_on():
     with pytest.raises(KeyboardInterrupt) as caught:
         Job(service, "lk-1").watch(io.StringIO())
     assert caught.value.__notes__ == ["Job lk-1 goes on; its cancel() ends it."]
-    assert ("cancel", {"id": "lk-1"}) not in service.asked
+    assert ("cancel", {"job_id": "lk-1"}) not in service.asked
 
 
 # --- notebooks ----------------------------------------------------------------------------------
@@ -465,7 +466,7 @@ def test_the_card_of_a_service():
     service.store = "/jobs<b>"
     failed = {**FAILED, "id": "lk-2"}
 
-    service.ask = lambda operation, **asked: {"jobs": [RUNNING, failed]}
+    service.ask = lambda operation, **asked: [RUNNING, failed]
     text = Page(service._repr_html_()).text
     for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "4 s"):
         assert shown in text

@@ -20,10 +20,8 @@ import yaml
 from distributed import Client, LocalCluster
 
 import largek_dask as lk
-from largek_dask import config
-from largek_dask.driver.storage import Folder
 from largek_dask.service import metrics, runner
-from largek_dask.service.metrics import JOB_METRICS, STORE_METRICS, metered
+from largek_dask.service.metrics import JOB_METRICS, JobsCollector, shown
 from largek_dask.service.plugin import JobsPlugin
 from tests.helpers.checks import eventually
 from tests.helpers.needs import program
@@ -36,20 +34,11 @@ ALERT_NAMES = re.findall(r"alert: (\w+)", ALERTS)
 ALERT_TESTS = ROOT / "tests/deploy/alerts_test.yml"
 
 
-@pytest.fixture(autouse=True)
-def alone():
-    """Nobody else is watched in this process."""
-    collector = metrics._collector()
-    before, collector.jobs = collector.jobs, None
-    yield
-    collector.jobs = before
-
-
-def scraped():
+def scraped(jobs, clock=time.time):
     """Samples by name and labels, of what Prometheus would be given."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = prometheus_client.generate_latest(metrics._collector()).decode()
+    text = prometheus_client.generate_latest(JobsCollector(jobs.known, clock)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -63,13 +52,12 @@ def of_job(job_id, metric, **labels):
 
 def test_jobs__have_the_figures_of_their_status(open_jobs, document, slow_steps):
     jobs = open_jobs()
-    metrics.watch_jobs(jobs.metrics)
     name, odd = "x" * 100, '</script> "\\"'
     ended = jobs.submit(document("a", max_iter=1, name=odd), {}, "me")
     wait_until(jobs, ended, "finished")
     job_id = jobs.submit(document("b", name=name, max_iter=50), {}, "me")
     eventually(lambda: jobs.status(job_id).get("step") == 2, "a job with two steps")
-    text, found = scraped()
+    text, found = scraped(jobs)
     status = jobs.status(job_id)
     assert found["largek_jobs", (("state", "running"),)] == 1
     assert found["largek_jobs", (("state", "finished"),)] == 1
@@ -95,7 +83,7 @@ def test_jobs__have_the_figures_of_their_status(open_jobs, document, slow_steps)
 
 
 def test_jobs__that_are_shown_are_few_and_those_that_run_come_first(
-    open_jobs, document, slow_steps
+    open_jobs, document, slow_steps, monkeypatch
 ):
     jobs = open_jobs()
     ids = [jobs.submit(document(str(n), max_iter=1), {}, "me") for n in range(3)]
@@ -103,23 +91,16 @@ def test_jobs__that_are_shown_are_few_and_those_that_run_come_first(
         wait_until(jobs, job_id, "finished")
     runs = jobs.submit(document("runs"), {}, "me")
     eventually(lambda: jobs.status(runs).get("step") == 2, "a job that runs")
-    shown = [job.record.id for job in jobs.metrics().jobs]
-    assert shown[0] == runs
-    assert set(shown) == {runs, *ids}
-    with config_of(2):
-        last = max(ids, key=lambda name: jobs.status(name)["last_event"])
-        assert [job.record.id for job in jobs.metrics().jobs] == [runs, last]
-    later = metered(jobs._table.jobs(), {}, lambda: time.time() + 601)
-    assert [job.record.id for job in later.jobs] == [runs]
-    assert later.states["finished"] == 3
+    now = time.time()
+    found = [job.record.id for job in shown(jobs.known(), now)]
+    assert found[0] == runs
+    assert set(found) == {runs, *ids}
+    monkeypatch.setattr(metrics, "MOST_JOBS", 2)
+    last = max(ids, key=lambda name: jobs.status(name)["last_event"])
+    assert [job.record.id for job in shown(jobs.known(), now)] == [runs, last]
+    assert [job.record.id for job in shown(jobs.known(), now + 601)] == [runs]
+    assert scraped(jobs)[1]["largek_jobs", (("state", "finished"),)] == 3
     slow_steps.set()
-
-
-def config_of(most):
-    import dask
-
-    assert config.get("observe.metrics-jobs") == 100
-    return dask.config.set({"largek.observe.metrics-jobs": most})
 
 
 def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
@@ -127,7 +108,6 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
     jobs = open_jobs()
     job_id = jobs.submit(document(max_iter=2), {}, "me")
     wait_until(jobs, job_id, "finished")
-    metrics.watch_jobs(jobs.metrics)
     job = jobs._table.find(job_id)
     held, go = threading.Event(), threading.Event()
 
@@ -142,7 +122,7 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
     try:
         assert held.wait(60)
         found = []
-        asking = threading.Thread(target=lambda: found.append(scraped()), daemon=True)
+        asking = threading.Thread(target=lambda: found.append(scraped(jobs)), daemon=True)
         asking.start()
         asking.join(30)
         assert found, "it waited"
@@ -151,24 +131,21 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
         holder.join()
 
 
-def test_a_second_scheduler_takes_the_place_of_the_first_and_its_end_leaves_it(
-    open_jobs, document, tmp_path
-):
-    first, second = open_jobs(), open_jobs(store=str(tmp_path / "other"))
-    metrics.watch_jobs(first.metrics)
-    metrics.watch_jobs(second.metrics)
-    metrics.forget(first.metrics)
-    assert scraped()[1]["largek_jobs", (("state", "finished"),)] == 0
-    metrics.forget(second.metrics)
-    assert scraped()[0] == ""
+def test_a_second_scheduler_takes_the_place_of_the_first_and_its_end_leaves_it():
+    first, second = (JobsCollector(tuple) for _ in range(2))
+    first.register()
+    second.register()
+    first.close()
+    assert b"largek_jobs" in prometheus_client.generate_latest()
+    second.close()
+    assert b"largek_jobs" not in prometheus_client.generate_latest()
 
 
 def test_without_prometheus_nothing_is_registered(monkeypatch):
-    monkeypatch.setattr(metrics, "_registered", None)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    metrics.watch_jobs(lambda: pytest.fail("asked"))
-    metrics.forget(lambda: None)
-    assert metrics._registered is None
+    collector = JobsCollector(lambda: pytest.fail("asked"))
+    collector.register()
+    collector.close()
 
 
 # --- a real Prometheus ----------------------------------------------------------------------------
@@ -192,12 +169,8 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert():
     told = " ".join((*expressions(), ALERTS))
     known = {"largek_jobs", "largek_job_info"}
     seconds = {"seconds": ("counter", "")}
-    for prefix, names in (
-        ("job", JOB_METRICS | seconds),
-        ("store", STORE_METRICS),
-    ):
-        for name, (kind, _) in names.items():
-            known.add(f"largek_{prefix}_{name}{'_total' if kind == 'counter' else ''}")
+    for name, (kind, _) in (JOB_METRICS | seconds).items():
+        known.add(f"largek_job_{name}{'_total' if kind == 'counter' else ''}")
     assert set(re.findall(r"\blargek_\w+", told)) == known
 
 
@@ -226,32 +199,20 @@ def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, mo
 
     monkeypatch.setattr(runner, "open_rows", slow)
     jobs = open_jobs()
-    metrics.watch_jobs(jobs.metrics)
     job_id = jobs.submit(document("a", max_iter=2), {}, "me")
     figure = of_job(job_id, "largek_job_before_first_step_seconds")
-    eventually(lambda: figure in scraped()[1], "a job that has begun")
+    eventually(lambda: figure in scraped(jobs)[1], "a job that has begun")
     began = jobs._table.find(job_id).began
-    metrics.watch_jobs(lambda: metered(jobs._table.jobs(), {}, lambda: began + 901.0))
-    assert scraped()[1][figure] == 901.0
-    metrics.watch_jobs(jobs.metrics)
+    assert scraped(jobs, lambda: began + 901.0)[1][figure] == 901.0
     go_on.set()
     wait_until(jobs, job_id, "finished")
-    found = scraped()[1]
+    found = scraped(jobs)[1]
     assert figure not in found
     assert of_job(job_id, "largek_job_failed") not in found
     monkeypatch.setattr(runner, "open_rows", lambda *_, **__: 1 / 0)
     failed = jobs.submit(document("b"), {}, "me")
     wait_until(jobs, failed, "failed")
-    assert scraped()[1][of_job(failed, "largek_job_failed")] == 1
-
-
-def test_store__has_figures_of_its_disk(open_jobs):
-    jobs = open_jobs()
-    metrics.watch_jobs(jobs.metrics)
-    eventually(lambda: jobs.metrics().store, "a look at the store")
-    found = scraped()[1]
-    assert 0 < found["largek_store_free_bytes", ()] < found["largek_store_size_bytes", ()]
-    assert Folder("memory://store").disk_usage() is None
+    assert scraped(jobs)[1][of_job(failed, "largek_job_failed")] == 1
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from largek_dask.cli.jobs import result_words
 from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
 from largek_dask.plots.job_text import JOB_COLUMNS, card, card_of_jobs, facts, job_row, precise
+from largek_dask.service.job import Lines, line_of
 from largek_dask.service.store import Result
-from largek_dask.service.terminal import Lines, line_of
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
 from tests.helpers.checks import costs_of, eventually
 from tests.service.conftest import wait_until

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 import traceback
 from base64 import b64encode
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, JobNotFoundError, LargekError, ParameterError
 from largek_dask.redaction import Redactor
-from largek_dask.service.job import Job
 from tests.helpers.checks import eventually
 from tests.helpers.memory_files import MemoryFiles
 from tests.service.conftest import wait_until
@@ -241,58 +239,6 @@ def test_secrets__from_the_environment(vault, open_jobs, document, written, monk
     assert b"LARGEK_TEST_TOKEN" in written()
 
 
-TOO_LARGE = (
-    ("token", "x" * 16_385, "16,385 bytes, and a value may have at most 16,384"),
-    ("token", "é" * 8_193, "16,386 bytes"),
-    ("options", {"key": ["x" * 16_384]}, "16,397 bytes"),
-    ("options", {"x" * 16_384: 1}, "16,391 bytes"),
-)
-
-
-def test_secrets__of_more_than_16_kb_are_refused_by_name(vault, open_jobs, vault_job, monkeypatch):
-    """Each is looked for in every text of its job, in many forms."""
-    jobs = open_jobs()
-    job_id = jobs.submit(vault_job(max_iter=1), OPTIONS, "me")
-    wait_until(jobs, job_id, "finished", "failed")
-    for name, value, told in TOO_LARGE:
-        by_name = vault_job(storage_options={**HIDDEN, "token": {"env": "LARGEK_TEST_TOKEN"}})
-        asks = [
-            (jobs.submit, vault_job(), {**OPTIONS, name: value}, "me"),
-            (Job(None, "lk-1").supply, {name: value}),  # a client does not even send it
-            (jobs.supply, job_id, {name: value}),
-            (jobs.resume, job_id, {"max_iter": 3}, {name: value}),
-        ]
-        if isinstance(value, str):
-            monkeypatch.setenv("LARGEK_TEST_TOKEN", value)
-            asks.append((jobs.submit, by_name, {"options": OPTIONS["options"]}, "me"))
-        for ask, *given in asks:
-            with pytest.raises(ParameterError, match=re.escape(told)) as failed:
-                ask(*given)
-            assert f"storage_options[{name!r}]" in str(failed.value)
-            assert len(str(failed.value)) < 500
-            assert "xxx" not in str(failed.value)
-    assert [job["id"] for job in jobs.all()] == [job_id]
-
-
-def test_secrets__of_one_job_are_64_kb_at_most(vault, open_jobs, document):
-    jobs = open_jobs()
-    names = [f"option{n}" for n in range(5)]
-    hidden = {name: {"memory": True} for name in names}
-    asked = document("vault:///out", data="vault:///x.zarr", storage_options=hidden)
-    with pytest.raises(ParameterError, match=r"have 80,000 bytes, and together .* 65,536"):
-        jobs.submit(asked, dict.fromkeys(names, "x" * 16_000), "me")
-    assert jobs.all() == []
-
-
-def test_secrets__of_16_kb_are_taken_and_hidden(vault, open_jobs, vault_job, logged):
-    jobs = open_jobs()
-    long = "key-line\n" * 1_820 + "last"
-    assert len(long) == 16_384
-    with pytest.raises(DataError, match="opens nothing") as failed:
-        jobs.submit(vault_job(), {**OPTIONS, "token": long}, "me")
-    assert "key-line" not in str(failed.value)
-
-
 def test_secrets__nobody_asked_for_are_refused(vault, open_jobs, vault_job):
     jobs = open_jobs()
     job_id = jobs.submit(vault_job(max_iter=1), OPTIONS, "me")
@@ -482,7 +428,7 @@ def test_secrets__of_twenty_kinds_are_nowhere(closed, open_jobs, document, tmp_p
                 ends = {"finished", "failed"}
                 eventually(lambda: jobs.events(job_id, 0, 1000)[-1]["event"] in ends, "the end")
             told += jobs.events(job_id, 0, 1000)
-            answers += [told, jobs.all()]
+            answers += [told, jobs.listed()]
             if closed is None:
                 assert answers[0]["state"] == "finished"
                 answers += [jobs.model(job_id).provenance, jobs.model(job_id).history]

@@ -67,16 +67,11 @@ def end(job):
 def test_they_begin_as_far_as_they_fit_the_smallest_worker(queued):
     queue, jobs = queued(workers_of(900, 100), 40, 50, 20, 5)
     assert begin(queue) == ["lk-0", "lk-1"]
-    found = queue.positions()
-    third, fourth = found["lk-2"], found["lk-3"]
-    assert (third["position"], third["waits_for"]) == (1, "memory")
-    assert third["why"] == (
-        "2 jobs that run take 90.00 MiB of a worker, this one 20.00 MiB, the rows that stay in "
-        "memory 0 B, and the smallest that it may use has 100.00 MiB"
+    assert jobs[2].status()["note"] == (
+        "2 jobs that run take 90.0 MiB of a worker, this one 20.0 MiB, the rows that stay in "
+        "memory 0 B, and the smallest that it may use has 100.0 MiB"
     )
     # It would fit; but then the one before might wait for ever.
-    assert (fourth["position"], fourth["waits_for"]) == (2, "place")
-    assert fourth["why"] == "job lk-2 before it waits for memory"
     assert [job.state for job in jobs[2:]] == ["queued", "queued"]
     assert begin(queue) == []
     end(jobs[0])
@@ -88,11 +83,9 @@ def test_one_that_can_never_fit_waits_aside(queued):
     queue, jobs = queued(there, 101, 40, None)
     assert begin(queue) == ["lk-1", "lk-2"], "nobody waits behind it"
     assert (jobs[0].state, jobs[0].reason) == ("waiting", "memory")
-    place = queue.positions()["lk-0"]
-    assert (place["position"], place["waits_for"]) == (None, "memory")
-    assert place["why"] == (
-        "it takes 101.00 MiB of a worker (model and sums 101.00 MiB, chunks 0 B, kept per row "
-        "0 B), and the smallest that it may use has 100.00 MiB"
+    assert jobs[0].status()["note"] == (
+        "it takes 101.0 MiB of a worker (model and sums 101.0 MiB, chunks 0 B, kept per row 0 B), "
+        "and the smallest that it may use has 100.0 MiB"
     )
     there[:] = workers_of(200)
     assert begin(queue) == ["lk-0"]
@@ -189,7 +182,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
             NotEnoughMemoryError, match=r"never begin .* has 0\.98 kiB\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
-        assert jobs.all() == []
+        assert jobs.listed() == []
         there[:] = workers_of(500)
         job_id = jobs.submit(document(), {}, "me")
         takes = records.read(job_id).takes

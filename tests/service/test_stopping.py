@@ -33,7 +33,7 @@ def stopped(open_jobs, monkeypatch):
 
     After step 2, or as its run tells the event of this kind.
     """
-    remember, feed = Runner._remember, Runner._feed
+    feed = Runner._feed
 
     def submit(document, at="step"):
         closing, left = [], []
@@ -46,18 +46,12 @@ def stopped(open_jobs, monkeypatch):
                 closing.append(thread)
                 eventually(job.is_stopped, "the run to be asked to stop")
 
-        def at_step(self, snapshot):
-            remember(self, snapshot)
-            if at == "step" and snapshot.record["step"] == STEP:
-                stop(self.job)
-
         def at_event(self, event):
             feed(self, event)
-            if event["event"] == at != "step":
+            if event["event"] == at and event.get("step", STEP) == STEP:
                 stop(self.job)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Runner, "_remember", at_step)
             patch.setattr(Runner, "_feed", at_event)
             job_id = jobs.submit(document, {}, "me")
             eventually(lambda: closing, "the scheduler to be stopped")

@@ -78,7 +78,7 @@ def test_only_tagged_workers_compute_and_the_bits_are_the_same(service, tmp_path
     digests = []
     for name, asked in (("one", {"tags": ["bigmem"]}), ("both", None)):
         before = rows_by_worker(service)
-        job = service.submit(url, sample_weight=weight, n_clusters=7, random_state=0,
+        job = service.submit(url, sample_weight=weight, n_clusters=7, seed=0,
                              output=str(tmp_path / name), workers=asked, **options)  # fmt: skip
         digests.append(job.result("120s").digest())
         worked = {worker: n - before[worker] for worker, n in rows_by_worker(service).items()}

@@ -1,15 +1,12 @@
 """What a job waits for besides storage (see ``tests/faults/test_away.py``): one state, a reason."""
 
-import gc
 import re
-import weakref
 
 import dask
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms.objective import INERTIA
-from largek_dask.driver.run import Clock, Snapshot
+from largek_dask.driver.run import Clock
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import VersionMismatchError
 from largek_dask.passes import admission
@@ -17,7 +14,7 @@ from largek_dask.passes.worker import versions
 from largek_dask.service import runner
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.store import Records
-from tests.helpers.checks import eventually, fit_asked
+from tests.helpers.checks import fit_asked
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import ENDED, expected
 
@@ -166,7 +163,7 @@ def test_version(open_jobs, document, rows_url, monkeypatch, has_run):
     job_id = jobs.submit(document(), {}, "me")
     status = wait_until(jobs, job_id, *ENDED)
     reasons = [
-        event["reason"] for event in jobs.feed(job_id).since(0) if event["event"] == "waiting"
+        event["reason"] for event in jobs.events(job_id, 0, 1000) if event["event"] == "waiting"
     ]
     if not has_run:
         assert status["state"] == "failed"
@@ -198,35 +195,3 @@ def test_credentials__of_an_environment_that_is_gone(
     status = wait_until(later, job_id, *ENDED)
     assert status["state"] == "finished", str(status)
     assert lk.load_model(str(tmp_path / "out" / "model.zarr")).digest() == expected(rows_url)
-
-
-def test_waiting__holds_nothing_of_the_run_that_is_over(open_jobs, document, monkeypatch):
-    """The last step's state, of any size, would lie on the scheduler for as long as it waits."""
-    held = []
-    fit_into = runner.fit_into
-
-    class State:
-        def __call__(self):
-            raise AssertionError("nobody has asked for the model")
-
-    def cut(*args, callbacks, **options):
-        if held:
-            return fit_into(*args, callbacks=callbacks, **options)
-        state = State()
-        held.append(weakref.ref(state))
-        for callback in callbacks:
-            callback(Snapshot({"step": 1}, [{"step": 1}], state, INERTIA))
-        raise ConnectionError("storage is away")
-
-    def is_gone():
-        gc.collect()
-        return held[0]() is None
-
-    monkeypatch.setattr(runner, "fit_into", cut)
-    jobs = open_jobs()
-    with dask.config.set({"largek.service.beat-seconds": 1e6, "largek.service.retry-seconds": 1e6}):
-        job_id = jobs.submit(document(), {}, "me")
-        assert wait_until(jobs, job_id, "waiting", *ENDED)["reason"] == "storage"
-        eventually(is_gone, "the end of what it held")
-    assert jobs.cancel(job_id) == "waiting"
-    assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"

@@ -74,10 +74,8 @@ def test_queue__a_job_begins_when_there_are_enough_for_it(queued):
     assert begins(queue) == ["lk-2", "lk-3"], "others do not wait for those before them"
     assert [job.state for job in jobs] == ["waiting", "waiting", "queued", "queued"]
     assert jobs[1].reason == "workers"
-    place = queue.positions()["lk-1"]
-    assert (place["position"], place["of"], place["waits_for"]) == (None, 2, "workers")
-    assert place["why"] == "it wants 2 workers with bigmem, and of the 3 there 1 can be used"
-    assert jobs[1].status()["note"] == place["why"]
+    why = "it wants 2 workers with bigmem, and of the 3 there 1 can be used"
+    assert jobs[1].status()["note"] == why
     assert jobs[1].status()["workers_asked"] == {"min": 2, "max": None, "tags": ["bigmem"]}
     there.append(BIG)
     assert begins(queue) == ["lk-1", "lk-2", "lk-3"]
@@ -132,9 +130,9 @@ def test_cluster(tmp_path, rows_url, document, fresh_cluster):
     with dask.config.set({"largek.service.beat-seconds": 0.05}):
         job = service.submit(**order)
         eventually(lambda: job.status()["state"] == "waiting", "the job waits for workers")
-        queue = job.status()["queue"]
-        assert queue["waits_for"] == "workers"
-        assert queue["why"] == (
+        status = job.status()
+        assert status["reason"] == "workers"
+        assert status["note"] == (
             "it wants 2 workers with bigmem, and of the 1 there 0 can be used; no worker has "
             "bigmem (dask worker --resources bigmem=1)"
         )

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 from tornado import web
 
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
+from largek_dask.service.jobs import Jobs
 from largek_dask.service.web import render
-from largek_dask.service.web.files import Files
 from largek_dask.service.web.hosts import GuardedHandler, Hosts
-from largek_dask.service.web.source import JobsSource
 
 __all__ = ["PATH", "Page"]
 
@@ -48,6 +47,11 @@ POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inlin
 """Content-Security-Policy of the page."""
 REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
                  "base-uri 'none'; form-action 'none'")  # fmt: skip
+LOST = {
+    "title": "No such job",
+    "html": "<h1>No such job</h1><p>There is no job of this id here. It may have been deleted, or "
+    "belong to another scheduler.</p><p><a href='largek'>All jobs</a></p>",
+}
 Key = tuple[Any, ...]
 
 
@@ -126,14 +130,14 @@ class Page:
         self,
         application: web.Application,
         prefix: str,
-        source: JobsSource,
+        source: Jobs,
         hosts: Hosts,
         navigation: list[str] | None = None,
         *,
         actions: bool = False,
     ) -> None:
         self.token = secrets.token_urlsafe(24) if actions else ""
-        self.files = Files()
+        self.files = render.Files()
         self.source = source
         self.home = navigation[0] if navigation else None
         if navigation is not None and PATH not in navigation:
@@ -152,7 +156,7 @@ class Page:
 
     def close(self) -> None:
         """Remove the page from its server."""
-        for part in (self.contents, self.reports, self.source):
+        for part in (self.contents, self.reports):
             part.close()
         if self._rule in self._application.default_router.rules:
             self._application.default_router.rules.remove(self._rule)
@@ -160,7 +164,7 @@ class Page:
     async def jobs(self, sort: str) -> Content:
         """Return the content of the list."""
         make = partial(render.jobs_content, sort=sort)
-        return await self.contents.get(("jobs", sort), lambda: make(self.source.rows()))
+        return await self.contents.get(("jobs", sort), lambda: make(self.source.listed()))
 
     async def job(self, job_id: str) -> Content:
         """Return the content of a job."""
@@ -236,7 +240,7 @@ class Html(Handler):
             content = await page.job(job_id)
             data = f"{PATH}/data/job.json?job={job_id}"
         if content is None or content.status == 404:
-            value, job_id, data = render.lost_content(job_id), "", ""
+            value, job_id, data = LOST, "", ""
         else:
             # Where there is none now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}

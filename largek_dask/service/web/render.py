@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import importlib.util
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,10 +20,9 @@ from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
 from largek_dask.plots.job_text import facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
-from largek_dask.service.web.files import digest, has_bokeh
 from largek_dask.version import __version__
 
-__all__ = ["COLUMNS", "MOST_LISTED", "job_content", "jobs_content", "lost_content", "whole_page"]
+__all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "whole_page"]
 
 Row = Mapping[str, Any]
 
@@ -33,13 +36,11 @@ COLUMNS = {
 """Headings of the list by the field that they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
-         "cancelled": "■", "unreadable": "?"}  # fmt: skip
-ORDER = ("running", "waiting", "queued", "unreadable")
+         "cancelled": "■"}  # fmt: skip
+ORDER = ("running", "waiting", "queued")
 """Order of states in the list unless it is sorted; all others follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
 """A job is late after so many seconds, and so many steps, without an event."""
-MOST_ID = 80
-"""Characters of an unknown job's id that are shown."""
 NONE = "–"
 
 
@@ -69,12 +70,6 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
     return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
 
 
-def lost_content(job_id: str) -> dict[str, Any]:
-    """Return title and HTML for a job that does not exist."""
-    html = _rendered("lost.html", job=shown(job_id)[:MOST_ID])
-    return {"title": "No such job", "html": html}
-
-
 # --- the list -------------------------------------------------------------------------------------
 
 
@@ -83,7 +78,7 @@ def selected(rows: Sequence[Row], sort: str) -> list[Row]:
 
     Active jobs come first if ``sort`` is empty.
     """
-    newest = sorted(rows, key=lambda row: row.get("created") or 0.0, reverse=True)
+    newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
     newest.sort(key=lambda row: ranks.get(row["state"], len(ranks)))
     found = newest[:MOST_LISTED]
@@ -226,3 +221,42 @@ def _version(panel: Panel) -> str:
     from largek_dask.plots.figures import key
 
     return digest(key(panel).encode())
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def has_bokeh() -> bool:
+    """Return whether Bokeh is installed."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+def digest(body: bytes) -> str:
+    """Return a short name for a content."""
+    return hashlib.sha256(body).hexdigest()[:12]
+
+
+@cache
+def packed(package: str, path: str) -> bytes:
+    """Return a file of a package, compressed by gzip."""
+    return gzip.compress(resources.files(package).joinpath(path).read_bytes(), 6, mtime=0)
+
+
+class Files:
+    """Names of the files: ``style`` and ``script``, and ``bokeh``, empty if it is not installed."""
+
+    def __init__(self) -> None:
+        own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
+        self.style = f"page-{digest(packed(own, style))}.css"
+        self.script = f"page-{digest(packed(own, script))}.js"
+        self.bokeh = ""
+        self._places = {self.style: (own, style), self.script: (own, script)}
+        if has_bokeh():
+            import bokeh
+
+            self.bokeh = f"bokeh-{bokeh.__version__}.js"
+            self._places[self.bokeh] = ("bokeh", "server/static/js/bokeh.min.js")
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file compressed by gzip; None if there is no such file."""
+        return packed(*self._places[name]) if name in self._places else None

@@ -88,7 +88,7 @@ class MadeUp:
         if self.fails is not None:
             raise self.fails
 
-    def rows(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         self._asks("rows")
         return list(self.statuses.values())
 

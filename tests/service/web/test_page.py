@@ -398,7 +398,7 @@ NASTY = "</script><img src=x onerror='document.title=1'>\x1b[31m" + 10_000 * "lo
 
 def made_up() -> MadeUp:
     source = MadeUp()
-    for state in ("finished", "failed", "cancelled", "queued", "waiting", "unreadable"):
+    for state in ("finished", "failed", "cancelled", "queued", "waiting"):
         source.add(f"lk-{state}", state, name=f"this one is {state}")
     source.statuses["lk-failed"]["result"] = {
         "error": "DataError", "message": "row 7 of chunk 3 is not finite", "state": "failed",
@@ -406,7 +406,6 @@ def made_up() -> MadeUp:
     source.statuses["lk-waiting"].update(
         reason="credentials", needs=["key", "secret"], note="it waits for storage options"
     )
-    source.statuses["lk-unreadable"]["note"] = "its record cannot be read: it is damaged"
     source.add("lk-nasty", name=NASTY, workers={"w\x1b1": {}})
     now = datetime.now().timestamp() - datetime.fromisoformat(at(0)).timestamp()
     source.tell("lk-nasty", {"event": "queued", "time": at(now - 100)}, started(now - 100),
@@ -419,14 +418,13 @@ def test_states__each_says_what_it_is_and_why(tabs):
     with page_of(made_up()) as url:
         tab = tabs().open(url)
         for state, sign in [("finished", "✓"), ("failed", "✕"), ("cancelled", "■"),
-                            ("queued", "○"), ("waiting", "◔"), ("unreadable", "?")]:  # fmt: skip
+                            ("queued", "○"), ("waiting", "◔")]:  # fmt: skip
             tab.wait_text(".state", f"{sign} {state}")
         tab.open(f"{url}?job=lk-finished")
         with urlopen(f"{url}/report?job=lk-finished") as found:
             assert found.headers["Content-Security-Policy"].startswith("sandbox")
         for state, words in [("failed", "row 7 of chunk 3 is not finite"),
-                             ("waiting", "key, secret"),
-                             ("unreadable", "it is damaged")]:  # fmt: skip
+                             ("waiting", "key, secret")]:  # fmt: skip
             tab.open(f"{url}?job=lk-{state}")
             tab.wait_text("main", words)
             no_serious_finding(tab)

@@ -8,8 +8,10 @@ import pytest
 
 from largek_dask.driver.job_view import JobView
 from largek_dask.errors import JobNotFoundError, OutputError
-from largek_dask.service.job_state import Feed
-from largek_dask.service.web.source import JobsSource
+from largek_dask.service.job_state import JobState
+from largek_dask.service.jobs import Jobs
+from largek_dask.service.spec import JobSpec
+from largek_dask.service.store import Record, Result
 from tests.helpers.checks import costs_of, eventually
 from tests.service.conftest import wait_until
 from tests.service.web.sources import started, step
@@ -19,27 +21,30 @@ def costs(view: JobView) -> list[float]:
     return costs_of(view)
 
 
-class One:
-    """One job, with the methods of ``Jobs`` that the page calls."""
+@pytest.fixture
+def one(open_jobs, document, monkeypatch):
+    """``one(is_new=True)``: a scheduler's jobs with one, "x", whose folder has 300 steps."""
 
-    def __init__(self, is_new: bool, state: str = "running", **about) -> None:
-        self._status = {"id": "x", "state": state, "run": 1, **about}
-        self.own = Feed("x", is_new)
-        self.files = [started(), *map(step, range(1, 301))]
-        self.n_read = 0
+    def make(is_new, state="running", **changes):
+        jobs = open_jobs()
+        jobs.wait_until_ready()
+        result = Result(job="x", run=1, token=1, state=state) if state == "finished" else None
+        spec = JobSpec.parse(document(**changes))
+        job = JobState(Record("x", spec, "me", 0.0, result=result), {}, is_new)
+        jobs.own, jobs.n_read = job.feed, 0
 
-    def status(self, job_id):
-        return self._status
+        def recall(job):
+            jobs.n_read += 1
+            job.feed.load([started(), *map(step, range(1, 301))])
 
-    def feed(self, job_id):
-        return self.own
+        monkeypatch.setattr(jobs._table, "find", lambda job_id: job)
+        jobs._recall = recall
+        return jobs
 
-    def recall(self, job_id):
-        self.n_read += 1
-        self.own.load(self.files)
+    return make
 
 
-def whole(source: JobsSource) -> JobView:
+def whole(source: Jobs) -> JobView:
     """Return the view once nothing is lacking."""
     found = []
 
@@ -51,11 +56,11 @@ def whole(source: JobsSource) -> JobView:
     return found[0]
 
 
-def test_a_new_job__is_read_from_its_feed():
-    jobs = One(is_new=True)
+def test_a_new_job__is_read_from_its_feed(one):
+    jobs = one(is_new=True)
     for event in [started(), *map(step, range(1, 6))]:
         jobs.own(event)
-    view, lack = JobsSource(jobs).view("x")
+    view, lack = jobs.view("x")
     assert lack == ""
     assert costs(view) == pytest.approx([1000.0 / n for n in range(1, 6)])
     assert jobs.n_read == 0
@@ -63,11 +68,11 @@ def test_a_new_job__is_read_from_its_feed():
     assert len(costs(jobs.own.view)) == 5, "it is a copy"
 
 
-def test_a_job_of_an_earlier_scheduler__is_read_once_and_nothing_twice():
-    jobs = One(is_new=False)
+def test_a_job_of_an_earlier_scheduler__is_read_once_and_nothing_twice(one):
+    jobs = one(is_new=False)
     for number in range(301, 311):
         jobs.own(step(number))
-    source = JobsSource(jobs)
+    source = jobs
     first = whole(source)
     jobs.own(step(311))
     again = whole(source)
@@ -75,62 +80,57 @@ def test_a_job_of_an_earlier_scheduler__is_read_once_and_nothing_twice():
     assert costs(again)[-1] == pytest.approx(1000.0 / 311)
     assert jobs.n_read == 1
     assert jobs.own.figures()["rows"] == 311 * 500
-    source.close()
 
 
-def test_an_ended_job__is_read_from_its_folder_once():
-    jobs = One(is_new=True, state="finished")
+def test_an_ended_job__is_read_from_its_folder_once(one):
+    jobs = one(is_new=True, state="finished")
     jobs.own(started())
     jobs.own.unload()
-    source = JobsSource(jobs)
+    source = jobs
     assert len(costs(whole(source))) == len(costs(whole(source))) == 300
     assert jobs.n_read == 1
-    source.close()
 
 
-def test_a_folder_that_cannot_be_read__is_said():
-    jobs = One(is_new=False, state="finished")
+def test_a_folder_that_cannot_be_read__is_said(one):
+    jobs = one(is_new=False, state="finished")
 
-    def recall(job_id):
+    def recall(job):
         raise OutputError("the store is away")
 
-    jobs.recall = recall
-    source = JobsSource(jobs)
+    jobs._recall = recall
+    source = jobs
     eventually(lambda: "the store is away" in source.view("x")[1], "the reason")
-    source.close()
 
 
-def test_a_folder_that_does_not_answer__keeps_nobody_waiting():
-    jobs, go_on = One(is_new=False, state="finished"), threading.Event()
-    usual = jobs.recall
+def test_a_folder_that_does_not_answer__keeps_nobody_waiting(one):
+    jobs, go_on = one(is_new=False, state="finished"), threading.Event()
+    usual = jobs._recall
 
-    def recall(job_id):
+    def recall(job):
         assert go_on.wait(60.0)
-        usual(job_id)
+        usual(job)
 
-    jobs.recall = recall
-    source = JobsSource(jobs)
+    jobs._recall = recall
+    source = jobs
     view, lack = source.view("x")
     assert view.state == "finished"
     assert lack
     go_on.set()
     assert len(costs(whole(source))) == 300
-    source.close()
 
 
-@pytest.mark.parametrize("about", [{"state": "unreadable"}, {"state": "waiting", "needs": ["key"]}])
-def test_a_folder_out_of_reach__is_not_read(about):
-    jobs = One(is_new=False, **about)
-    assert JobsSource(jobs).view("x")[1] == ""
+def test_a_folder_out_of_reach__is_not_read(one):
+    jobs = one(is_new=False, storage_options={"key": {"memory": True}})
+    assert jobs.view("x")[1] == ""
     assert jobs.n_read == 0
 
 
 def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
     jobs = open_jobs()
-    source = JobsSource(jobs)
+    source = jobs
     job_id = jobs.submit(document(name="a name", max_iter=5, tol=0.0), {}, "ann")
     eventually(lambda: jobs.status(job_id).get("step") == 2, "two steps")
-    (row,) = source.rows()
+    (row,) = source.listed()
     assert (row["id"], row["state"], row["name"], row["owner"]) == (
         job_id,
         "running",
@@ -140,7 +140,7 @@ def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
     assert row["cost"] == jobs.status(job_id)["cost"]
     slow_steps.set()
     status = wait_until(jobs, job_id, "finished")
-    (row,) = source.rows()
+    (row,) = source.listed()
     assert (row["share"], row["n_clusters"], row["algorithm"]) == (1.0, 7, "lloyd")
     assert row["cost"] == status["result"]["inertia"]
     assert row["seconds"] == status["result"]["seconds"] > 0
@@ -153,4 +153,3 @@ def test_jobs_of_a_scheduler(open_jobs, document, slow_steps):
         source.view("lk-0123456789")
     with pytest.raises(JobNotFoundError):
         source.report("lk-0123456789")
-    source.close()
