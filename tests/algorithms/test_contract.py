@@ -381,7 +381,7 @@ def in_chunks(x, tmp_path_factory) -> dict[int, str]:
 @pytest.mark.parametrize("name", tiered(sorted(ANY_CHUNKING)))
 @pytest.mark.parametrize(
     ("chunk_rows", "n_chunks"),
-    [(97, 124), *slow((37, 325), (CHUNK_ROWS, N_CHUNKS), (4096, 3), (N_ROWS, 1))],
+    [(97, 124), *slow((4096, 3), (N_ROWS, 1))],
 )
 def test_chunking(name, chunk_rows, n_chunks, x, in_chunks, in_one_piece):
     found = fit(in_chunks[chunk_rows], name, init=first_rows(name, x), n_chunks=n_chunks)
@@ -389,7 +389,7 @@ def test_chunking(name, chunk_rows, n_chunks, x, in_chunks, in_one_piece):
 
 
 @every_algorithm
-@pytest.mark.parametrize("n_workers", [3, *slow(1, 2)])
+@pytest.mark.parametrize("n_workers", [3, *slow(1)])
 def test_workers(name, n_workers, url, alone, worker_clients):
     km = fit(url, name, client=worker_clients(n_workers), n_workers=n_workers)
     assert bits(km) == bits(alone[name])
@@ -397,8 +397,10 @@ def test_workers(name, n_workers, url, alone, worker_clients):
         assert history(km) == history(alone[name])
 
 
-@few_algorithms
-@pytest.mark.parametrize("every", [False, *slow(True)], ids=["some", "every"])
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [*((name, False) for name in sorted(FEW)), *slow(*((name, True) for name in ALGORITHMS))],
+)
 def test_resume_at_checkpoints(name, every, url, clean, tmp_path):
     """Lose everything after a step but the folder, and go on from there in another fit.
 
