@@ -389,8 +389,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """The options of a fit, without seed and a function's centres; wrong ones are refused."""
         mine = (name for name, option in OPTIONS.items() if option.part != "mixture")
         asked = {name: getattr(self, name) for name in mine if name != "seed"}
-        if callable(self.init):
-            asked["init"] = "auto"
         asked["algorithm"] = self._algorithm()
         asked["n_init"] = self._n_init()
         options = FitOptions(**asked)

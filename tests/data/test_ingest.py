@@ -196,6 +196,12 @@ def test_ingest__missing_packages_name_the_extra(x, tmp_path, monkeypatch):
     assert not (tmp_path / "out.zarr").exists()
 
 
+def test_ingest__progress_is_on_standard_error_and_only_if_asked_for(x, tmp_path, capsys):
+    for progress in (True, False):
+        ingest(x, str(tmp_path / f"{progress}.zarr"), progress=progress)
+        assert bool(capsys.readouterr().err) == progress
+
+
 def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
     for options, message in [
         ({"chunk_rows": 0}, "chunk_rows=0"),
