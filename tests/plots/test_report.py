@@ -366,23 +366,66 @@ def test_warnings_of_the_fit_are_repeated(run: Path, tmp_path: Path) -> None:
     assert "the <disk> was away" in Page((tmp_path / "r.html").read_text()).text
 
 
-def test_a_fit_that_runs_is_shown_by_its_last_checkpoint(run: Path, tmp_path: Path) -> None:
+def test_a_page_is_written_again_until_the_fit_has_ended(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint, with one, stopped, and with a model."""
+    from largek_dask.cli import report as module
+
     place, out = tmp_path / "run", tmp_path / "r.html"
     shutil.copytree(run / "run", place)
     (part,) = (place / "events").iterdir()
     whole = part.read_text()
     begun = [line for line in whole.splitlines(True) if '"event":"stopped"' not in line]
-    (place / "model.zarr").rename(tmp_path / "model.zarr")
+    for name in ("checkpoints", "model.zarr"):
+        (place / name).rename(tmp_path / name)
     part.write_text("".join(begun))
-    asked = ("report", place, "--out", out, "--json", "--force")
-    assert "checkpoint after step" in json.loads(invoke(*asked).stdout)["warnings"][0]
-    (tmp_path / "model.zarr").rename(place / "model.zarr")
-    part.write_text(whole)
-    assert json.loads(invoke(*asked).stdout)["warnings"] == []
+    asked = ("report", place, "--out", out)
+    assert "add --every 30s" in invoke(*asked, code=1).stderr
+    pages = []
+
+    def checkpoint() -> None:
+        assert not out.exists()
+        (tmp_path / "checkpoints").rename(place / "checkpoints")
+
+    def stop() -> None:
+        pages.append(out.read_text())
+        part.write_text(whole)
+
+    def end() -> None:
+        pages.append(out.read_text())
+        (tmp_path / "model.zarr").rename(place / "model.zarr")
+
+    pauses = [checkpoint, stop, end]
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: pauses.pop(0)())
+    lines = invoke(*asked, "--every", "2.5s", "--json").stdout.splitlines()
+    first, second, last = map(json.loads, lines)
+    assert "checkpoint after step" in first["warnings"][0]
+    assert second["warnings"] == first["warnings"]
+    assert last["warnings"] == []
+    assert all('<meta http-equiv="refresh" content="3">' in page for page in pages)
+    assert "refresh" not in out.read_text()
     assert lk.load_model(str(place / "model.zarr")).digest() in out.read_text()
 
 
-# --- colours --------------------------------------------------------------------------------------
+def test_a_folder_is_watched_until_the_fit_has_ended(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from largek_dask.cli import jobs as module
+
+    place = tmp_path / "run"
+    shutil.copytree(run / "run", place)
+    (part,) = (place / "events").iterdir()
+    whole = part.read_text()
+    part.write_text("".join(whole.splitlines(True)[:3]))
+    monkeypatch.setattr(module.time, "sleep", lambda _: part.write_text(whole))
+    events = list(map(json.loads, invoke("watch", place, "--json").stdout.splitlines()))
+    assert events == list(map(json.loads, whole.splitlines()))
+    shown = invoke("watch", place).stdout
+    assert " step " in shown
+    assert " stopped " in shown
+    assert "holds no events" in invoke("watch", tmp_path, code=1).stderr
+    assert "--scheduler" in invoke("watch", "lk-0123456789", code=2).stderr
 
 
 def luminance(color: str) -> float:
