@@ -329,7 +329,7 @@ def test_status(fake, home):
         "reason": "None",
     }  # fmt: skip
     assert told["scheduler"] is None
-    assert "there is no" in told["why"]
+    assert "cannot be read" in told["why"]
     said = {"format": 1, "type": "Scheduler", "address": "tcp://10.0.0.1:99", "token": 1,
             "version": "1", "started": "2026-11-25T03:00:00Z"}  # fmt: skip
     (home / "jobs").mkdir()
