@@ -242,8 +242,11 @@ class _Work:
         )
         try:
             # Cancelling works from the first moment: the cluster may have no workers yet.
-            latest = max(stop.seconds, ANSWER_SECONDS)
-            with helper, self._open_passes(lambda: asked() or clock.seconds() > latest) as passes:
+            def is_late() -> bool:
+                # Workers that are there get a moment to answer.
+                return clock.is_over() and clock.seconds() > ANSWER_SECONDS
+
+            with helper, self._open_passes(lambda: asked() or is_late()) as passes:
                 passes.cancelled = lambda: watch.report() or held()
                 passes.is_given_up = asked
                 self._check(passes.statistics)

@@ -354,7 +354,7 @@ def submit_to(run, tmp_path):
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
         (["submit", "/no.zarr", "-k", 3, "--out", "/y"], 1, "/no.zarr"),
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
-        (["watch"], 2, "Missing argument 'ID'"),
+        (["watch"], 2, "Missing argument 'ID"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
         (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
         (["delete", "../x"], 1, "'../x' is no id of a job"),

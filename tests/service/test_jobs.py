@@ -133,12 +133,13 @@ def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
     assert jobs.listed() == []
 
 
-def test_cancel__keeps_the_best_model_so_far(open_jobs, document, slow_steps, rows_url):
+def test_cancel__keeps_the_best_model_so_far(open_jobs, document, slow_steps, rows_url, tmp_path):
     jobs = open_jobs()
     with dask.config.set({"largek.checkpoints.seconds": 0.0}):
         job_id = jobs.submit(document(), {}, "me")
         begun(jobs, job_id, 2)
-    assert len(jobs.model(job_id).history) >= 1, "that of the last checkpoint"
+        eventually((tmp_path / "out" / "checkpoints" / "000001.json").exists, "a checkpoint")
+    assert len(jobs.model(job_id).history) >= 1
     assert jobs.status(job_id)["state"] == "running"
     jobs.cancel(job_id)
     assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"

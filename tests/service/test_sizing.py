@@ -68,8 +68,8 @@ def test_they_begin_as_far_as_they_fit_the_smallest_worker(queued):
     queue, jobs = queued(workers_of(900, 100), 40, 50, 20, 5)
     assert begin(queue) == ["lk-0", "lk-1"]
     assert jobs[2].status()["note"] == (
-        "2 jobs that run take 90.0 MiB of a worker, this one 20.0 MiB, the rows that stay in "
-        "memory 0 B, and the smallest that it may use has 100.0 MiB"
+        "2 jobs that run take 90.00 MiB of a worker, this one 20.00 MiB, the rows that stay in "
+        "memory 0 B, and the smallest that it may use has 100.00 MiB"
     )
     # It would fit; but then the one before might wait for ever.
     assert [job.state for job in jobs[2:]] == ["queued", "queued"]
@@ -84,8 +84,8 @@ def test_one_that_can_never_fit_waits_aside(queued):
     assert begin(queue) == ["lk-1", "lk-2"], "nobody waits behind it"
     assert (jobs[0].state, jobs[0].reason) == ("waiting", "memory")
     assert jobs[0].status()["note"] == (
-        "it takes 101.0 MiB of a worker (model and sums 101.0 MiB, chunks 0 B, kept per row 0 B), "
-        "and the smallest that it may use has 100.0 MiB"
+        "it takes 101.00 MiB of a worker (model and sums 101.00 MiB, chunks 0 B, kept per row "
+        "0 B), and the smallest that it may use has 100.00 MiB"
     )
     there[:] = workers_of(200)
     assert begin(queue) == ["lk-0"]
