@@ -136,6 +136,9 @@ def _style(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_minor_formatter("")
+    else:
+        # Labels of short times have many digits.
+        axes.locator_params(axis="x", nbins=5)
     if panel.log and any(y is not None for trace in panel.series for y in trace.columns["y"]):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")

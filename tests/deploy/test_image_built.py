@@ -117,7 +117,7 @@ steps, folder = int(sys.argv[1]), sys.argv[2]
 x = np.random.default_rng(0).standard_normal((3_000, 4)).astype(np.float32)
 lk.ingest(x, f"{folder}/x.zarr", chunk_rows=500, progress=False)
 # It takes as many steps as it is given, so that it is not over too soon.
-options = {"algorithm": lk.MiniBatch(), "tol": 0.0, "max_iter": steps, "random_state": 0}
+options = {"algorithm": lk.MiniBatch(), "tol": 0.0, "max_iter": steps}
 with lk.connect(os.environ["DASK_SCHEDULER_ADDRESS"], timeout="60s") as service:
     job = service.submit(f"{folder}/x.zarr", n_clusters=50, output=f"{folder}/model", **options)
     seen = None
@@ -129,7 +129,7 @@ with lk.connect(os.environ["DASK_SCHEDULER_ADDRESS"], timeout="60s") as service:
     print("digest", job.result("60s").digest(), flush=True)
 kept = Folder(f"{folder}/model").sub("checkpoints").names()
 print("kept", len(kept), flush=True)
-alone = lk.KMeans(50, **options).fit(f"{folder}/x.zarr")
+alone = lk.KMeans(50, random_state=0, **options).fit(f"{folder}/x.zarr")
 print("alone", alone.model_.digest(), flush=True)
 """
 

@@ -20,7 +20,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 SECONDS = 120
 """Limit of a cell, on two cores with an empty kernel cache; warm, a notebook needs a quarter."""
-MOST_BYTES = 200_000
+MOST_BYTES = 250_000
 """Limit of one output: notebooks are looked at on slow lines, too."""
 
 
