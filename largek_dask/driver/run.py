@@ -310,7 +310,8 @@ class _Loop(Generic[State]):
     ) -> tuple[float, float | None]:
         """Return how much of the limits is used up, and the seconds until then at most.
 
-        Both shares never decrease. Steps on a sample say nothing of the time of others.
+        Both shares never decrease. Steps on a sample that grows say nothing of the time of others;
+        mini-batches have one size.
         """
         start, starts = self.events.start
         by_time = now.seconds / self.stop.seconds
@@ -318,7 +319,10 @@ class _Loop(Generic[State]):
         if by_time >= by_steps:
             return min(1.0, by_time), max(0.0, self.stop.seconds - now.seconds)
         at_work = now.seconds - self.watch.seconds(self.passes)
-        left = None if sample is not None else at_work * (1 / by_steps - 1)
+        first, last = now.history[0], now.history[-1]
+        is_batch = first["rows"] == last["rows"] and "everywhere" not in last["extra"]
+        is_known = sample is None or is_batch
+        left = at_work * (1 / by_steps - 1) if is_known else None
         return by_steps, left
 
     def end(self, reason: StopReason) -> RunResult[State]:

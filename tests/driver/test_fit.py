@@ -15,6 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vrkm import VRKM
@@ -585,3 +586,16 @@ def test_a_cluster_gives_the_same_bits(
 
 
 # --- time
+
+
+@pytest.mark.parametrize("batch_rows", [50, 400])
+def test_the_time_left_is_known_of_mini_batches(batch_rows):
+    events = []
+    rows = open_rows(np.random.default_rng(0).normal(size=(400, 3)))
+    algorithm = MiniBatch(batch_rows=batch_rows)
+    asked = {"n_clusters": 4, "max_iter": 4, "tol": 0}
+    fit_asked(rows, algorithm=algorithm, events=[events.append], labels=False, **asked)
+    steps = [event for event in events if event["event"] == "step"]
+    assert [step["sample"] for step in steps] == [batch_rows if batch_rows < 400 else None] * 4
+    assert [step["share"] for step in steps] == [0.25, 0.5, 0.75, 1]
+    assert all(step["eta_s"] > 0 for step in steps[:-1])
