@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 from numba.core import codegen
+from numba.core.compiler_lock import global_compiler_lock
 
 from largek_dask.driver.compile_watch import FUNCTIONS_MANY
 from largek_dask.kernels import inlining
@@ -261,19 +262,21 @@ def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch
         return real(compiler, function)
 
     monkeypatch.setattr(inlining.compiler.Compiler, "compile_extra", looking)
-    assert gc.isenabled()
-    entered(internal(refuse))(4.0, 0.0)
-    assert collects == [False, False]
-    assert gc.isenabled()
-    with pytest.raises(numba.TypingError):
-        njit(lambda x: x + "a")(1.0)
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        njit(lambda x: x + 1)(1.0)
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+    # Threads of other tests may compile, too: one at a time.
+    with global_compiler_lock:
+        assert gc.isenabled()
+        entered(internal(refuse))(4.0, 0.0)
+        assert collects == [False, False]
+        assert gc.isenabled()
+        with pytest.raises(numba.TypingError):
+            njit(lambda x: x + "a")(1.0)
+        assert gc.isenabled()
+        gc.disable()
+        try:
+            njit(lambda x: x + 1)(1.0)
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
 
 
 def test_flags_are_no_equals_of_anything_else():
