@@ -312,26 +312,24 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
 
 def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
     """Show the events of a folder until the fit that writes them has ended."""
-    from largek_dask.driver.event_log import JsonLines
+    from largek_dask.driver.event_log import Tail
     from largek_dask.driver.job_view import JobView
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
     from largek_dask.service.job import Lines
 
-    place = Folder(url, storage_options)
-    if not JsonLines.is_in(place):
-        raise DataError(f"{place.url} holds no events: give the folder of a fit, or a job's ID")
-    view, n_shown = JobView({}), 0
+    tail, view = Tail(Folder(url, storage_options)), JobView()
     lines = Lines(view)
     while True:
-        events = list(JsonLines.read(place))
-        for event in events[n_shown:]:
-            view.update(event)
-            if wants_json():
-                _print_events([event])
-            else:
-                lines(event)
-        n_shown = len(events)
+        try:
+            for event in tail.new():
+                view.update(event)
+                if wants_json():
+                    _print_events([event])
+                else:
+                    lines(event)
+        except FileNotFoundError as error:
+            raise DataError(f"{error} Give the folder of a fit, or a job's ID.") from None
         if view.has_ended:
             return
         time.sleep(FOLDER_SECONDS)
