@@ -38,7 +38,8 @@ from largek_dask.algorithms.parts.gathered import (
 from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.bounds.pruned import nearest_pruned
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.running import moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import sgd_rows
@@ -58,7 +59,8 @@ BatchTotal = AssignmentTotal[Tally]
 
 def batch_chunk(chunk: Chunk, total: BatchTotal, centers: PackedCenters) -> None:
     """Assign the batch's rows of one chunk."""
-    total.assign(chunk.x, chunk.weight, None, nearest(chunk.x, centers))
+    labels, _ = nearest_pruned(chunk.x, centers)
+    total.assign(chunk.x, chunk.weight, None, labels)
 
 
 @dataclass(kw_only=True)
@@ -92,7 +94,7 @@ def latest_chunk(
     chunk c from ``offsets[c]`` on.
     """
     old = last[offsets[chunk.index] : offsets[chunk.index + 1]]
-    labels = nearest(chunk.x, centers)
+    labels, _ = nearest_pruned(chunk.x, centers)
     total.tally.change.move(chunk.x, old, labels, chunk.weight)
     total.assign(chunk.x, chunk.weight, None, labels)
     total.tally.labels[chunk.index] = labels

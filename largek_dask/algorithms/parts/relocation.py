@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowSlice
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
-from largek_dask.kernels.distances import PackedCenters, nearest, squared_distances
+from largek_dask.kernels.bounds.pruned import nearest_pruned
+from largek_dask.kernels.distances import PackedCenters, squared_distances
 
 __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 
@@ -182,7 +183,7 @@ def farthest_chunk(
 
     ``several`` are the clusters to look at; None: all, and find out which hold rows that differ.
     """
-    labels = nearest(chunk.x, centers)
+    labels, _ = nearest_pruned(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
     x = chunk.x
     rows = chunk.numbers()

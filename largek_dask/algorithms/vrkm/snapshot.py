@@ -78,7 +78,8 @@ from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.errors import ParameterError, ParameterWarning, warn
 from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.bounds.groups import BoundedCenters
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.bounds.pruned import nearest_pruned
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
@@ -313,7 +314,7 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None
     def share(begin: int) -> RoundTotal:
         part = total if begin == 0 else total.empty()
         for at, x, weight in chunk.pieces(slice(begin, begin + step)):
-            part.count(x, weight, old[at], nearest(x, centers))
+            part.count(x, weight, old[at], nearest_pruned(x, centers)[0])
         return part
 
     for part in chunk.threads.map(share, range(0, n, step))[1:]:

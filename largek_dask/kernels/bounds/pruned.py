@@ -61,11 +61,13 @@ Labels = NDArray[np.int32]
 class _Past:
     """Experience of a process with passes over centres of one shape."""
 
-    __slots__ = ("directions", "in_vain", "size", "spared", "work")
+    __slots__ = ("directions", "in_vain", "rows", "size", "spared", "work")
 
     def __init__(self) -> None:
         self.work = 0.0
         """Rows times centres times features so far."""
+        self.rows = 0
+        """Rows that the latest set of centres has met."""
         self.in_vain = 0
         """Sets of centres, one after the other, where nothing was spared."""
         self.spared = 0
@@ -86,12 +88,15 @@ class _Course:
     Threads share it and may both change a number: that costs some rows' time, never a label.
     """
 
-    __slots__ = ("expected", "failures", "past", "pays", "resting")
+    __slots__ = ("expected", "failures", "past", "pays", "resting", "seen")
 
     def __init__(self, centers: Array) -> None:
         self.past = _PASTS.setdefault(centers.shape, _Past())
-        self.expected = 0
-        """Rows that are known to come, or have come."""
+        self.seen = 0
+        """Rows that have come."""
+        self.expected = self.past.rows
+        """Rows in all, as far as they are known: at first as many as the set before has met."""
+        self.past.rows = 0
         self.pays = False
         """Something has been spared."""
         self.resting = 0
@@ -113,7 +118,9 @@ class _Course:
 
     def is_due(self, n_rows: int, k: int, d: int) -> bool:
         """Count rows that have come; whether there is, or was, enough work to make anything."""
-        self.expected += n_rows
+        self.seen += n_rows
+        self.past.rows += n_rows
+        self.expected = max(self.expected, self.seen)
         self.past.work += float(n_rows) * k * d
         expected = float(self.expected) * k * d
         return expected >= LEAST_PASS and max(expected, self.past.work) >= LEAST_WORK
@@ -129,7 +136,8 @@ class _Course:
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
     """Say how many rows are going to be labelled, in all, so that a trial does as they will do."""
-    packed.prepared.get(_Course).expected += n_rows
+    course = packed.prepared.get(_Course)
+    course.expected = max(course.expected, course.seen + n_rows)
 
 
 def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
