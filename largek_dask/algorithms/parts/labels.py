@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.bounds import bounds
 from largek_dask.kernels.bounds.groups import BoundedCenters
-from largek_dask.kernels.bounds.pruned import nearest_pruned
-from largek_dask.kernels.distances import PackedCenters, nearest_two
+from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
+from largek_dask.kernels.distances import PackedCenters
 
 __all__ = ["UNKNOWN", "Kept", "label_rows", "label_with_margins"]
 
@@ -86,7 +86,7 @@ def label_with_margins(
         Differences of squared distances: what a row would cost more if its centre were removed.
     """
     packed = centers if isinstance(centers, PackedCenters) else centers.packed
-    labels, first, _, second = nearest_two(x, packed)
+    labels, first, _, second = nearest_two_pruned(x, packed)
     margins = (second - first).astype(np.float64)
     n_evaluated = len(x) * packed.n_clusters
     if isinstance(centers, PackedCenters):

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, nearest_others
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at
+from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import (
     PackedCenters,
-    nearest,
     nearest_in_lists,
     pack_centers,
     squared_distances,
@@ -182,7 +182,11 @@ def _labels(x: Table, packed: PackedCenters, n_threads: int) -> NDArray[np.int32
     """(n,) nearest centres, of as many pieces at a time as there are threads."""
     step = max(LEAST_PIECE, -(-len(x) // n_threads))
     begins = range(0, max(1, len(x)), step)
-    return np.concatenate(on_threads(n_threads, lambda i: nearest(x[i : i + step], packed), begins))
+
+    def label(begin: int) -> NDArray[np.int32]:
+        return nearest_pruned(x[begin : begin + step], packed)[0]
+
+    return np.concatenate(on_threads(n_threads, label, begins))
 
 
 def _split(

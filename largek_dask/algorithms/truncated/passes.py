@@ -32,7 +32,8 @@ from largek_dask.kernels.bounds.lists import (
     removal_losses,
     search_all,
 )
-from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two, pack_centers
+from largek_dask.kernels.bounds.pruned import nearest_two_pruned
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
@@ -301,7 +302,7 @@ def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) 
 
     def look(span: tuple[int, int]) -> None:
         these = left[slice(*span)]
-        labels, first, _, second = nearest_two(x[these], pass_.packed)
+        labels, first, _, second = nearest_two_pruned(x[these], pass_.packed)
         rows.labels[these] = labels
         rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
 

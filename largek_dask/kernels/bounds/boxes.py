@@ -158,7 +158,7 @@ class Boxes:
         self.slack = Slack.of(packed.dtype, self.basis, self.direct)
 
     def search(
-        self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
+        self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
         """Label rows ``begin .. end``, or as many of them as the budget is enough for.
 
@@ -169,8 +169,8 @@ class Boxes:
         begin, end : int
         budget : float
             Work after which no further row is begun, in multiplications of the dense search.
-        labels : int32 array (n,)
-            Written to.
+        out : tuple of one int32 array (n,)
+            Labels, written to.
         left : int64 array (n,)
             Receives the rows that are left to the dense search.
 
@@ -193,7 +193,7 @@ class Boxes:
         found: tuple[int, int, int, float] = search(self.width, self.direct)(
             readonly(x).reshape(-1), begin, end, d, self.shift, readonly(self.basis).reshape(-1),
             self.scale, held, self.reach, farthest, self.slack.as_tuple(), BITS,
-            tuple(map(float, costs)), float(budget), labels, left,
+            tuple(map(float, costs)), float(budget), *out, left,
         )  # fmt: skip
         return found
 

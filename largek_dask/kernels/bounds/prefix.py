@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.bounds.prefix_search import FEATURES, search
+from largek_dask.kernels.bounds.prefix_search import FEATURES, search, search_two
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.exact.squares import row_squares
@@ -130,7 +130,7 @@ class Prefix:
         account.
     """
 
-    __slots__ = ("arrays", "dense", "given", "margin", "most", "p", "run", "tile")
+    __slots__ = ("arrays", "dense", "form", "given", "margin", "most", "p", "tile")
 
     def __init__(self, packed: PackedCenters, directions: Array) -> None:
         dtype, (k, d), self.p = packed.dtype, packed.centers.shape, len(directions)
@@ -151,12 +151,11 @@ class Prefix:
         shift[:d] = packed.shift
         arrays = shift, turned, np.zeros(len(turned), dtype), factors, starts, columns
         self.arrays = tuple(readonly(array) for array in arrays)
-        self.given, self.tile = packed.centers, select_tile()
-        self.run = search(self.tile, dtype)
+        self.given, self.form, self.tile = packed.centers, packed.dense, select_tile()
         self.most = max(FEWEST_MET, int(k * SHARE_OF_CENTERS))
 
     def search(
-        self, x: Array, begin: int, end: int, budget: float, labels: Labels, left: Array
+        self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
         """Label rows ``begin .. end``, all of them, as each row has a budget of its own.
 
@@ -167,8 +166,8 @@ class Prefix:
         begin, end : int
         budget : float
             Not needed.
-        labels : int32 array (n,)
-            Written to.
+        out : tuple of arrays (n,)
+            Written to: labels; or what :func:`~largek_dask.kernels.distances.nearest_two` returns.
         left : int64 array (n,)
             Receives the rows that are left to the dense search.
 
@@ -180,10 +179,13 @@ class Prefix:
         work : float
             In multiplications of the dense search.
         """
-        scratch = _scratch(self.tile, x.dtype, len(self.arrays[1]))
-        n_left, n_evaluated = self.run(
+        dtype, two = x.dtype, len(out) > 1
+        run = (search_two if two else search)(self.tile, dtype)
+        form = (self.form.factors, self.form.starts, self.form.rounding.as_tuple()) if two else ()
+        n_left, n_evaluated = run(
             readonly(x), begin, end, *self.arrays, self.given, self.p, self.margin.left_out,
-            self.margin.as_tuple(), MOST_REACH**2, self.most, scratch, labels, left,
+            self.margin.as_tuple(), MOST_REACH**2, self.most,
+            _scratch(self.tile, dtype, len(self.arrays[1])), left, *form, *out,
         )  # fmt: skip
         k, d = self.given.shape
         work = (end - begin) * least_work(k, d, self.p)

@@ -4,6 +4,10 @@ A panel is projected and meets all centres in few features; the smallest bound o
 centres is stored. The centre with the smallest of all is met in all features, and its distance is
 the border of the row. Of tiles whose smallest bound is not above it the bounds are computed again,
 row by row, and the centres whose bounds are not above it are met in all features.
+
+Where the two nearest are wanted, the border is the larger distance of two centres, and wider by the
+rounding of scores in all features: whichever two the dense search finds are among those met. These
+get the scores, or where they are in doubt the sums, that decide there.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any
 import numba
 import numpy as np
 
+from largek_dask.kernels.dense.doubts import choose
+from largek_dask.kernels.dense.doubts import margin as margin_of_score
 from largek_dask.kernels.dense.panels import Dtype, Kernel, inner, pack_block
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
@@ -21,6 +27,7 @@ from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 if numba.config.DISABLE_JIT:
     from largek_dask.kernels.emit.standins import (
         clear,
+        eight_scores,
         four_near_squares,
         near_square,
         scan,
@@ -31,13 +38,14 @@ else:
     from largek_dask.kernels.emit.dense import scan
     from largek_dask.kernels.emit.rows import (
         clear,
+        eight_scores,
         four_near_squares,
         near_square,
         square_distance,
         tile_within,
     )
 
-__all__ = ["FEATURES", "search"]
+__all__ = ["FEATURES", "search", "search_two"]
 
 FEATURES = 128
 """Features whose products are summed before they are added to those of others: so sums of many
@@ -45,11 +53,14 @@ features are hardly less accurate than those of few."""
 
 
 @cache
-def _projected(tile: Tile, dtype: Dtype) -> Kernel:
-    """Products of the rows of a panel and the directions, in the places of a panel."""
+def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
+    """Products of the rows of a panel and the directions, in the places of a panel.
+
+    With `lengths` of 1 squared lengths as the dense search has them are left in the norms.
+    """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
-    spec, pack = Micro(centres, tile.vectors, lanes, SCORES).code, pack_block(dtype, width, 0)
+    spec, pack = Micro(centres, tile.vectors, lanes, SCORES).code, pack_block(dtype, width, lengths)
 
     @inner
     def project(
@@ -186,25 +197,54 @@ def _nearest(
 
 
 @cache
+def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
+    """Bounds of a panel of rows: the smallest of each tile, and the centre with the smallest."""
+    lanes = tile.lanes_of(dtype.itemsize)
+    width, centres = tile.vectors * lanes, tile.centres
+    spec = Micro(centres, tile.vectors, lanes, MINIMA).code
+    project, measure = _projected(tile, dtype, lengths), _tails(dtype, width)
+
+    @inner
+    def guess(
+        rows: Any, block: Any, m: Any, d: Any, shift: Any, turned: Any, zeros: Any, flat: Any,
+        starts: Any, columns: Any, p: Any, left_out: Any, up: Any, scratch: Any, point: Any,
+        norms: Any, inside: Any, minima: Any, guesses: Any,
+    ) -> None:  # fmt: skip
+        _, _, _, values, labels, _ = scratch
+        project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
+        measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
+        clear(width, 1, 0, values, labels, 0)
+        scan(
+            spec, point, 0, flat, p + 1, 0, p + 1, starts, 0, starts.size // centres, values,
+            labels, 0, minima, 0, rows, -1,
+        )  # fmt: skip
+        for q in range(m):
+            c: Any = labels[q]
+            mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, values[q])
+            while mask & 1 == 0 and mask != 0:
+                mask, c = mask >> 1, c + 1
+            guesses[q] = c
+
+    return guess
+
+
+@cache
 def search(tile: Tile, dtype: Dtype) -> Kernel:
     """Panels of rows one after the other; as :meth:`~.prefix.Prefix.search` says."""
-    lanes = tile.lanes_of(dtype.itemsize)
-    width, centres, real = tile.vectors * lanes, tile.centres, dtype.type
-    spec, largest = Micro(centres, tile.vectors, lanes, MINIMA).code, float(np.finfo(dtype).max)
-    project, measure = _projected(tile, dtype), _tails(dtype, width)
-    open_tiles = _opened(tile, dtype)
+    width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
+    largest = float(np.finfo(dtype).max)
+    guess, open_tiles = _guessed(tile, dtype, 0), _opened(tile, dtype)
 
     @njit
     def run(
         x: Any, begin: Any, end: Any, shift: Any, directions: Any, zeros: Any, factors: Any,
         starts: Any, columns: Any, given: Any, p: Any, left_out: Any, margin: Any, farthest: Any,
-        most: Any, scratch: Any, labels_out: Any, left: Any,
+        most: Any, scratch: Any, left: Any, labels_out: Any,
     ) -> Any:  # fmt: skip
         n, d = x.shape
         rows, whole = x.reshape(n * d), given.reshape(given.size)
         flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
-        n_tiles, up = starts.size // centres, margin[5]
-        _, _, _, values, labels, _ = scratch
+        n_tiles = starts.size // centres
         point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
         norms, inside = np.empty(width), np.empty(width)
         limits, squares = np.empty(width, dtype), np.empty(width)
@@ -215,27 +255,16 @@ def search(tile: Tile, dtype: Dtype) -> Kernel:
         n_left, n_evaluated = 0, 0
         for block in range(begin, end, width):
             m = min(width, end - block)
-            project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
-            measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
-            clear(width, 1, 0, values, labels, 0)
-            scan(
-                spec, point, 0, flat, p + 1, 0, p + 1, starts, 0, n_tiles, values, labels, 0,
-                minima, 0, rows, -1,
+            guess(
+                rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out,
+                margin[5], scratch, point, norms, inside, minima, guesses,
             )  # fmt: skip
             for q in range(width):
                 limits[q], counts[q] = -np.inf, 0
             for q in range(m):
-                c: Any = labels[q]
-                mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, values[q])
-                while mask & 1 == 0 and mask != 0:
-                    mask, c = mask >> 1, c + 1
-                guesses[q] = c
-            for q in range(m):
-                at, c = (block + q) * d, np.int64(guesses[q]) * d
-                squares[q] = near_square(rows, at, whole, c, d)
+                squares[q] = near_square(rows, (block + q) * d, whole, np.int64(guesses[q]) * d, d)
                 # (less than the scores of centres that fill up the last tile)
                 limits[q] = real(min(_border(squares[q], norms[q], margin), largest))
-            for q in range(m):
                 if not norms[q] <= farthest:
                     limits[q], counts[q] = -np.inf, most + 1
             open_tiles(
@@ -251,6 +280,134 @@ def search(tile: Tile, dtype: Dtype) -> Kernel:
                 labels_out[block + q] = _nearest(
                     rows, (block + q) * d, whole, d, found, q * (most + 1), counts[q], guesses[q],
                     squares[q], margin, near, names, four,
+                )  # fmt: skip
+        return n_left, n_evaluated
+
+    return run
+
+
+@cache
+def _others(tile: Tile, dtype: Dtype) -> Kernel:
+    """The centre with the smallest bound outside the tile of a row's guess."""
+    width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
+
+    @inner
+    def find(
+        point: Any, p: Any, minima: Any, m: Any, starts: Any, columns: Any, guesses: Any,
+        others: Any,
+    ) -> None:  # fmt: skip
+        for q in range(m):
+            own, at = guesses[q] // centres, np.int64(-1)
+            for t in range(starts.size // centres):
+                if t != own and (at < 0 or minima[t * width + q] < minima[at * width + q]):
+                    at = t
+            c: Any = at * centres
+            least = minima[at * width + q]
+            mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, least)
+            while mask & 1 == 0 and mask != 0:
+                mask, c = mask >> 1, c + 1
+            others[q] = c
+
+    return find
+
+
+@cache
+def _both(dtype: Dtype) -> Kernel:
+    """The two nearest of a row's centres that were found, as the dense search has them."""
+    real = dtype.type
+
+    @inner
+    def choose_both(
+        rows: Any, at: Any, shift: Any, whole: Any, d: Any, full: Any, openings: Any, length: Any,
+        rounding: Any, found: Any, begin: Any, count: Any, names: Any, eight: Any,
+    ) -> Any:  # fmt: skip
+        best, second = real(np.inf), real(np.inf)
+        label, other = np.int64(-1), np.int64(-1)
+        for first in range(begin, begin + count, 8):
+            for j in range(8):
+                names[j] = found[min(first + j, begin + count - 1)]
+            eight_scores(rows, at, shift, full, openings, names, d, eight)
+            for j in range(min(8, begin + count - first)):
+                if eight[j] < best:
+                    second, other = best, label
+                    best, label = eight[j], np.int64(names[j])
+                elif eight[j] < second:
+                    second, other = eight[j], np.int64(names[j])
+        if second > best + margin_of_score(best, np.float64(length), rounding):
+            return label, max(best + length, real(0)), other, max(second + length, real(0))
+        label, first_square, other, second_square = choose(
+            rows, at, whole, d, eight, -1, real(0), found, begin, begin + count
+        )
+        return label, real(first_square), other, real(second_square)
+
+    return choose_both
+
+
+@cache
+def search_two(tile: Tile, dtype: Dtype) -> Kernel:
+    """The same for the two nearest, with squared distances; there are more than two tiles."""
+    width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
+    largest = float(np.finfo(dtype).max)
+    guess, open_tiles, others_of = (
+        _guessed(tile, dtype, 1),
+        _opened(tile, dtype),
+        _others(tile, dtype),
+    )
+    choose_both = _both(dtype)
+
+    @njit
+    def run(
+        x: Any, begin: Any, end: Any, shift: Any, directions: Any, zeros: Any, factors: Any,
+        starts: Any, columns: Any, given: Any, p: Any, left_out: Any, margin: Any, farthest: Any,
+        most: Any, scratch: Any, left: Any, full: Any, openings: Any, rounding: Any,
+        labels_out: Any, squares_out: Any, others_out: Any, other_squares_out: Any,
+    ) -> Any:  # fmt: skip
+        n, d = x.shape
+        rows, whole, full = x.reshape(n * d), given.reshape(given.size), full.reshape(full.size)
+        flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
+        n_tiles, lengths = starts.size // centres, scratch[2]
+        point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
+        norms, inside, limits = np.empty(width), np.empty(width), np.empty(width, dtype)
+        guesses, others = np.empty(width, np.int32), np.empty(width, np.int32)
+        nobody, counts = np.full(width, -1, np.int32), np.empty(width, np.int64)
+        found = np.empty(width * (most + 1), np.int32)
+        hits, masks = np.empty(n_tiles * width + 1, np.int64), np.empty(n_tiles * width, np.uint8)
+        eight, names = np.empty(8, dtype), np.empty(8, np.int32)
+        n_left, n_evaluated = 0, 0
+        for block in range(begin, end, width):
+            m = min(width, end - block)
+            guess(
+                rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out,
+                margin[5], scratch, point, norms, inside, minima, guesses,
+            )  # fmt: skip
+            others_of(point, p, minima, m, starts, columns, guesses, others)
+            for q in range(width):
+                limits[q], counts[q] = -np.inf, 0
+            for q in range(m):
+                at, norm = (block + q) * d, norms[q]
+                square = max(
+                    near_square(rows, at, whole, np.int64(guesses[q]) * d, d),
+                    near_square(rows, at, whole, np.int64(others[q]) * d, d),
+                )
+                square = square * (1.0 + margin[1]) + margin[2]
+                square += margin_of_score(square - norm, norm * (1.0 + margin[1]), rounding)
+                limits[q] = real(min(_border(square, norm, margin), largest))
+                if not norm <= farthest:
+                    limits[q], counts[q] = -np.inf, most + 1
+            open_tiles(
+                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, nobody,
+                counts, found,
+            )  # fmt: skip
+            for q in range(m):
+                if counts[q] > most:
+                    left[n_left] = block + q
+                    n_left += 1
+                    continue
+                n_evaluated += counts[q] + 2
+                i = block + q
+                labels_out[i], squares_out[i], others_out[i], other_squares_out[i] = choose_both(
+                    rows, i * d, shift, whole, d, full, openings, lengths[q], rounding, found,
+                    q * (most + 1), counts[q], names, eight,
                 )  # fmt: skip
         return n_left, n_evaluated
 

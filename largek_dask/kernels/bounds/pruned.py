@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.arguments import converted
+from largek_dask.kernels.arguments import check_rows, converted, two_outputs
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.bounds.boxes import LEAST_REACH as LEAST_BOXED
 from largek_dask.kernels.bounds.boxes import MOST_REACH as MOST_BOXED
@@ -24,10 +24,10 @@ from largek_dask.kernels.bounds.prefix import (
     least_work,
     principal_directions,
 )
-from largek_dask.kernels.distances import PackedCenters, nearest
+from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact.squares import row_squares
 
-__all__ = ["expect_rows", "nearest_pruned", "spares_most"]
+__all__ = ["expect_rows", "nearest_pruned", "nearest_two_pruned", "spares_most"]
 
 BOXED_FEATURES = 32
 FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
@@ -157,21 +157,48 @@ def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
         Distances computed in all features. It may depend on who else labels rows with these
         centres at the same time.
     """
+    labels = np.empty(check_rows(x, packed.n_features), np.int32)
+    return labels, _search(x, packed, (labels,))
+
+
+def nearest_two_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
+    """Return :func:`~largek_dask.kernels.distances.nearest_two`, faster where most is skipped."""
+    out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
+    _search(x, packed, out)
+    return out
+
+
+def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
+    """Write the nearest centre, or the nearest two, of all rows; how many distances it took."""
     n, (k, d) = len(x), packed.centers.shape
-    if isinstance(x, SparseBlock) or not _is_open(packed):
-        return nearest(x, packed), n * k
+    two_in_boxes = len(out) > 1 and d <= BOXED_FEATURES
+    if isinstance(x, SparseBlock) or two_in_boxes or not _is_open(packed):
+        return _meet_all(x, packed, out)
     course = packed.prepared.get(_Course)
     if not n or not course.is_due(n, k, d):
-        return nearest(x, packed), n * k
-    labels, n_evaluated = np.empty(n, np.int32), 0
+        return _meet_all(x, packed, out)
+    n_evaluated = 0
     for rows, block in converted(x, packed.dtype):
-        found = packed.prepared.get(_searcher, packed, course, block)
+        found, parts = packed.prepared.get(_searcher, packed, course, block), _some(out, rows)
         if found is None:
-            nearest(block, packed, labels[rows])
-            n_evaluated += len(block) * k
+            n_evaluated += _meet_all(block, packed, parts)
         else:
-            n_evaluated += _label(block, packed, course, found, labels[rows])
-    return labels, n_evaluated
+            n_evaluated += _label(block, packed, course, found, parts)
+    return n_evaluated
+
+
+def _some(out: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:
+    return tuple(part[rows] for part in out)
+
+
+def _meet_all(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
+    """Write what the dense search, or that of sparse rows, finds; how many distances it takes."""
+    if len(out) == 1:
+        nearest(x, packed, *out)
+    else:
+        for part, found in zip(out, nearest_two(x, packed), strict=True):
+            part[:] = found
+    return len(x) * packed.n_clusters
 
 
 def spares_most(k: int, d: int) -> bool:
@@ -222,7 +249,7 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
             if size > len(directions):
                 directions = principal_directions(moved, size, directions)
             prefix = Prefix(packed, directions[:size])
-            _, n_left, _, work = prefix.search(x, 0, len(x), np.inf, labels, left)
+            _, n_left, _, work = prefix.search(x, 0, len(x), np.inf, (labels,), left)
             tried[size] = work + n_left * prefix.dense, prefix
         return tried[size][0]
 
@@ -238,23 +265,26 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
 
 
 def _label(
-    x: Array, packed: PackedCenters, course: _Course, searcher: Boxes | Prefix, labels: Labels
+    x: Array,
+    packed: PackedCenters,
+    course: _Course,
+    searcher: Boxes | Prefix,
+    out: tuple[Array, ...],
 ) -> int:
     """Label rows of the compute dtype, piece by piece; the distances computed."""
-    n, k, at, size = len(x), packed.n_clusters, 0, TRIED
+    n, at, size = len(x), 0, TRIED
     a_row = searcher.dense
     left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
     while at < n:
         if course.resting > 0:
             rows = slice(at, min(at + course.resting, n))
-            nearest(x[rows], packed, labels[rows])
-            n_evaluated += (rows.stop - at) * k
+            n_evaluated += _meet_all(x[rows], packed, _some(out, rows))
             course.resting -= rows.stop - at
             at, size = rows.stop, TRIED
             continue
         end = min(at + size, n)
         budget = WORTH * a_row * (end - at)
-        at, more, evaluated, work = searcher.search(x, at, end, budget, labels, left[n_left:])
+        at, more, evaluated, work = searcher.search(x, at, end, budget, out, left[n_left:])
         n_left, n_evaluated = n_left + more, n_evaluated + evaluated
         # rows that are left to the dense search have been looked at in vain
         if at < end or work + more * a_row > budget:
@@ -264,6 +294,8 @@ def _label(
             size = min(2 * size, PIECE)
     if n_left:
         rows_left = left[:n_left]
-        labels[rows_left] = nearest(x[rows_left], packed)
-        n_evaluated += n_left * k
+        found = tuple(np.empty(n_left, part.dtype) for part in out)
+        n_evaluated += _meet_all(x[rows_left], packed, found)
+        for part, values in zip(out, found, strict=True):
+            part[rows_left] = values
     return n_evaluated

@@ -19,6 +19,7 @@ from largek_dask.kernels.tile import NUMBERS
 __all__ = [
     "clear",
     "conclude",
+    "eight_scores",
     "emit_block",
     "four_near_squares",
     "four_square_distances",
@@ -409,22 +410,15 @@ def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
     column = emit.at(emit.data(4), block, builder.urem(first, eight))
     x = emit.at(emit.data(1), panel_at)
     start = emit.load(emit.at(emit.data(6), first))
-    before = builder.block
-    loop, done = builder.append_basic_block("centre"), builder.append_basic_block("centre.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    f, total = builder.phi(I64), builder.phi(emit.vector)
-    c = emit.load(emit.at(column, builder.mul(f, eight)))
-    value = emit.spread(builder.load(emit.at(x, builder.mul(f, width))))
-    factors = (builder.fsub(c, value),) * 2 if direct else (value, c)
-    new = emit.fma(*factors, total)
-    following = builder.add(f, ir.Constant(I64, 1))
-    for phi, old, later in ((f, ir.Constant(I64, 0), following), (total, start, new)):
-        phi.add_incoming(old, before)
-        phi.add_incoming(later, loop)
-    builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
-    builder.position_at_end(done)
-    return new
+
+    def meet(f: Any, totals: list[Any]) -> list[Any]:
+        c = emit.load(emit.at(column, builder.mul(f, eight)))
+        value = emit.spread(builder.load(emit.at(x, builder.mul(f, width))))
+        factors = (builder.fsub(c, value),) * 2 if direct else (value, c)
+        return [emit.fma(*factors, totals[0])]
+
+    (scores,) = _emit_loop(builder, n_features, [start], meet)
+    return scores
 
 
 @typed_intrinsic
@@ -568,9 +562,62 @@ def four_weighted_square_distances(
     return sig, codegen
 
 
-def _named(emit: Emitter, table: Any, names: Any, n_features: Any) -> list[Any]:
-    """Pointers to the rows of a table that the first four names say."""
-    numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(4)]
+@typed_intrinsic
+def eight_scores(
+    typingctx: Any, rows: Any, rows_at: Any, shift: Any, factors: Any, starts: Any, names: Any,
+    n_features: Any, out: Any,
+) -> Any:  # fmt: skip
+    """Scores of a row and the centres ``names[:8]`` in the product form, to the bits of a tile.
+
+    Each is a chain of fused multiply-adds, feature by feature; eight of them hide its latency.
+    """
+    integer = types.int64
+    sig = types.void(rows, integer, shift, factors, starts, names, integer, out)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emit = Emitter(context, builder, sig, args, bits_of(rows), 1)
+        x, shift, names = emit.at(emit.data(0), args[1]), emit.data(2), emit.data(5)
+        centers = _named(emit, emit.data(3), names, args[6], 8)
+        totals = [
+            emit.load(emit.at(emit.data(4), builder.sext(builder.load(emit.at(names, q)), I64)))
+            for q in range(8)
+        ]
+
+        def meet(f: Any, sums: list[Any]) -> list[Any]:
+            value = builder.fsub(emit.load(emit.at(x, f)), emit.load(emit.at(shift, f)))
+            return [
+                emit.fma(value, emit.load(emit.at(center, f)), total)
+                for center, total in zip(centers, sums, strict=True)
+            ]
+
+        for q, total in enumerate(_emit_loop(builder, args[6], totals, meet)):
+            emit.store(total, emit.at(emit.data(7), q))
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+def _emit_loop(builder: Any, end: Any, totals: list[Any], step: Any) -> list[Any]:
+    """Values that ``step(f, values)`` makes of others, for each f from 0 to before `end`."""
+    before = builder.block
+    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    f, values = builder.phi(I64), [builder.phi(total.type) for total in totals]
+    new = step(f, values)
+    following = builder.add(f, ir.Constant(I64, 1))
+    olds, laters = [ir.Constant(I64, 0), *totals], [following, *new]
+    for phi, old, later in zip([f, *values], olds, laters, strict=True):
+        phi.add_incoming(old, before)
+        phi.add_incoming(later, loop)
+    builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
+    builder.position_at_end(done)
+    return new
+
+
+def _named(emit: Emitter, table: Any, names: Any, n_features: Any, n: int = 4) -> list[Any]:
+    """Pointers to the rows of a table that the first `n` names say."""
+    numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(n)]
     return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "LANES",
     "clear",
     "conclude",
+    "eight_scores",
     "four_near_squares",
     "four_square_distances",
     "four_weighted_square_distances",
@@ -248,6 +249,17 @@ def near_square(rows: Array, rows_at: int, centers: Array, centers_at: int, n_fe
     """Twin of :func:`largek_dask.kernels.emit.rows.near_square`."""
     gaps = rows[rows_at : rows_at + n_features] - centers[centers_at : centers_at + n_features]
     return (gaps**2).sum(dtype=rows.dtype)
+
+
+def eight_scores(
+    rows: Array, rows_at: int, shift: Array, factors: Array, starts: Array, names: Array,
+    n_features: int, out: Array,
+) -> None:  # fmt: skip
+    """Twin of :func:`largek_dask.kernels.emit.rows.eight_scores`."""
+    x = rows[rows_at : rows_at + n_features] - shift[:n_features]
+    for q in range(8):
+        factor = factors[int(names[q]) * n_features :][:n_features]
+        out[q] = starts[names[q]] + (x * factor).sum()
 
 
 def four_near_squares(
