@@ -136,7 +136,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     path_ : Path
         After ``algorithm="dcdbundle"`` only: every partition into 1 to ``n_clusters`` clusters, or
         to as many as there are distinct rows, with ``inertia``, ``lower_bound``, ``centers(l)``,
-        ``model(l)``, ``stationarity(l)`` and ``suggest_k()``.
+        ``model(l)``, ``records()`` and ``suggest_k()``.
 
     Examples
     --------
