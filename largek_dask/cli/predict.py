@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -129,51 +130,35 @@ def score(
     class -1 and those that the model skips.
     """
     from largek_dask.data.sources import read_integers
-    from largek_dask.selection.scores import check_integers
+    from largek_dask.selection.scores import agreement, check_integers
 
     begun = perf_counter()
     model, rows = _load(model_url, data, source), source.open(data)
     classes = None
     if truth is not None:
         more: Any = {"storage_options": source.storage_options}
-        found = read_integers(truth, rows.n_rows, what="--labels", **more)
-        classes = check_integers(found, "--labels")
+        read = read_integers(truth, rows.n_rows, what="--labels", **more)
+        classes = check_integers(read, "--labels")
     payload: dict[str, Any] = {}
     with connected(scheduler, source.storage_options) as client:
         payload["score"] = model.score(rows, client=client)
         payload |= model.score_figures(payload["score"], rows.n_rows)
         payload |= _separation(model, rows, client)
         if classes is not None:
-            payload |= _agreement(model.predict(rows, client=client), classes)
+            labels: Any = model.predict(rows, client=client)
+            found = agreement(labels, classes)
+            payload |= {name: None if isnan(score) else score for name, score in found.items()}
+            payload["n_left_out"] = int(((labels < 0) | (classes < 0)).sum())
     emit({**payload, "n_rows": rows.n_rows, "seconds": perf_counter() - begun})
 
 
 def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None]:
     """Return scores of how far clusters lie apart; None, with a warning, of a single cluster."""
     from largek_dask.errors import ParameterError, ParameterWarning, warn
-    from largek_dask.selection.separation import NAMES, Separation
+    from largek_dask.selection.scores import NAMES, separation
 
-    if not Separation.is_told_of(model):
-        return {}
     try:
-        return {**Separation.of(model, rows, client=client).figures()}
+        return {**separation(model, rows, client=client)}
     except ParameterError as error:
         warn(f"{', '.join(NAMES)} are not computed: {error}", ParameterWarning)
         return dict.fromkeys(NAMES)
-
-
-def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """Return scores of how far labels agree with classes, by name.
-
-    ``accuracy`` is None, with a warning, if its table does not fit into memory.
-    """
-    from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
-    from largek_dask.selection import scores
-
-    found: dict[str, Any] = {"accuracy": None}
-    try:
-        found["accuracy"] = scores.accuracy(labels, classes)
-    except NotEnoughMemoryError as error:
-        warn(f"The accuracy is not computed. {error}", ParameterWarning)
-    found |= {name: getattr(scores, name)(labels, classes) for name in ("nmi", "ari", "purity")}
-    return found | {"n_left_out": int(((labels < 0) | (classes < 0)).sum())}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import click
@@ -14,7 +13,6 @@ from largek_dask.cli.common import (
     emit,
     option_scheduler,
     option_storage,
-    wants_json,
 )
 
 __all__ = ["warmup"]
@@ -42,9 +40,8 @@ def warmup(
     """
     from largek_dask.estimators.warmup import warmup as warm
 
-    say = None if wants_json() else partial(click.echo, err=True)
     with connected(scheduler, storage_options) as client:
-        machines = warm(client, n_clusters=n_clusters, told=say)
+        machines = warm(client, n_clusters=n_clusters)
     payload = {
         "machines": [asdict(machine) for machine in machines],
         "kernels": sum(machine.kernels for machine in machines),

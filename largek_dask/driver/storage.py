@@ -480,11 +480,6 @@ class Folder:
             arrays[key] = array
         return arrays
 
-    def check_arrays(self, name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Compare the arrays of a group with their records, without reading them."""
-        for key, record in records.items():
-            _intact(f"{self.url}/{name}/{key}", partial(self._opened, name, key, record))
-
     def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
         """Return the stored array of a record; all of its chunks are there."""
         where = f"{self.url}/{name}/{key}"

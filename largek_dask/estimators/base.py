@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from largek_dask.data.columns import all_differences
 from largek_dask.data.frame_rows import is_frame, is_of
@@ -25,7 +25,13 @@ from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
 from largek_dask.driver.stopping import StepRecord
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import DataWarning, InterruptedFitWarning, ParameterError, warn
+from largek_dask.errors import (
+    DataWarning,
+    InterruptedFitWarning,
+    ParameterError,
+    warn,
+    without_causes,
+)
 from largek_dask.model.base import Model
 
 if TYPE_CHECKING:
@@ -74,8 +80,8 @@ class Source(TypedDict, total=False):
     """Options for fsspec, with every URL."""
 
 
-class RowsEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose ``X`` may be anything that ``open_rows`` takes.
+class RowsEstimator:
+    """Mixin of estimators whose ``X`` may be anything that ``open_rows`` takes.
 
     Where a fit runs and what it tells meanwhile are parameters of all of them.
     """
@@ -92,9 +98,126 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     feature_names_in_: NDArray[Any]
     labels_: NDArray[np.int32]
+    model_: Any
     n_iter_: int
     history_: tuple[StepRecord, ...]
     stop_reason_: str
+
+    @without_causes
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> Self:
+        """Find the clusters, or the components, of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
+            (n_rows, n_features) numbers; of a mixture dense ones. Only what lies in memory already
+            is held as a whole.
+        y : ignored
+        sample_weight : array-like of shape (n_rows,), number or URL, optional
+            Weight 2 counts as two rows, weight 0 as none.
+        **source : component, storage_options
+            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
+            take them.
+
+        Returns
+        -------
+        self
+            Also after Ctrl-C (with a warning), with the best model so far.
+
+        Raises
+        ------
+        ParameterError
+            A parameter is wrong by itself or for these data.
+        DataError
+            ``X`` or ``sample_weight`` is no table of finite numbers, or all rows of a mixture are
+            equal; see ``largek_dask.errors``.
+
+        Warns
+        -----
+        DegenerateDataWarning
+            Fewer distinct rows than clusters, or components that are retired.
+        InterruptedFitWarning
+            The fit was interrupted.
+        """
+        options = self._check_parameters()
+        rows = self._open(X, sample_weight, reset=True, source=source)
+        options = self._begun(options, X, self._seed())
+        self._finish(rows, options, *self._run(rows, options))
+        if self.stop_reason_ == "interrupted":
+            warn(
+                f"The fit was interrupted after {self.n_iter_} steps: the model is the best one "
+                "so far.",
+                InterruptedFitWarning,
+            )
+        return self
+
+    def fit_predict(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> NDArray[np.int32]:
+        """``fit``, then ``labels_``."""
+        return self.fit(X, sample_weight=sample_weight, **source).labels_
+
+    @without_causes
+    def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
+        """Index of the nearest centre, or of the most probable component, of every row.
+
+        Parameters
+        ----------
+        X : as for ``fit``
+        out : str, optional
+            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
+            of an ``.npy``, ``.csv`` or ``.parquet`` file.
+
+        Returns
+        -------
+        int32 array of shape (n_rows,), or None
+            -1 for skipped rows.
+
+        Raises
+        ------
+        NotFittedError
+            There is no model yet.
+        ParameterError
+            Another number of columns, or other column names, than in fit.
+        """
+        return self._model().predict(
+            self._open(X, reset=False, source=source), out=out, **self._where()
+        )
+
+    @without_causes
+    def score(
+        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
+    ) -> float:
+        """Minus the weighted sum of squared distances of the rows to their nearest centres.
+
+        Of a mixture the mean log-likelihood of a row, in nats.
+        """
+        model: Model = self._model()
+        return model.score(
+            self._open(X, sample_weight, reset=False, source=source), **self._where()
+        )
+
+    def _model(self) -> Any:
+        check_is_fitted(self)
+        return self.model_
+
+    def _where(self) -> dict[str, Any]:
+        """Return the options that say where to compute."""
+        return {"client": self.client, "n_threads": self.n_threads}
+
+    def _check_parameters(self) -> FitOptions:
+        """The options of a fit, without seed and a function's centres; wrong ones are refused."""
+        raise NotImplementedError
+
+    def _begun(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
+        """The options with their seed, and with all that is made of ``X``."""
+        return replace(options, seed=seed)
+
+    def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
+        """Keep the model of a fit with these options."""
+        self._keep(model)
 
     def _seed(self) -> int:
         """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.
@@ -135,10 +258,11 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         return result, model
 
     def _repr_html_inner(self) -> str:
-        return str(super()._repr_html_inner()) + self._fitted_html()
+        inner: str = super()._repr_html_inner()  # type: ignore[misc]
+        return inner + self._fitted_html()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        shown: dict[str, Any] = super()._repr_mimebundle_(**kwargs)
+        shown: dict[str, Any] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
         if "text/html" in shown:
             shown["text/html"] += self._fitted_html()
         return shown
@@ -207,15 +331,6 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         if model.objective.name in model.provenance:
             setattr(self, f"{model.objective.name}_", model.provenance[model.objective.name])
 
-    def _tell_interruption(self) -> None:
-        """Warn where Ctrl-C ended the fit; comes last, when everything is kept."""
-        if self.stop_reason_ == "interrupted":
-            warn(
-                f"The fit was interrupted after {self.n_iter_} steps: the model is the best one "
-                "so far.",
-                InterruptedFitWarning,
-            )
-
     def _check_surroundings(self) -> None:
         """Refuse what a fit cannot run on or write to."""
         if not isinstance(self.verbose, (bool, np.bool_)):
@@ -264,7 +379,7 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         X = in_memory(X) if is_held else X
         if is_of(X, "pandas", "DataFrame"):
             # It is converted chunk by chunk; open_rows names the columns that are not numeric.
-            self._validate(X, reset)
+            validate_data(self, X, reset=reset, skip_check_array=True)
             rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
         elif is_held and is_for_sklearn(X):
             X = self._validated(X, reset)
@@ -297,17 +412,8 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
             self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
         )
 
-    def _validate(self, X: Any, reset: bool) -> None:
-        """The columns of a DataFrame, as scikit-learn looks at them, in words that say more."""
-        try:
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        except ValueError as error:
-            names = tuple(X.columns)
-            fitted = tuple(getattr(self, "feature_names_in_", names))
-            raise ParameterError(f"{error}{self._advice(fitted, names)}") from error
-
     def _check_columns(self, rows: Rows, reset: bool) -> None:
-        """The same for rows that are opened."""
+        """Hold the columns of opened rows to scikit-learn's rules."""
         names: tuple[str, ...] | None = rows.feature_names
         name = type(self).__name__
         if reset:
@@ -320,8 +426,11 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
         fitted = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         if names is not None and fitted is not None and names != fitted:
             raise ParameterError(
-                "The feature names should match those that were passed during fit.\n"
-                + self._advice(fitted, names)
+                "The feature names should match those that were passed during fit. "
+                + (
+                    all_differences(fitted, names)
+                    or "They must be in the same order as they were in fit."
+                )
             )
         if rows.n_features != self.n_features_in_:
             raise ParameterError(
@@ -335,17 +444,6 @@ class RowsEstimator(BaseEstimator):  # type: ignore[misc]
                 f"X does not have valid feature names, but {name} was fitted with feature names",
                 DataWarning,
             )
-
-    def _advice(self, fitted: tuple[str, ...], names: tuple[Any, ...]) -> str:
-        """List the names that differ, or say what to do; "" of names that agree."""
-        if fitted == names:
-            return ""
-        if sorted(fitted) == sorted(map(str, names)):
-            return (
-                "Give the columns in the order of the fit (X[list(feature_names_in_)]), or take "
-                "model_, whose predict and score find columns by their names."
-            )
-        return all_differences(fitted, names)
 
     def _weight(self, sample_weight: Any, n_rows: int) -> Any:
         """A number as weights of all rows; anything else as it is."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin as FeatureNamesOut
+from sklearn.utils.validation import check_array
 
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.kmeans import KMeansProblem, nearest_center
@@ -39,7 +40,7 @@ SKLEARN_STARTS = 10
 others."""
 
 
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, RowsEstimator):  # type: ignore[misc]
+class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """K-means clustering of rows in memory, on disk, in an object store or on a Dask cluster.
 
     The same data, seed and versions give the same bits, whatever the number of threads and
@@ -111,8 +112,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         1 or True: a line of progress on standard error; in a notebook a card.
     callbacks : sequence of callable
         Each is called with a ``Snapshot`` after every step; a true result stops the fit.
-    copy_x : bool
-        scikit-learn's, and without a meaning here: rows that are given are never changed.
 
     Attributes
     ----------
@@ -137,7 +136,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
     path_ : Path
         After ``algorithm="dcdbundle"`` only: every partition into 1 to ``n_clusters`` clusters, or
         to as many as there are distinct rows, with ``inertia``, ``lower_bound``, ``centers(l)``,
-        ``model(l)``, ``stationarity(l)`` and ``suggest_k()``.
+        ``model(l)``, ``records()`` and ``suggest_k()``.
 
     Examples
     --------
@@ -176,7 +175,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         checkpoint: str | os.PathLike[str] | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
-        copy_x: bool = True,
     ) -> None:
         self.n_clusters = n_clusters
         self.algorithm = algorithm
@@ -196,7 +194,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         self.checkpoint = checkpoint
         self.verbose = verbose
         self.callbacks = callbacks
-        self.copy_x = copy_x
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -231,61 +228,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         names = ("n_clusters", "normalize", "on_bad_rows")
         return {name: getattr(model, name) for name in names}
 
-    @without_causes
-    def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> Self:
-        """Find the clusters of ``X``.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
-            (n_rows, n_features) numbers. Only what lies in memory already is held as a whole.
-        y : ignored
-        sample_weight : array-like of shape (n_rows,), number or URL, optional
-            Weight 2 counts as two rows, weight 0 as none.
-        **source : component, storage_options
-            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
-            take them.
-
-        Returns
-        -------
-        self
-            Also after Ctrl-C (with a warning), with the best model so far.
-
-        Raises
-        ------
-        ParameterError
-            A parameter is wrong by itself or for these data.
-        DataError
-            ``X`` or ``sample_weight`` is no table of finite numbers; see ``largek_dask.errors``.
-
-        Warns
-        -----
-        DegenerateDataWarning
-            Fewer distinct rows than clusters.
-        InterruptedFitWarning
-            The fit was interrupted.
-        """
-        options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True, source=source)
-        options = self._begun(options, X, self._seed())
-        self._finish(rows, options, *self._run(rows, options))
-        self._tell_interruption()
-        return self
-
     def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
         """Keep the model of a fit with these options."""
         assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
         self._keep(model)
         assert result.value is not None
         self.inertia_ = result.value
-
-    def fit_predict(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> NDArray[np.int32]:
-        """``fit``, then ``labels_``."""
-        return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
@@ -294,37 +242,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         return self.fit(X, sample_weight=sample_weight, **source).transform(X, **source)
 
     @without_causes
-    def predict(self, X: Any, **source: Unpack[Source]) -> NDArray[np.int32]:
-        """Index of the nearest centre of every row, (n_rows,) int32; -1 for skipped rows.
-
-        Raises
-        ------
-        NotFittedError
-            There is no model yet.
-        ParameterError
-            Another number of columns, or other column names, than in fit.
-        """
-        check_is_fitted(self)
-        rows = self._open(X, reset=False, source=source)
-        labels = self.model_.predict(rows, client=self.client, n_threads=self.n_threads)
-        assert labels is not None
-        return labels
-
-    @without_causes
     def transform(self, X: Any, **source: Unpack[Source]) -> Any:
         """Distance of every row to every centre, (n_rows, n_clusters)."""
-        check_is_fitted(self)
-        rows = self._open(X, reset=False, source=source)
-        return self.model_.transform(rows, client=self.client, n_threads=self.n_threads)
-
-    @without_causes
-    def score(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> float:
-        """Minus the weighted sum of squared distances of the rows to their nearest centres."""
-        check_is_fitted(self)
-        rows = self._open(X, sample_weight, reset=False, source=source)
-        return self.model_.score(rows, client=self.client, n_threads=self.n_threads)
+        model: CentersModel = self._model()
+        return model.transform(self._open(X, reset=False, source=source), **self._where())
 
     @without_causes
     def partial_fit(
@@ -389,7 +310,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
         """The options of a fit, without seed and a function's centres; wrong ones are refused."""
         mine = (name for name, option in OPTIONS.items() if option.part != "mixture")
         asked = {name: getattr(self, name) for name in mine if name != "seed"}
-        asked["algorithm"] = self._algorithm()
         asked["n_init"] = self._n_init()
         options = FitOptions(**asked)
         solves = options.make_algorithm().solves
@@ -398,14 +318,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
                 f"algorithm must be one for k-means, and {self.algorithm!r} answers a "
                 f"{solves.__name__}."
             )
-        if not isinstance(self.copy_x, (bool, np.bool_)):
-            raise ParameterError(f"copy_x must be True or False, got {self.copy_x!r}.")
         self._check_surroundings()
         return options
-
-    def _algorithm(self) -> str | Algorithm[Any]:
-        """The algorithm, by its name or with its parameters."""
-        return self.algorithm
 
     def _n_init(self) -> Any:
         """Return the number of starts."""
@@ -416,7 +330,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ro
                 )
             return self.n_init
         is_drawn = callable(self.init) or (isinstance(self.init, str) and self.init == "random")
-        is_exact = isinstance(algorithm_of(self._algorithm(), self.effort), Lloyd)
+        is_exact = isinstance(algorithm_of(self.algorithm, self.effort), Lloyd)
         return SKLEARN_STARTS if is_drawn and is_exact else 1
 
     def _begun(self, options: FitOptions, X: Any, seed: int) -> FitOptions:

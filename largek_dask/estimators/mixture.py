@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import DensityMixin
+from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from largek_dask.algorithms.choices import Covariance
@@ -19,18 +18,20 @@ from largek_dask.driver.options import FitOptions, check_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
 from largek_dask.kernels.exact.transcendental import exp
-from largek_dask.model import MixtureModel
+from largek_dask.model import MixtureModel, Model
 
 if TYPE_CHECKING:
     from distributed import Client
     from sklearn.mixture import GaussianMixture
 
+    from largek_dask.data.rows import Rows
+    from largek_dask.driver.fit import FitResult
     from largek_dask.driver.run import Snapshot
 
 __all__ = ["Mixture"]
 
 
-class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
+class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Mixture of very many Gaussians of rows in memory, on disk, in an object store or a cluster.
 
     By vc-GMM, truncated variational EM: the cost of an iteration grows far more slowly than the
@@ -86,33 +87,12 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
     tol : float
         Stop when an iteration raises F by less than ``tol / 2`` nats a row and feature: about the
         relative change of the variance, whatever the unit of the data.
-    max_time : float or str, optional
-        Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
-        a resume and of the last pass counts.
-    on_bad_rows : {"raise", "skip"}
-        What becomes of rows with NaN or infinity; skipped ones get the label -1.
-    normalize : {None, "l2"}
-        "l2": every row is given unit length; part of the model.
     dither : bool
         Noise in [0, 1) is added to rows of integers, such as images, which have no density without
         it; part of the model.
-    random_state : int, RandomState, Generator or None
-        Source of the one seed of the fit. Same data, seed and versions give the same bits.
-    client : distributed.Client, optional
-        Compute on that cluster; None: threads of this process.
-    n_threads : int, optional
-        Computing threads of this process; None: one a core.
-    memory_limit : int or str, optional
-        Most that a process keeps for its rows from step to step (labels, bounds): bytes, or a size
-        such as "2GiB". It changes speed only.
-    checkpoint : str or path, optional
-        Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
-        job: same data, parameters and seed (with ``random_state=None`` the one that is kept
-        there); the stop rules may differ. Any other folder that is not empty is refused.
-    verbose : int or bool
-        1 or True: a line of progress on standard error; in a notebook a card.
-    callbacks : sequence of callable
-        Each is called with a ``Snapshot`` after every step; a true result stops the fit.
+    max_time, on_bad_rows, normalize, random_state, client, n_threads, memory_limit, checkpoint, \
+verbose, callbacks
+        As of :class:`KMeans`.
 
     Attributes
     ----------
@@ -133,9 +113,8 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         Whether ``tol`` was reached.
     n_iter_ : int
         Steps, as ``max_iter`` counts them.
-    n_features_in_ : int
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the columns, where the rows of the fit had such.
+    n_features_in_, feature_names_in_
+        As of :class:`KMeans`.
     history_ : tuple of dict
         One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
         F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
@@ -240,60 +219,13 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
 
     # --- fitting ----------------------------------------------------------------------------------
 
-    @without_causes
-    def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> Self:
-        """Find the mixture of ``X``.
-
-        Parameters
-        ----------
-        X : array-like, DataFrame, URL, zarr.Array, dask.array.Array or Rows
-            (n_rows, n_features) numbers. Only what lies in memory already is held as a whole.
-        y : ignored
-        sample_weight : array-like of shape (n_rows,), number or URL, optional
-            Weight 2 counts as two rows, weight 0 as none.
-        **source : component, storage_options
-            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
-            take them.
-
-        Returns
-        -------
-        self
-            Also after Ctrl-C (with a warning), with the best model so far.
-
-        Raises
-        ------
-        ParameterError
-            A parameter is wrong by itself or for these data.
-        DataError
-            ``X`` or ``sample_weight`` is no table of finite numbers, or all rows are equal.
-
-        Warns
-        -----
-        DegenerateDataWarning
-            Components are retired.
-        InterruptedFitWarning
-            The fit was interrupted.
-        """
-        options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True, source=source)
+    def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         try:
-            _, model = self._run(rows, replace(options, seed=self._seed()))
+            return super()._run(rows, options)
         except ParameterError as error:
             # Whoever computes calls components of a mixture clusters, too.
             told = str(error).replace("n_clusters", "n_components")
             raise type(error)(told) from error
-        assert isinstance(model, MixtureModel)
-        self._keep(model)
-        self._tell_interruption()
-        return self
-
-    def fit_predict(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> NDArray[np.int32]:
-        """``fit``, then ``labels_``."""
-        return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
@@ -327,33 +259,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         self.converged_ = model.provenance.get("stop_reason") in ("converged", "tol")
 
     # --- using it ---------------------------------------------------------------------------------
-
-    @without_causes
-    def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
-        """Index of the most probable component of every row.
-
-        Parameters
-        ----------
-        X : as for ``fit``
-        out : str, optional
-            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
-            of an ``.npy``, ``.csv`` or ``.parquet`` file.
-
-        Returns
-        -------
-        int32 array of shape (n_rows,), or None
-            -1 for skipped rows.
-
-        Raises
-        ------
-        NotFittedError
-            There is no model yet.
-        ParameterError
-            Another number of columns, or other column names, than in fit.
-        """
-        return self._model().predict(
-            self._open(X, reset=False, source=source), out=out, **self._where()
-        )
 
     @without_causes
     def predict_proba(
@@ -400,23 +305,15 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
             self._open(X, reset=False, source=source), out=out, **self._where()
         )
 
-    @without_causes
-    def score(
-        self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
-    ) -> float:
-        """Mean log-likelihood of a row."""
-        model = self._model()
-        return model.score(
-            self._open(X, sample_weight, reset=False, source=source), **self._where()
-        )
-
     def bic(self, X: Any, **source: Unpack[Source]) -> float:
         """Bayesian information criterion on ``X``: the lower the better."""
-        return self._model().bic(self._open(X, reset=False, source=source), **self._where())
+        model: MixtureModel = self._model()
+        return model.bic(self._open(X, reset=False, source=source), **self._where())
 
     def aic(self, X: Any, **source: Unpack[Source]) -> float:
         """Akaike information criterion on ``X``: the lower the better."""
-        return self._model().aic(self._open(X, reset=False, source=source), **self._where())
+        model: MixtureModel = self._model()
+        return model.aic(self._open(X, reset=False, source=source), **self._where())
 
     @without_causes
     def sample(
@@ -436,7 +333,7 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         components : int32 array (n_samples,)
             Which each was drawn from.
         """
-        model = self._model()
+        model: MixtureModel = self._model()
         check_integer("n_samples", n_samples, 1)
         seed = draw_seed(self.random_state if random_state is None else random_state)
         return model.sample(n_samples, seed=seed)
@@ -466,14 +363,6 @@ class Mixture(DensityMixin, RowsEstimator):  # type: ignore[misc]
         if hasattr(self, "feature_names_in_"):
             found.feature_names_in_ = self.feature_names_in_
         return found
-
-    def _model(self) -> MixtureModel:
-        check_is_fitted(self)
-        return self.model_
-
-    def _where(self) -> dict[str, Any]:
-        """Return the options that say where to compute."""
-        return {"client": self.client, "n_threads": self.n_threads}
 
     # --- parameters -------------------------------------------------------------------------------
 

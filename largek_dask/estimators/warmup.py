@@ -11,11 +11,12 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,6 @@ DIRECTIONS = 16
 NOTE = "warmed.json"
 """File in the cache folder: which kinds have been through, and how many kernels there were then."""
 
-Told = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
@@ -77,19 +76,13 @@ class Warmed:
         return f"{self.host}: {self.kernels} kernels compiled, {human_seconds(self.seconds)}"
 
 
-def warmup(
-    client: Client | None = None,
-    *,
-    n_clusters: int | None = None,
-    n_processes: int | None = None,
-    told: Told | None = None,
-) -> list[Warmed]:
+def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> list[Warmed]:
     """Compile what usual fits need, so that no fit waits for it.
 
     That is ``KMeans`` with ``algorithm`` "auto", "lloyd" and "nmbatch", with few clusters and many,
     of float32 and float64 rows, dense and sparse, in memory and stored, with weights and without;
     and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
-    is not compiled again.
+    is not compiled again. Progress is printed on standard error; on workers it is in their logs.
 
     From 4,096 clusters on (1,536 with up to 8 features, fewer with more than 32) passes over a
     large table, and a model of it, pass most centres over; that has kernels which nothing else
@@ -102,10 +95,6 @@ def warmup(
     n_clusters : int, optional
         The most that fits are going to have; from 1,536 on, what many clusters need is compiled as
         well.
-    n_processes : int, optional
-        Processes that compile at the same time on a machine, up to 4; None: one a core.
-    told : callable, optional
-        Called with a line of text whenever a part is done.
 
     Returns
     -------
@@ -115,7 +104,7 @@ def warmup(
     Raises
     ------
     ClusterError
-        The cluster has no workers, or compiling has failed; the message says where and why.
+        The cluster has no workers, or compiling has failed; the message says where.
 
     Examples
     --------
@@ -123,31 +112,16 @@ def warmup(
     >>> for machine in lk.warmup():  # doctest: +SKIP
     ...     print(machine.host, machine.kernels, machine.seconds)
     """
-    told = _say_nothing if told is None else told
     kinds = KINDS if n_clusters is None or n_clusters < FEWEST_DIRECT else KINDS + MANY
     if client is None:
-        # On a thread of its own: a notebook's has a loop that runs already.
-        with ThreadPoolExecutor(1) as aside:
-            return [aside.submit(lambda: asyncio.run(_warm(kinds, n_processes, told))).result()]
+        return [_warm(kinds)]
     homes: dict[str, tuple[str, str]] = client.run(_home)
     if not homes:
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
     # Workers of one machine share its folder: one of them sees to it.
     chosen = {home: worker for worker, home in homes.items()}
-    told(f"{len(homes)} workers on {len(chosen)} machines")
     # Not as a task: it would take a thread from jobs. A coroutine, so that the worker goes on.
-    found = client.run(_warm_on_worker, kinds, n_processes, workers=list(chosen.values()))
-    machines = []
-    for worker, answer in found.items():
-        if isinstance(answer, str):
-            raise ClusterError(f"worker {worker} has not compiled: {answer}; see its log")
-        machines.append(Warmed(**answer))
-        told(machines[-1].words())
-    return machines
-
-
-def _say_nothing(text: str) -> None:
-    """Ignore progress."""
+    return [*client.run(_warm_on_worker, kinds, workers=list(chosen.values())).values()]
 
 
 def _home() -> tuple[str, str]:
@@ -155,39 +129,23 @@ def _home() -> tuple[str, str]:
     return socket.gethostname(), str(cache_folder())
 
 
-async def _warm_on_worker(kinds: tuple[str, ...], n_processes: int | None) -> dict[str, Any] | str:
-    """Return what a worker's machine has compiled, or the reason why it has not."""
-    try:
-        return asdict(await _warm(kinds, n_processes, _say_nothing))
-    except ClusterError as error:
-        return str(error)
+async def _warm_on_worker(kinds: tuple[str, ...]) -> Warmed:
+    return await asyncio.to_thread(_warm, kinds)
 
 
-async def _warm(kinds: tuple[str, ...], n_processes: int | None, told: Told) -> Warmed:
+def _warm(kinds: tuple[str, ...]) -> Warmed:
     """Have processes make the fits of these kinds that have not been made here."""
     begun, before, done = time.monotonic(), _n_kernels(), _done()
     missing = [kind for kind in kinds if kind not in done] if saves_code() else []
-    room = asyncio.Semaphore(max(1, available_cpus() if n_processes is None else n_processes))
-
-    async def one(kind: str) -> None:
-        async with room:
-            await _in_process(kind, told)
-
-    running = [asyncio.ensure_future(one(kind)) for kind in missing]
-    try:
-        await asyncio.gather(*running)
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+    with ThreadPoolExecutor(available_cpus()) as pool:
+        list(pool.map(_in_process, missing))
     there = _n_kernels()
     if missing:
         _note((*done, *missing), there)
-    host, folder = _home()
-    return Warmed(host, folder, there - before, there, time.monotonic() - begun)
+    return Warmed(*_home(), there - before, there, time.monotonic() - begun)
 
 
-async def _in_process(kind: str, told: Told) -> None:
+def _in_process(kind: str) -> None:
     """Make the fits of one kind in a process of its own.
 
     Raises
@@ -200,28 +158,12 @@ async def _in_process(kind: str, told: Told) -> None:
     environment = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(tile)}
     if folder is not None:
         environment["DASK_LARGEK__KERNELS__CACHE_DIR"] = str(folder)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, kind),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        errors = asyncio.ensure_future(process.stderr.read())
-        async for line in process.stdout:
-            told(line.decode().rstrip())
-        if await process.wait() != 0:
-            last = (await errors).decode().strip().rpartition("\n")[2]
-            raise ClusterError(
-                f"the process that compiles for {kind} rows has ended with exit code "
-                f"{process.returncode}: {last or 'it has said nothing'}"
-            )
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    code = subprocess.run([sys.executable, "-m", __name__, kind], env=environment).returncode
+    if code:
+        raise ClusterError(
+            f"the process that compiles for {kind} rows on {socket.gethostname()} has ended with "
+            f"exit code {code}: see standard error, of a worker its log"
+        )
 
 
 def _n_kernels() -> int:
@@ -343,7 +285,7 @@ def _fit_stored(x: Any, k: int, path: Path) -> None:
 
 
 def main(kind: str, **which: Any) -> None:
-    """Make the fits of a kind and say what each has compiled, a line of text each."""
+    """Make the fits of a kind and print what each has compiled."""
     import tempfile
     import warnings
 
@@ -356,7 +298,8 @@ def main(kind: str, **which: Any) -> None:
             make()
             found = compiled().since(before)
             if found.functions:
-                print(f"{name}: {found.functions} functions, {found.seconds:.1f} s", flush=True)
+                text = f"{name}: {found.functions} functions, {found.seconds:.1f} s"
+                print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """A clustering that is done: predict, score, save and load, of whichever kind it is.
 
-``base.py`` is what all kinds of model have in common, ``kinds.py`` the list of them; every other
-module is one kind.
+``base.py`` is what all kinds of model have in common; every other module is one kind.
 """
 
-from largek_dask.model.base import Model, load_model
+from largek_dask.model.base import KINDS, Model, load_model
 from largek_dask.model.centers import CentersModel
-from largek_dask.model.kinds import KINDS
 from largek_dask.model.mixture import MixtureModel
 from largek_dask.model.path import PathModel
 

@@ -15,7 +15,7 @@ import json
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -46,7 +46,6 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.html_table import html_table
-from largek_dask.model.kinds import FIRST_KIND, check_names, kind_holding, kind_named
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -55,7 +54,10 @@ if TYPE_CHECKING:
     from largek_dask.plots.plot_collection import Plot
     from largek_dask.plots.report import Report
 
-__all__ = ["Model", "check_model", "check_numbers", "load_model", "restored"]
+__all__ = ["KINDS", "Model", "check_numbers", "kind_named", "load_model", "restored"]
+
+KINDS: dict[str, type[Model]] = {}
+"""Every kind of model by its name; ``largek_dask/model/__init__.py`` fills it."""
 
 FORMAT = 2
 """The newest that is read. Format 1 need not say the kind of model: it knew one."""
@@ -104,8 +106,14 @@ class Model(ABC):
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
         """Create the kind of model that holds such arrays."""
-        kind: Any = kind_holding(arrays) if cls is Model else cls
-        return object.__new__(kind)  # type: ignore[no-any-return]
+        if cls is not Model:
+            return object.__new__(cls)
+        for kind in KINDS.values():
+            if kind.holds is type(arrays):
+                return object.__new__(kind)  # type: ignore[return-value]
+        raise TypeError(
+            f"No kind of model holds a {type(arrays).__name__}: give what a fit has as arrays."
+        )
 
     if TYPE_CHECKING:
         # Which attributes there are besides depends on the kind.
@@ -406,16 +414,6 @@ def _is_model(place: Folder) -> bool:
     return True
 
 
-def _no_model_at(place: Folder) -> str:
-    """Explain why there is no model at a URL."""
-    if not place.exists():
-        return f"{place.url} does not exist, so it is no model: check the address."
-    return (
-        f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
-        "folder of a fit."
-    )
-
-
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     """The kind of a stored model and its JSON, as far as kind and format are right.
 
@@ -429,13 +427,13 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     try:
         node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
     except FileNotFoundError:
-        raise ModelFormatError(_no_model_at(place)) from None
-    except (ValueError, RecursionError) as error:
         raise ModelFormatError(
-            f"{place.url} is not a model that can be read: its zarr.json is no JSON ({error}). "
-            "Save it again."
-        ) from error
-    except (OSError, DamagedError) as error:
+            f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
+            "folder of a fit."
+            if place.exists()
+            else f"{place.url} does not exist, so it is no model: check the address."
+        ) from None
+    except (ValueError, RecursionError, OSError, DamagedError) as error:
         if unanswered(error):
             raise
         raise ModelFormatError(
@@ -449,24 +447,35 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
             f"{place.url} is a Zarr store, but not a model: give what Model.save or a fit wrote, "
             "such as RUN/model.zarr, or the folder RUN."
         ) from None
-    if store != "model":
-        raise ModelFormatError(f"{place.url} is not a model but {reprlib.repr(store)}.")
-    if type(number) is not int or number < 1:
+    if store != "model" or type(number) is not int or number < 1:
         raise ModelFormatError(
-            f"{place.url} is not a model: its format is {reprlib.repr(number)}, not 1 to {FORMAT}."
+            f"{place.url} is not a model but {reprlib.repr(store)} of format "
+            f"{reprlib.repr(number)}."
         )
     if number > FORMAT:
         raise ModelFormatError(
             f"{place.url} has format {number}, and this version of largek_dask reads up to "
             f"{FORMAT}: it was written by a newer one. Install that, from its checkout or wheel."
         )
-    kind = kind_named(notes.get("model_kind", FIRST_KIND if number == 1 else None), place.url)
-    if number < kind.format:
-        raise ModelFormatError(
-            f"{place.url} is damaged: a model of the kind {kind.kind!r} has format {kind.format} "
-            f"or more, not {number}. Take another copy, or fit again."
-        )
-    return kind, notes
+    kind = notes.get("model_kind", "centers" if number == 1 else None)
+    return kind_named(kind, place.url), notes
+
+
+def kind_named(name: object, place: str) -> type[Model]:
+    """The kind of model that ``place`` (a URL, say) calls so.
+
+    Raises
+    ------
+    ModelFormatError
+        This version does not know it.
+    """
+    if isinstance(name, str) and name in KINDS:
+        return KINDS[name]
+    raise ModelFormatError(
+        f"{place} is a model of the kind {reprlib.repr(name)}, and this version of largek_dask "
+        f"knows only {', '.join(map(repr, sorted(KINDS)))}. If a newer one has written it, install "
+        "that, from its checkout or wheel."
+    )
 
 
 @without_causes
@@ -497,29 +506,13 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     folder, name = place.parent()
     try:
         records = notes["arrays"]
-        check_names(kind, records)
+        _check_names(kind, records)
         model = restored(kind, folder.read_arrays(name, records), notes)
         if notes["digest"] != model.digest():
             raise ValueError("its digest is not that of its arrays")
     except DAMAGE as error:
         raise _damaged(place, error) from error
     return model
-
-
-def check_model(place: Folder) -> None:
-    """Find out whether a stored model looks whole; its arrays are not read.
-
-    Raises
-    ------
-    ModelFormatError, OSError
-        As of :func:`load_model`.
-    """
-    _, notes = _describe(place)
-    folder, name = place.parent()
-    try:
-        folder.check_arrays(name, notes["arrays"])
-    except DAMAGE as error:
-        raise _damaged(place, error) from error
 
 
 def _damaged(place: Folder, error: Exception) -> ModelFormatError:
@@ -538,7 +531,7 @@ def restored(
     KeyError, TypeError, ValueError
         They are not those of a model of this kind.
     """
-    check_names(kind, arrays)
+    _check_names(kind, arrays)
     model = kind(
         arrays=kind.holds(**arrays),
         normalize=notes["normalize"],
@@ -556,6 +549,16 @@ def restored(
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
         raise ValueError(f"{len(model.feature_names)} names of {model.n_features} columns")
     return model
+
+
+def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
+    """Raise ValueError where arrays are missing, or are there that the kind does not have."""
+    names = [f.name for f in fields(kind.holds)]
+    if set(found) != set(names):
+        raise ValueError(
+            f"a model of the kind {kind.kind!r} has the arrays {', '.join(names)}, not "
+            f"{reprlib.repr(sorted(found))}"
+        )
 
 
 def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:

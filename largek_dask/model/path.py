@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from math import isnan
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,32 +16,10 @@ from largek_dask.model.base import check_numbers
 from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
 
-__all__ = ["Path", "PathModel", "Stationarity"]
+__all__ = ["Path", "PathModel"]
 
-
-@dataclass(frozen=True, slots=True)
-class Stationarity:
-    """Measures of how close a partition is to a fixed point; None if not computed."""
-
-    movement: float | None
-    """Largest distance of a centre to the mean of its rows."""
-    ties: int | None
-    """Rows with two nearest centres."""
-    moves: int | None
-    """Rows that would lower the objective by going to another cluster."""
-    swap: float | None
-    """The least that any swap looked at (a centre out, a row in, nothing moved after) would change
-    the objective by: negative where one lowers it."""
-
-    @classmethod
-    def of(cls, figures: NDArray[np.float64]) -> Stationarity:
-        """Create it from a row of ``PathArrays.stationarity``."""
-        movement, ties, moves, swap = map(_known, figures)
-        return cls(movement, _counted(ties), _counted(moves), swap)
-
-    def __repr__(self) -> str:
-        told = ((f.name, getattr(self, f.name)) for f in fields(self))
-        return f"<Stationarity {', '.join(f'{name}: {_text(value)}' for name, value in told)}>"
+COUNTS = ("ties", "moves")
+"""Figures that are numbers of rows."""
 
 
 class Path:
@@ -61,8 +39,8 @@ class Path:
     >>> path = PathModel(arrays).path_
     >>> len(path), path.centers(1).tolist(), path.model(2).n_clusters
     (2, [[2.0]], 2)
-    >>> path.stationarity(2)
-    <Stationarity movement: 0, ties: 0, moves: 0, swap: 0>
+    >>> path.records()[1]["movement"]
+    0.0
     """
 
     def __init__(self, model: PathModel) -> None:
@@ -100,17 +78,6 @@ class Path:
         self._check(n_clusters)
         return centers_in(self._model.arrays.path, n_clusters)
 
-    def stationarity(self, n_clusters: int) -> Stationarity:
-        """Return measures of how close the partition into l clusters is to a fixed point.
-
-        Raises
-        ------
-        ParameterError
-            There is no such partition.
-        """
-        self._check(n_clusters)
-        return Stationarity.of(self._model.arrays.stationarity[n_clusters - 1])
-
     def model(self, n_clusters: int) -> CentersModel:
         """The partition into l clusters as a model of its own, which predicts and can be saved.
 
@@ -147,21 +114,28 @@ class Path:
         )
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one mapping of figures per partition; None for unknown figures."""
-        found = []
-        for i, row in enumerate(self._model.arrays.stationarity):
-            still = Stationarity.of(row)
-            found.append(
-                {
-                    "n_clusters": i + 1,
-                    "inertia": float(self.inertia[i]),
-                    "lower_bound": float(self.lower_bound[i]),
-                    "gap": float(self.gap[i]),
-                    **{f.name: getattr(still, f.name) for f in fields(still)},
-                    "stability": _known(self.stability[i]),
-                }
-            )
-        return found
+        """Return one mapping of figures per partition; None for unknown figures.
+
+        ``inertia``, ``lower_bound``, ``gap`` and ``stability`` are those of the attributes. The
+        others measure how close a partition is to a fixed point. ``movement``: the largest distance
+        of a centre to the mean of its rows. ``ties``: rows with two nearest centres. ``moves``:
+        rows that would lower the objective by going to another cluster. ``swap``: the least that
+        any swap looked at (a centre out, a row in, nothing moved after) would change the objective
+        by, negative where one lowers it.
+        """
+        known = (self.inertia, self.lower_bound, self.gap, *self._model.arrays.stationarity.T)
+        names = ("inertia", "lower_bound", "gap", *FIGURES, "stability")
+        rows = zip(*(column.tolist() for column in (*known, self.stability)), strict=True)
+        return [
+            {
+                "n_clusters": i + 1,
+                **{
+                    name: None if isnan(value) else int(value) if name in COUNTS else value
+                    for name, value in zip(names, row, strict=True)
+                },
+            }
+            for i, row in enumerate(rows)
+        ]
 
     def _check(self, n_clusters: int) -> None:
         if not is_integer(n_clusters) or not 1 <= n_clusters <= len(self):
@@ -230,16 +204,3 @@ def _without(unknown: float, figures: NDArray[Any]) -> NDArray[Any]:
     known = figures.copy()
     known[np.isnan(known) if np.isnan(unknown) else known == unknown] = 0
     return known
-
-
-def _known(figure: float) -> float | None:
-    """A figure, or None for NaN."""
-    return None if np.isnan(figure) else float(figure)
-
-
-def _counted(figure: float | None) -> int | None:
-    return None if figure is None else int(figure)
-
-
-def _text(value: float | None) -> str:
-    return "not known" if value is None else f"{value:.6g}"

@@ -17,6 +17,7 @@ partitions made from all rows would be better than those of the sample.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -348,12 +349,11 @@ class _Nesting:
         # As many rows as were asked for are there only where few of them weigh nothing.
         self.n = min(n, self.drawn.n_rows)
         self.k = min(asked.options.n_clusters, self.n)
-        self.line = _Line() if asked.verbose else None
 
     def result(self) -> ElbowCurve:
         """The whole of it."""
         sample = self.drawn if self.n == self.drawn.n_rows else self.drawn.subset(np.arange(self.n))
-        found, _ = self._nested(sample, self.rng, (), STAGES[0], "all")
+        found = self._nested(sample, self.rng, (), STAGES[0], "all")
         is_late = self.limit.is_over(STAGES[0])
         found = settled_where_needed(sample, found)
         curve, found = _curve_of(sample, found)
@@ -368,8 +368,6 @@ class _Nesting:
             halves=halves or None,
         )
         inertia, errors, found = self._counted(found)
-        if self.line is not None:
-            self.line.end()
         models = {partition.n_clusters: partition for partition in found}
         words = judged.words
         if is_late or self.limit.is_over(STAGES[2]):
@@ -379,8 +377,7 @@ class _Nesting:
 
     def _nested(
         self, rows: BasePasses, rng: Rng, wanted: Sequence[int], share: float, name: str
-    ) -> tuple[list[Partition], list[int]]:
-        report = (lambda p: None) if self.line is None else partial(self.line.show, name)
+    ) -> list[Partition]:
         return nested(
             rows,
             rng,
@@ -388,7 +385,7 @@ class _Nesting:
             wanted=wanted,
             limit=self.limit,
             share=share,
-            report=report,
+            report=partial(_show, name) if self.asked.verbose else None,
         )
 
     def _halves(self, sample: BasePasses, found: Sequence[Partition]) -> tuple[list[Curve], Floats]:
@@ -403,7 +400,7 @@ class _Nesting:
         for i, begin in enumerate((0, half)):
             rows = sample.subset(np.arange(begin, begin + half))
             rng = Rng(self.rng.seed, 1 + i)
-            parts, _ = self._nested(rows, rng, sizes, STAGES[1 + i], f"half {i + 1}")
+            parts = self._nested(rows, rng, sizes, STAGES[1 + i], f"half {i + 1}")
             curve, parts = _curve_of(rows, settled_where_needed(rows, parts))
             curves.append(curve)
             centers.append({part.n_clusters: part.arrays.centers for part in parts})
@@ -511,21 +508,7 @@ def _told(
     )
 
 
-class _Line:
-    """One line about the partition that was found last."""
-
-    def __init__(self) -> None:
-        import sys
-
-        self._stream = sys.stderr
-
-    def show(self, name: str, partition: Partition) -> None:
-        """Tell of a partition."""
-        text = f"elbow, {name}: {partition.n_clusters:,} clusters, inertia {partition.cost:.6g}"
-        self._stream.write(f"\r{text}\x1b[K" if self._stream.isatty() else f"{text}\n")
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Go to the next line."""
-        if self._stream.isatty():
-            self._stream.write("\n")
+def _show(name: str, partition: Partition) -> None:
+    """Print a line about a partition that was found."""
+    text = f"elbow, {name}: {partition.n_clusters:,} clusters, inertia {partition.cost:.6g}"
+    print(text, file=sys.stderr, flush=True)

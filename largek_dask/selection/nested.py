@@ -104,9 +104,8 @@ class _Search:
     rng: Rng
     limit: TimeLimit
     share: float
-    report: Callable[[Partition], object]
+    report: Callable[[Partition], object] | None
     found: dict[int, Partition] = field(default_factory=dict)
-    bent: list[int] = field(default_factory=list)
 
     def rows_for(self, k: int) -> BasePasses:
         """Return the first rows of the sample, as many as a partition into k clusters needs."""
@@ -148,7 +147,8 @@ class _Search:
         known = self.found.get(partition.n_clusters)
         if known is None or partition.cost < known.cost:
             self.found[partition.n_clusters] = partition
-            self.report(partition)
+            if self.report is not None:
+                self.report(partition)
 
     def up(self, most: int) -> None:
         """Split clusters from one to 2, 4, 8, ... and ``most``."""
@@ -178,7 +178,6 @@ class _Search:
             bent = bent_sizes(
                 merges, above.cost, fewer - window(fewer), k - window(k), TRIED, MOST_TRIED
             )
-            self.bent += bent
             close = {size + step * window(size) for size in bent for step in (-1, 0, 1)}
             own = {size for size in wanted if fewer <= size < k} | {fewer} | close
             for size in sorted(own, reverse=True):
@@ -207,8 +206,8 @@ def nested(
     wanted: Collection[int] = (),
     limit: TimeLimit | None = None,
     share: float = 1.0,
-    report: Callable[[Partition], object] = lambda partition: None,
-) -> tuple[list[Partition], list[int]]:
+    report: Callable[[Partition], object] | None = None,
+) -> list[Partition]:
     """Compute partitions of held rows into 1 to k clusters: all up to 16, then 24, 32, 48, ...
 
     Parameters
@@ -223,15 +222,13 @@ def nested(
     limit : TimeLimit, optional
     share : float
         Share of it that may be used up; what is not done then is left out.
-    report : callable
+    report : callable, optional
         Called with every partition that is better than the known one.
 
     Returns
     -------
-    partitions : list of Partition
+    list of Partition
         In order of size. Fewer than k if the rows have fewer distinct values or the time is over.
-    bent : list of int
-        Numbers of clusters at which the curve of merges bends.
 
     Raises
     ------
@@ -242,7 +239,7 @@ def nested(
     search.up(n_clusters)
     halves = (3 * size // 2 for size in sorted(search.found) if size >= SMALL)
     search.down({*range(1, SMALL + 1), *halves, *wanted})
-    return [search.found[size] for size in sorted(search.found)], sorted(set(search.bent))
+    return [search.found[size] for size in sorted(search.found)]
 
 
 @dataclass

@@ -17,8 +17,7 @@ from largek_dask import errors
 from largek_dask.driver.events import plain
 from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import FailedJobError, ModelFormatError
-from largek_dask.model.base import Model, restored
-from largek_dask.model.kinds import FIRST_KIND, kind_named
+from largek_dask.model.base import Model, kind_named, restored
 
 __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
@@ -45,8 +44,8 @@ def message_of_model(model: Model) -> dict[str, Any]:
 def model_of(message: Mapping[str, Any]) -> Model:
     """Return the model of a message, or raise ModelFormatError."""
     sent = "What the scheduler has sent"
-    kind = kind_named(message.get("kind", FIRST_KIND), sent)
     try:
+        kind = kind_named(message["kind"], sent)
         return restored(kind, message["arrays"], json.loads(message["notes"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFormatError(

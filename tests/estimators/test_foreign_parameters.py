@@ -158,7 +158,6 @@ def test_init_by_a_function_in_partial_fit():
         ({"n_init": "most"}, "n_init must be an integer of at least 1, or 'auto', got 'most'"),
         ({"n_init": None}, "n_init must be an integer of at least 1, or 'auto', got None"),
         ({"n_init": 0}, "n_init must be an integer of at least 1, got 0"),
-        ({"copy_x": "yes"}, "copy_x must be True or False, got 'yes'"),
         ({"verbose": "loud"}, "verbose must be an integer of at least 0, got 'loud'"),
         ({"verbose": -1}, "verbose must be an integer of at least 0, got -1"),
         ({"init": lambda *_, **__: X[:2]}, r"init has shape \(2, 3\)"),

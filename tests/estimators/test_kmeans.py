@@ -83,6 +83,13 @@ def test_predict_transform_score(blobs):
     )
 
 
+def test_predict__writes_labels(blobs, tmp_path):
+    x, _ = blobs
+    km = fitted(x)
+    assert km.predict(x, out=str(tmp_path / "labels.npy")) is None
+    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), km.labels_)
+
+
 def test_sample_weight__number_zero_and_repeats(blobs):
     x, _ = blobs
     start = x[:4]

@@ -127,5 +127,5 @@ def test_centers_that_the_last_pass_moves_are_those_of_the_path(
     np.testing.assert_array_equal(km.path_.centers(3), km.cluster_centers_)
     np.testing.assert_array_equal(km.cluster_centers_[2], X[0])
     assert km.path_.inertia[-1] == km.inertia_ == pytest.approx(-km.path_.model(3).score(X))
-    assert km.path_.stationarity(3).movement is None
-    assert km.path_.stationarity(2).movement == 0
+    assert km.path_.records()[2]["movement"] is None
+    assert km.path_.records()[1]["movement"] == 0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copyreg
-import io
 import itertools
 import json
-import pickle
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
@@ -149,22 +146,8 @@ def test_the_name_model_stands_for_every_kind() -> None:
     assert type(again) is CentersModel
     assert (again.normalize, again.provenance) == ("l2", {"n_iter": 1})
     assert type(replace(again, on_bad_rows="skip")) is CentersModel
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'arrays'"):
+    with pytest.raises(TypeError, match="holds a NoneType"):
         lk.Model()  # type: ignore[call-arg]
-
-
-def test_pickles_from_before_there_were_kinds_are_of_centers() -> None:
-    class Before(pickle.Unpickler):
-        """Reads the name that the class then had."""
-
-        def find_class(self, module: str, name: str) -> Any:
-            return Model if name == "CentersModel" else super().find_class(module, name)
-
-    model = centers_model()
-    found = Before(io.BytesIO(pickle.dumps(model))).load()
-    assert type(found) is CentersModel
-    assert found.digest() == model.digest()
-    assert type(copyreg.__newobj__(Model)) is CentersModel  # type: ignore[attr-defined]
 
 
 # --- kinds that are not known, and files that lie about theirs
@@ -192,7 +175,7 @@ def test_an_unknown_kind_is_refused_by_name(
 
 def test_a_kind_that_is_no_name_is_refused(tmp_path: Path) -> None:
     centers_model().save(str(tmp_path / "m.zarr"))
-    refusal = r"not a model: its kind is .*, not a name"
+    refusal = "of the kind .* knows only 'centers'"
     kinds: list[Any] = [None, 3, True, "", "Centers", "a b", "centers\n", "\x1b[2J", [], {}]
     for format, kind in itertools.product((1, 2), [*kinds, "x" * 33, "x" * 10**6]):
         change = {"model_kind": kind, "format": format}
@@ -209,16 +192,7 @@ def test_format_2_says_a_kind(tmp_path: Path) -> None:
     url = edit(tmp_path / "m.zarr", lambda n: n.update(format=2))
     assert type(load_model(url)) is CentersModel
     edit(tmp_path / "m.zarr", lambda n: n.pop("model_kind"))
-    with pytest.raises(ModelFormatError, match="its kind is None"):
-        load_model(url)
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_new_kind_in_the_first_format_is_refused(tmp_path: Path) -> None:
-    """Which a version that knows no kinds would take for centres."""
-    cut_model().save(str(tmp_path / "m.zarr"))
-    url = edit(tmp_path / "m.zarr", lambda n: n.update(format=1))
-    with pytest.raises(ModelFormatError, match="kind 'cuts' has format 2 or more, not 1"):
+    with pytest.raises(ModelFormatError, match="of the kind None"):
         load_model(url)
 
 
@@ -227,17 +201,11 @@ CENTERS_HAVE = "damaged: a model of the kind 'centers' has the arrays centers, c
 
 def test_arrays_are_those_of_the_kind(tmp_path: Path) -> None:
     refused: list[tuple[Any, str]] = [
-        (lambda a: a.pop("counts"), "; missing: counts. Take another copy, or fit again"),
-        (lambda a: a.clear(), "; missing: centers, counts, shift"),
-        (lambda a: a.update(cuts=a["counts"]), r"; not among them: \['cuts'\]"),
-        (
-            lambda a: a.update(cuts=a.pop("counts")),
-            r"; missing: counts; not among them: \['cuts'\]",
-        ),
-        (
-            lambda a: a.update({f"\x1b{i}" * 1000: None for i in range(9)}),
-            r"; not among them: \['.x1b0.{,400}, \.\.\.\]",
-        ),
+        (lambda a: a.pop("counts"), r", not \['centers', 'shift'\]. Take another copy, or fit"),
+        (lambda a: a.clear(), r", not \[\]"),
+        (lambda a: a.update(cuts=a["counts"]), r", not \[.*'cuts'"),
+        (lambda a: a.update(cuts=a.pop("counts")), r", not \['centers', 'cuts', 'shift'\]"),
+        (lambda a: a.update({f"\x1b{i}" * 1000: None for i in range(9)}), r", not \['.x1b0.{,400}"),
     ]
     for change, message in refused:
         centers_model().save(str(tmp_path / "m.zarr"), overwrite=True)
@@ -256,7 +224,7 @@ def test_arrays_are_those_of_the_kind(tmp_path: Path) -> None:
 def test_a_file_that_names_another_known_kind_is_refused(tmp_path: Path) -> None:
     centers_model().save(str(tmp_path / "m.zarr"))
     url = edit(tmp_path / "m.zarr", lambda n: n.update(model_kind="cuts", format=2))
-    with pytest.raises(ModelFormatError, match="has the arrays cuts, counts; missing: cuts; not"):
+    with pytest.raises(ModelFormatError, match="has the arrays cuts, counts, not"):
         load_model(url)
 
 
@@ -286,14 +254,8 @@ def test_models_of_every_kind_are_sent(make: Callable[[], Model]) -> None:
     assert found.provenance == model.provenance
 
 
-def test_a_scheduler_that_knows_no_kinds_sends_centers() -> None:
-    message = sent(centers_model())
-    del message["kind"]
-    assert type(model_of(message)) is CentersModel
-
-
 def test_a_message_that_is_no_model_is_refused() -> None:
     message = sent(centers_model())
     del message["arrays"]["shift"]
-    with pytest.raises(ModelFormatError, match=r"centers, counts, shift; missing: shift\. Use"):
+    with pytest.raises(ModelFormatError, match=r"centers, counts, shift, not .*\. Use"):
         model_of(message)

@@ -322,9 +322,9 @@ def edited(saved: Path, tmp_path: Path, change: Any) -> str:
 def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
     refused: list[tuple[Any, str]] = [
         (lambda n: n.update(format=3), "format 3.*reads up to 2.*newer one. Install that"),
-        (lambda n: n.update(format="1"), "not a model: its format is '1', not 1 to 2"),
-        (lambda n: n.update(format=0), "not a model: its format is 0, not 1 to 2"),
-        (lambda n: n.update(format=True), "not a model: its format is True"),
+        (lambda n: n.update(format="1"), "not a model but 'model' of format '1'"),
+        (lambda n: n.update(format=0), "not a model but 'model' of format 0"),
+        (lambda n: n.update(format=True), "of format True"),
         (lambda n: n.update(kind="labels"), "not a model but 'labels'"),
         (lambda n: n.pop("arrays"), "damaged: 'arrays'"),
         (lambda n: n.pop("history"), "damaged: 'history'"),
@@ -336,7 +336,7 @@ def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
         (lambda n: n["arrays"]["centers"].update(dtype="nonsense"), "damaged"),
         (lambda n: n["arrays"]["centers"].update(sha256="0"), "has changed since it was written"),
         (lambda n: n["arrays"].update(shift=n["arrays"]["counts"]), "damaged"),
-        (lambda n: n["arrays"].update({"../x": n["arrays"]["counts"]}), "not among them: ..../x"),
+        (lambda n: n["arrays"].update({"../x": n["arrays"]["counts"]}), r", not \['\.\./x'"),
         (lambda n: n.update(digest="0"), "its digest is not that of its arrays"),
         (lambda n: n.update(normalize="zscore"), "normalize='zscore'"),
         (lambda n: n.update(on_bad_rows="ignore"), "on_bad_rows='ignore'"),
@@ -475,7 +475,9 @@ def test_a_description_nested_without_end_is_refused(saved: Path, tmp_path: Path
     path = tmp_path / "m.zarr"
     shutil.copytree(saved, path)
     (path / "zarr.json").write_text("[" * 200_000)
-    with pytest.raises(ModelFormatError, match=r"zarr\.json is no JSON \(maximum recursion"):
+    with pytest.raises(
+        ModelFormatError, match="is not a model that can be read: maximum recursion"
+    ):
         load_model(str(path))
 
 

@@ -17,7 +17,6 @@ from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import ModelFormatError, ParameterError
 from largek_dask.model import KINDS, CentersModel, Model, PathModel, load_model
-from largek_dask.model.path import Stationarity
 from largek_dask.model.suggest_k import suggest_k
 from largek_dask.service.serialization import message_of_model, model_of
 from tests.helpers.paths import centers_of, path_arrays, path_model, squares
@@ -32,17 +31,6 @@ def test_its_arrays_are_of_this_kind_and_those_of_centers_are_not() -> None:
     assert KINDS["path"] is PathModel
     assert type(Model(model.arrays)) is PathModel
     assert type(Model(centers_of(model))) is CentersModel
-    assert isinstance(model.arrays, KINDS["centers"].holds), "else the order of kinds says nothing"
-
-
-def test_whatever_order_kinds_are_listed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = path_model(X, K)
-    for names in (("centers", "path"), ("path", "centers")):
-        for name in ("centers", "path"):
-            monkeypatch.delitem(KINDS, name, raising=False)
-        for name in names:
-            monkeypatch.setitem(KINDS, name, PathModel if name == "path" else CentersModel)
-        assert type(Model(model.arrays)) is PathModel
 
 
 def test_it_does_what_a_model_of_centers_does() -> None:
@@ -78,7 +66,7 @@ def test_every_partition_is_a_model() -> None:
 def test_no_other_partition_is_there() -> None:
     path = path_model(X, K).path_
     wrong: list[Any] = [0, -1, K + 1, 2.0, "3", None, True]
-    for ask, n_clusters in product((path.centers, path.model, path.stationarity), wrong):
+    for ask, n_clusters in product((path.centers, path.model), wrong):
         with pytest.raises(
             ParameterError, match=f"into 1 to 6 clusters, and none into {n_clusters!r}"
         ):
@@ -86,16 +74,11 @@ def test_no_other_partition_is_there() -> None:
 
 
 def test_what_is_not_known_is_none() -> None:
-    assert tuple(Stationarity.__dataclass_fields__) == FIGURES
     figures = np.array([0.5, 3.0, np.nan, -2.25])
-    found = Stationarity.of(figures)
-    assert found == Stationarity(movement=0.5, ties=3, moves=None, swap=-2.25)
-    assert repr(found) == "<Stationarity movement: 0.5, ties: 3, moves: not known, swap: -2.25>"
     arrays = path_arrays(X, K)
     stationarity, stability = arrays.stationarity.copy(), arrays.stability.copy()
     stationarity[2], stability[3] = figures, np.nan
     path = Model(replace(arrays, stationarity=stationarity, stability=stability)).path_
-    assert path.stationarity(3) == found
     records = path.records()
     assert [record["n_clusters"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert {name: records[2][name] for name in FIGURES} == {

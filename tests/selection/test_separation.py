@@ -18,13 +18,18 @@ import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.errors import BadRowsError, DataError, ParameterError
 from largek_dask.model import CentersModel
-from largek_dask.selection import separation as module
-from largek_dask.selection.separation import NAMES, Separation
+from largek_dask.selection import scores as module
+from largek_dask.selection.scores import NAMES, separation
 from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
-SCORES: dict[str, Callable[..., float]] = {name: getattr(lk.scores, name) for name in NAMES}
+
+def score_of(name: str) -> Callable[..., float]:
+    return lambda *given, **options: separation(*given, names=[name], **options)[name]
+
+
+SCORES = {name: score_of(name) for name in NAMES}
 PEERS: dict[str, Callable[[Any, Any], float]] = {
     "davies_bouldin": davies_bouldin_score,
     "calinski_harabasz": calinski_harabasz_score,
@@ -127,8 +132,9 @@ def test_silhouette_of_a_mixture_is_about_its_own_means() -> None:
 # --- the same bits --------------------------------------------------------------------------------
 
 
-def bits(found: Separation) -> list[str]:
-    return [float(getattr(found, name)).hex() for name in NAMES]
+def bits(found: dict[str, float]) -> list[str]:
+    assert list(found) == list(NAMES)
+    return [float(score).hex() for score in found.values()]
 
 
 def test_chunks_threads_and_workers_change_no_bit(tmp_path: Any, worker_clients: Any) -> None:
@@ -136,23 +142,22 @@ def test_chunks_threads_and_workers_change_no_bit(tmp_path: Any, worker_clients:
     weight = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], len(x))
     model = lk.KMeans(9, random_state=0).fit(x).model_
     options: dict[str, Any] = {"sample_weight": weight}
-    expected = Separation.of(model, x, n_threads=1, **options)
+    expected = separation(model, x, n_threads=1, **options)
     urls = [str(tmp_path / f"{size}.zarr") for size in (100, 333)]
     for url, size in zip(urls, (100, 333), strict=True):
         zarr.create_array(url, data=x, chunks=(size, 5))
     assert [lk.open_rows(url).n_chunks for url in urls] == [12, 4]
     for url in urls:
-        assert bits(Separation.of(model, url, n_threads=3, **options)) == bits(expected)
-    found = Separation.of(model, urls[0], client=worker_clients(2), **options)
+        assert bits(separation(model, url, n_threads=3, **options)) == bits(expected)
+    found = separation(model, urls[0], client=worker_clients(2), **options)
     assert bits(found) == bits(expected)
-    assert found.figures() == expected.figures()
 
 
 def test_labels_on_a_cluster(tmp_path: Any, worker_clients: Any) -> None:
     url = str(tmp_path / "x.zarr")
     zarr.create_array(url, data=X, chunks=(100, 5))
-    expected = Separation.of(fitted_labels(), X)
-    assert bits(Separation.of(fitted_labels(), url, client=worker_clients(2))) == bits(expected)
+    expected = separation(fitted_labels(), X)
+    assert bits(separation(fitted_labels(), url, client=worker_clients(2))) == bits(expected)
 
 
 @every_score
@@ -243,28 +248,27 @@ def test_clusters_without_rows() -> None:
     others[np.arange(len(X)), labels] = np.inf
     others[:, 9] = np.inf
     b = others.min(1)
-    found = Separation.of(model, X)
-    assert found.silhouette == pytest.approx(((b - a) / np.maximum(a, b)).mean(), rel=1e-12)
-    assert found.davies_bouldin == pytest.approx(davies_bouldin_score(X, labels), rel=1e-9)
-    assert found.calinski_harabasz == pytest.approx(calinski_harabasz_score(X, labels), rel=1e-9)
-    assert found.n_clusters == 10
+    found = separation(model, X)
+    assert found["silhouette"] == pytest.approx(((b - a) / np.maximum(a, b)).mean(), rel=1e-12)
+    assert found["davies_bouldin"] == pytest.approx(davies_bouldin_score(X, labels), rel=1e-9)
+    assert found["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(X, labels), rel=1e-9)
 
 
 def test_rows_on_centres() -> None:
     # Integers, so that means of equal rows are these rows to the bit.
     x = np.repeat(3 * np.eye(3), 4, axis=0)
-    found = Separation.of(model_of(3 * np.eye(3)), x)
-    assert found.figures() == {
+    found = separation(model_of(3 * np.eye(3)), x)
+    assert found == {
         "silhouette": 1,
         "davies_bouldin": 0,
         "calinski_harabasz": calinski_harabasz_score(x, np.repeat([0, 1, 2], 4)),
     }
     # Two centres in one place: 0 of 0 is 0, and they are not compared.
     twice = model_of(3 * np.vstack([np.eye(3), np.eye(3)[:1]]))
-    assert Separation.of(twice, x).silhouette == pytest.approx(8 / 12)
+    assert SCORES["silhouette"](twice, x) == pytest.approx(8 / 12)
     labels = np.arange(12) % 6
     same = np.repeat(np.eye(2), 6, axis=0)
-    assert Separation.of(labels, same).davies_bouldin == davies_bouldin_score(same, labels)
+    assert SCORES["davies_bouldin"](labels, same) == davies_bouldin_score(same, labels)
 
 
 def test_rows_far_out() -> None:
@@ -310,14 +314,14 @@ def test_input_that_is_refused(name: str) -> None:
         None,
         fitted().get_params(),
     ):
-        with pytest.raises(
-            ParameterError, match="give a model, a fitted estimator, or the cluster"
-        ):
+        with pytest.raises(ParameterError, match=r"^clustering"):
             score(bad, X)
     with pytest.raises(ParameterError, match="1,199 labels and 1,200 rows"):
         score(fitted_labels()[1:], X)
-    with pytest.raises(ParameterError, match="row 4 has the label -2"):
+    with pytest.raises(ParameterError, match="clustering holds -2 in row 4"):
         score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)
+    with pytest.raises(ParameterError, match="'dunn' is no score"):
+        separation(fitted(), X, names=[name, "dunn"])
     with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
         score(fitted(), X[:, :4])
 
@@ -343,12 +347,12 @@ def test_scores_share_passes() -> None:
     ):
         patch.setattr(module, "_first_chunk", first)
         patch.setattr(module, "_second_chunk", second)
-        found = Separation.of(fitted(), X)
+        found = separation(fitted(), X)
         assert passes == ["first", "second"]
         passes.clear()
-        assert Separation.of(fitted(), X, names=("silhouette",)).silhouette == found.silhouette
+        assert SCORES["silhouette"](fitted(), X) == found["silhouette"]
         assert passes == ["first"]
-    assert {name: SCORES[name](fitted(), X) for name in NAMES} == found.figures()
+    assert {name: SCORES[name](fitted(), X) for name in NAMES} == found
 
 
 def test_pairs_of_centres_are_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,4 +369,4 @@ def test_a_kind_without_centres() -> None:
 
     model = Other(fitted().model_.arrays)
     with pytest.raises(ParameterError, match="has no centres"):
-        Separation.of(model, X)
+        separation(model, X)

@@ -84,7 +84,7 @@ def test_names_go_from_a_table_to_the_model_that_is_loaded(
         assert model.path_.model(2).feature_names == NAMES
     again = type(estimator).from_model(model)
     assert again.feature_names_in_.tolist() == list(NAMES)
-    with pytest.raises(ParameterError, match="in the order of the fit"):
+    with pytest.raises(ValueError, match="in the same order as they were in fit"):
         again.predict(OTHER)
 
 
@@ -104,7 +104,7 @@ def test_names_are_kept_whatever_was_fitted(kind: str) -> None:
 def test_partial_fit_knows_the_names_of_the_first_batch() -> None:
     km = lk.KMeans(K, random_state=0).partial_fit(FRAME[:500]).partial_fit(FRAME[500:])
     assert km.model_.feature_names == NAMES
-    with pytest.raises(ParameterError, match="in the order of the fit"):
+    with pytest.raises(ValueError, match="in the same order as they were in fit"):
         km.partial_fit(OTHER)
     path = lk.KMeans(K, algorithm="dcdbundle", random_state=0).fit(FRAME)
     assert path.partial_fit(FRAME).model_.feature_names == NAMES
@@ -169,11 +169,9 @@ def test_an_estimator_wants_the_order_of_the_fit(fitted: tuple[str, Any], folder
     uses = [use for use in USES[kind] if hasattr(estimator, use)]
     for use in uses:
         for source in (OTHER, pl.DataFrame(OTHER), folder / "other.zarr"):
-            with pytest.raises(ParameterError) as caught:
+            with pytest.raises(ValueError, match="The feature names should match") as caught:
                 getattr(estimator, use)(source)
-            message = str(caught.value)
-            assert message.startswith("The feature names should match those that were passed dur")
-            assert "Give the columns in the order of the fit" in message
+            assert "in the same order as they were in fit" in str(caught.value)
         with pytest.raises(ParameterError, match=r"Missing: 'age'\. Not known: 'years'\."):
             getattr(estimator, use)(pl.DataFrame(FRAME.rename(columns={"age": "years"})))
         with pytest.warns(UserWarning, match="X does not have valid feature names, but") as heard:

@@ -54,9 +54,9 @@ def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:
         assert model.counts.sum() == np.float64(weight.sum()) or np.isclose(
             model.counts.sum(), weight.sum(), rtol=1e-6
         )
-        still = path.stationarity(size)
-        assert still.ties is not None
-        assert still.movement is not None
+        record = path.records()[size - 1]
+        assert record["ties"] is not None
+        assert record["movement"] is not None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""MiniBatchKMeans and SphericalKMeans: names for what scikit-learn and faiss have."""
+"""SphericalKMeans: k-means by cosine, as faiss has it."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -8,12 +8,11 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.errors import InterruptedFitWarning, ParameterError
-from tests.helpers.checks import faults_of_fit, recorded_warnings, watched_passes
+from largek_dask.errors import InterruptedFitWarning
+from tests.helpers.checks import recorded_warnings, watched_passes
 from tests.helpers.covering import in_turns, slow
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
-THIN = [lk.MiniBatchKMeans, lk.SphericalKMeans]
 K = 6
 
 
@@ -70,7 +69,7 @@ def faults_of_spherical(km, x, weight=None):
 # --- SphericalKMeans ----------------------------------------------------------------------------
 
 
-def test_spherical__ends_where_plain_spherical_k_means_stands_still():
+def test_ends_where_plain_spherical_k_means_stands_still():
     x = directions(noise=0.8)
     weight = np.random.default_rng(1).uniform(0, 3, len(x))
     km = lk.SphericalKMeans(K, random_state=0, tol=0).fit(x, sample_weight=weight)
@@ -95,7 +94,7 @@ def test_spherical__ends_where_plain_spherical_k_means_stands_still():
     in_turns(["float32", "float64", "integers", "sparse", "repeated", "far"], [300, 9, 1])
     + slow(*product(["float32", "float64", "integers", "sparse", "repeated", "far"], [2, 8, 101])),
 )
-def test_spherical__rows_of_every_kind(kind, k):
+def test_rows_of_every_kind(kind, k):
     x = directions()
     if kind == "sparse":
         x = scipy.sparse.csr_matrix(np.where(np.abs(x) > 5, x, 0).astype(np.float32))
@@ -117,7 +116,7 @@ def test_spherical__rows_of_every_kind(kind, k):
     assert kind != "sparse" or (x.getnnz(axis=1) == 0).any()
 
 
-def test_spherical__a_row_of_zeros_has_no_direction():
+def test_a_row_of_zeros_has_no_direction():
     x = directions()
     x[7] = 0
     km = lk.SphericalKMeans(K, random_state=0).fit(x)
@@ -125,13 +124,13 @@ def test_spherical__a_row_of_zeros_has_no_direction():
     np.testing.assert_allclose(km.transform(x[7:8]), 1, rtol=1e-6)
 
 
-def test_spherical__opposite_rows_cancel_and_a_centre_stays():
+def test_opposite_rows_cancel_and_a_centre_stays():
     km = lk.SphericalKMeans(1, init=np.array([[0.0, 2.0]])).fit([[1.0, 0.0], [-3.0, 0.0]])
     np.testing.assert_array_equal(np.linalg.norm(km.cluster_centers_, axis=1), [1.0])
     assert km.inertia_ == pytest.approx(4.0)
 
 
-def test_spherical__several_chunks_workers_and_stores_give_the_same_bits(tmp_path, worker_clients):
+def test_several_chunks_workers_and_stores_give_the_same_bits(tmp_path, worker_clients):
     x = directions().astype(np.float32)
     wanted = lk.SphericalKMeans(K, random_state=0).fit(x)
     url = str(tmp_path / "x.zarr")
@@ -146,7 +145,7 @@ def test_spherical__several_chunks_workers_and_stores_give_the_same_bits(tmp_pat
         assert (km.inertia_, km.n_iter_) == (wanted.inertia_, wanted.n_iter_)
 
 
-def test_spherical__steps_are_counted_and_limited():
+def test_steps_are_counted_and_limited():
     x = directions(noise=0.8)
     whole = lk.SphericalKMeans(K, random_state=0, tol=0).fit(x)
     turns = whole.model_.provenance["unit_centers"]["steps"]
@@ -162,7 +161,7 @@ def test_spherical__steps_are_counted_and_limited():
     assert loose.stop_reason_ == "tol"
 
 
-def test_spherical__ends_with_its_time(monkeypatch):
+def test_ends_with_its_time(monkeypatch):
     x = directions(noise=0.8)
     km = lk.SphericalKMeans(K, random_state=0, tol=0, max_time="1h").fit(x)
     assert km.model_.provenance["stop"]["max_time"] == 2_700  # three quarters are the search's
@@ -178,7 +177,7 @@ def test_spherical__ends_with_its_time(monkeypatch):
     assert faults_of_spherical(km, x) == []
 
 
-def test_spherical__an_interruption_gives_the_directions_so_far(monkeypatch):
+def test_an_interruption_gives_the_directions_so_far(monkeypatch):
     from largek_dask.estimators import spherical
 
     calls = []
@@ -199,7 +198,7 @@ def test_spherical__an_interruption_gives_the_directions_so_far(monkeypatch):
     assert faults_of_spherical(km, x) == []
 
 
-def test_spherical__goes_on_from_a_checkpoint(tmp_path):
+def test_goes_on_from_a_checkpoint(tmp_path):
     x, asked = directions(noise=0.8), {"random_state": 0, "tol": 0, "init": directions()[:K]}
     whole = lk.SphericalKMeans(K, **asked).fit(x)
     place = tmp_path / "run"
@@ -210,7 +209,7 @@ def test_spherical__goes_on_from_a_checkpoint(tmp_path):
     assert again.n_iter_ == whole.n_iter_
 
 
-def test_spherical__partial_fit_turns_centres():
+def test_partial_fit_turns_centres():
     x, start = directions(), directions()[:K]
     km = lk.SphericalKMeans(K, init=start)
     centers, votes = unit(start), np.zeros(K)
@@ -227,34 +226,6 @@ def test_spherical__partial_fit_turns_centres():
     np.testing.assert_array_equal(km.model_.counts, votes)
 
 
-# --- MiniBatchKMeans ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", ["auto", 64])
-def test_minibatch__is_k_means_by_batches(size):
-    x = directions()
-    km = lk.MiniBatchKMeans(K, batch_size=size, max_iter=20, random_state=0).fit(x)
-    wanted = lk.KMeans(K, algorithm=lk.MiniBatch(batch_rows=size), max_iter=20, random_state=0).fit(
-        x
-    )
-    assert km.model_.digest() == wanted.model_.digest()
-    assert km.n_iter_ == 20
-    assert faults_of_fit(km, x) == []
-
-
-def test_minibatch__wrong_sizes_are_named_as_they_were_given():
-    for wrong in (0, 1.5, "large", True):
-        with pytest.raises(ParameterError, match="batch_size must be 'auto' or at least 1, got"):
-            lk.MiniBatchKMeans(batch_size=wrong).fit(directions())
-
-
-# --- both ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", THIN)
-def test_what_is_fixed_is_no_parameter(kind):
-    with pytest.raises(TypeError, match="copy_x"):
-        kind(copy_x=True)
+def test_what_is_fixed_is_no_parameter():
     with pytest.raises(TypeError, match="unexpected keyword"):
-        kind(**{"algorithm" if kind is lk.MiniBatchKMeans else "normalize": None})
-    assert isinstance(kind(), lk.KMeans)
+        lk.SphericalKMeans(normalize=None)
