@@ -135,7 +135,7 @@ def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
         np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
         left = np.empty(len(x), np.int64)
         labels = np.empty(len(x), np.int32)
-        _, n_left, _, _ = Boxes(packed).search(x, 0, len(x), np.inf, labels, left)
+        _, n_left, _, _ = Boxes(packed).search(x, 0, len(x), np.inf, (labels,), left)
     assert set(left[:n_left]) >= {3, 4, 5}
     assert n_left < 20
 
@@ -215,7 +215,7 @@ def test_centres_that_the_compute_type_cannot_tell_apart(from_the_start):
     packed = pack_centers(both.reshape(160, 3).astype(np.float32), np.zeros(3, np.float32))
     x = (12 + r.random((n, 3))).astype(np.float32)
     labels, left = np.empty(n, np.int32), np.empty(n, np.int64)
-    _, n_left, _, _ = Boxes(packed).search(x, 0, n, np.inf, labels, left)
+    _, n_left, _, _ = Boxes(packed).search(x, 0, n, np.inf, (labels,), left)
     # whatever is found first, a row is as near to the other as can be told
     assert n_left == n
     np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
@@ -224,7 +224,7 @@ def test_centres_that_the_compute_type_cannot_tell_apart(from_the_start):
 def test_what_takes_longer_than_it_may_is_stopped(from_the_start):
     x, packed = clusters(20, 60, 9, np.random.default_rng(1))
     labels, left = np.full(20, -1, np.int32), np.empty(20, np.int64)
-    stopped, n_left, _, _ = Boxes(packed).search(x, 5, 20, 4.5 * boxes.ROW, labels, left)
+    stopped, n_left, _, _ = Boxes(packed).search(x, 5, 20, 4.5 * boxes.ROW, (labels,), left)
     assert (stopped, n_left) == (5, 0)
     assert (labels == -1).all()
 
@@ -239,14 +239,14 @@ def test_blocks_before_it_was_stopped_have_labels(from_the_start):
     labels, left = np.full(n, -1, np.int32), np.empty(n, np.int64)
     made = Boxes(packed)
     with np.errstate(all="ignore"):
-        stopped, n_left, _, _ = made.search(x, 0, n, np.inf, labels, left)
+        stopped, n_left, _, _ = made.search(x, 0, n, np.inf, (labels,), left)
     assert (stopped, left[:n_left].tolist()) == (n, far)
     if not COMPILED:
         return
     labels[:] = -1
     # a block takes more than this, but not twice as much
     work = box_search.MOST_ROWS * (boxes.ROW + 2 * boxes.BOXES * 16 * made.width)
-    stopped, n_left, _, _ = made.search(x, 0, n, 2 * work, labels, left)
+    stopped, n_left, _, _ = made.search(x, 0, n, 2 * work, (labels,), left)
     assert (stopped, n_left) == (box_search.MOST_ROWS, 0)
     np.testing.assert_array_equal(labels[:stopped], nearest(x[:stopped], packed))
     assert (labels[stopped:] == -1).all()

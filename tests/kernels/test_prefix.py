@@ -77,7 +77,7 @@ def directions_of(name, packed, p):
 def searched(prefix, x, packed):
     """Labels, those of rows that are left included; which are left; distances computed."""
     labels, left = np.full(len(x), -1, np.int32), np.empty(len(x), np.int64)
-    stopped, n_left, n_evaluated, work = prefix.search(x, 0, len(x), np.inf, labels, left)
+    stopped, n_left, n_evaluated, work = prefix.search(x, 0, len(x), np.inf, (labels,), left)
     assert stopped == len(x)
     assert work > 0
     rows = left[:n_left]

@@ -297,7 +297,8 @@ def _others(tile: Tile, dtype: Dtype) -> Kernel:
         others: Any,
     ) -> None:  # fmt: skip
         for q in range(m):
-            own, at = guesses[q] // centres, np.int64(-1)
+            own = guesses[q] // centres
+            at: Any = -1
             for t in range(starts.size // centres):
                 if t != own and (at < 0 or minima[t * width + q] < minima[at * width + q]):
                     at = t

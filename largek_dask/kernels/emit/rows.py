@@ -604,7 +604,7 @@ def _emit_loop(builder: Any, end: Any, totals: list[Any], step: Any) -> list[Any
     builder.branch(loop)
     builder.position_at_end(loop)
     f, values = builder.phi(I64), [builder.phi(total.type) for total in totals]
-    new = step(f, values)
+    new: list[Any] = step(f, values)
     following = builder.add(f, ir.Constant(I64, 1))
     olds, laters = [ir.Constant(I64, 0), *totals], [following, *new]
     for phi, old, later in zip([f, *values], olds, laters, strict=True):
