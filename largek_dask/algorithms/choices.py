@@ -19,7 +19,7 @@ __all__ = [
 
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-"""How long an algorithm that has an effort looks for a lower inertia."""
+"""Valid efforts: how long to look for a lower inertia."""
 DEFAULT_EFFORT: Effort = "balanced"
 
 EmptyClusters = Literal["relocate", "keep"]
@@ -44,10 +44,10 @@ DITHER: tuple[Dither, ...] = get_args(Dither)
 """Noise in [0, 1) is added to integers (without one of these they stay as they are)."""
 
 INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2")
-"""How the first centres are chosen; "auto" is one of them by the number of clusters."""
+"""Ways to choose the first centres; "auto" takes one of them by the number of clusters."""
 
 OTHER_INITS = {"scalable-k-means++": "k-means||"}
 """Ways to choose the first centres by their names in other libraries (cuML), and here."""
 
 MIXTURE_INITS = ("k-means", "two-level", "afk-mc2", "random")
-"""How the first components of a mixture are found; "auto" is one of them."""
+"""Ways to find the first components of a mixture; "auto" takes one of them."""

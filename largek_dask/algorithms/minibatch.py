@@ -63,10 +63,10 @@ def batch_chunk(chunk: Chunk, total: BatchTotal, centers: PackedCenters) -> None
 
 @dataclass(kw_only=True)
 class LatestTally(Tally):
-    """What a batch finds out whose rows take their last votes back."""
+    """Tally of a batch whose rows take their last votes back."""
 
     change: ClusterSums
-    """What it changes in the sums of everybody's latest votes."""
+    """Change in the sums of all rows' latest votes."""
     labels: dict[int, NDArray[np.int32]]
     """The labels it gave, by chunk."""
 
@@ -75,7 +75,7 @@ LatestTotal = AssignmentTotal[LatestTally]
 
 
 def latest_tally(k: int, d: int, grid: FixedPoint) -> LatestTally:
-    """An empty tally."""
+    """Return an empty tally."""
     return LatestTally(change=ClusterSums(k, d, grid), labels={})
 
 
@@ -103,7 +103,7 @@ def running_means(
     votes: NDArray[np.float64],
     total: BatchTotal,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means (k, d) and votes (k,) after the votes of a batch.
+    """Return means (k, d) and votes (k,) after the votes of a batch.
 
     The mean of all votes is kept, not their sum: the number of votes has no bound, and a
     fixed-point sum of them would have none either.
@@ -116,7 +116,7 @@ def running_means(
 
 @dataclass(frozen=True, slots=True)
 class MiniBatchState:
-    """Between two batches."""
+    """State between two batches."""
 
     step: int
     means: NDArray[np.float64]
@@ -126,16 +126,16 @@ class MiniBatchState:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     begin: int
-    """Where the next batch begins, in rows of the seeded order (0 to n_rows)."""
+    """Start of the next batch, in rows of the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
     """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``);
     ``votes="latest"`` only."""
     steps: NDArray[np.int64] | None = None
     """(k,) ``votes`` in whole steps of the grid; ``votes="latest"`` only."""
     last: NDArray[np.int32] | None = None
-    """(n_rows,) the label that each row last voted for, -1 before its first vote, batch after
-    batch of a round and, within a batch, chunk after chunk; ``votes="latest"`` only. No model
-    can give it again, so it is part of the state and of every checkpoint: 4 bytes a row."""
+    """(n_rows,) label of each row's last vote, -1 before its first, batch after batch of a round
+    and, within a batch, chunk after chunk; ``votes="latest"`` only. No model can reproduce it, so
+    it is part of the state and of every checkpoint: 4 bytes per row."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ class MiniBatch(Algorithm[MiniBatchState]):
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows a cluster and at least 4,096. 1 is SGD-KM, for up to
+        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, for up to
         2^27 values (rows by features); with ``votes="latest"`` it is a batch like any other.
     votes : "all" or "latest"
-        Which assignments a centre is the mean of: all that were ever made, as published, or
-        each row's latest (Newling and Fleuret's repair). The latter takes 4 bytes a row where
-        the fit is driven and in every checkpoint.
+        Assignments that a centre is the mean of: all that were ever made, as published, or each
+        row's latest (Newling and Fleuret's repair). The latter takes 4 bytes per row in the
+        driver's process and in every checkpoint.
     """
 
     batch_rows: int | Literal["auto"] = "auto"
@@ -186,7 +186,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """All rows are held if they are taken one by one; else each has its place in the order."""
+        """Estimate memory: all rows if taken one by one, else each row's place in the order."""
         assert self.problem is not None
         before = self.problem.passes_to_start()
         if not self._by_row:
@@ -243,12 +243,12 @@ class MiniBatch(Algorithm[MiniBatchState]):
         return replace(after, step=state.step + 1, begin=0 if end == n else end), info
 
     def model(self, state: MiniBatchState) -> CenterArrays:
-        """The running means, rounded to the compute dtype."""
+        """Return the running means, rounded to the compute dtype."""
         return CenterArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
 
 
 def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-    """The state after as many batches of one row as there are rows."""
+    """Return the state after as many batches of one row as there are rows."""
     rows = gather_rows(passes, rng)
     order = rows.draws(rng, state.step, "sgd rows", 1.0)
     means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
@@ -261,7 +261,7 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
 def _latest(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
 ) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
-    """The state after a batch whose rows have taken back their last votes."""
+    """Return the state after a batch whose rows have taken back their last votes."""
     assert state.last is not None
     assert state.sums is not None
     assert state.steps is not None

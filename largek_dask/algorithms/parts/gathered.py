@@ -1,7 +1,7 @@
-"""All rows in one piece where the fit is driven, for what goes through them one by one.
+"""All rows in one piece in the driver's process, for algorithms that visit rows one by one.
 
-An algorithm whose every row depends on the one before is of no use to several processes: it runs in
-one kernel, over rows that are held in the driver's process.
+If every row depends on the one before, several processes are of no use: one kernel runs over rows
+that are held in the driver's process.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def check_gathered(table: TableShape, name: str) -> None:
 
 
 def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
-    """Bytes of rows that the driver's process holds, for plans.
+    """Return the bytes of rows that the driver's process holds, for plans.
 
     Parameters
     ----------
     table : TableShape
-        That they are of.
+        Table of the rows.
     n : int
     itemsize : int
         Bytes of a number.
     beside : int
-        What is kept of each: its number and its weight count in any case.
+        Further bytes per row; its index and weight count in any case.
     copies : int
-        How many there are at the same time: two while rows are read, as they come in any order.
+        Copies at the same time: two while rows are read, as they come in any order.
     """
     return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
 
@@ -79,7 +79,7 @@ def bytes_of_gathered(table: TableShape, itemsize: int, beside: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GatheredRows:
-    """The rows that weigh something, in the order of the table."""
+    """Rows of positive weight, in the order of the table."""
 
     x: NDArray[Any]
     """(n, d) dense, compute dtype."""
@@ -89,7 +89,7 @@ class GatheredRows:
     """Passes over the same rows; ``chunk.start`` is a place in ``x``."""
 
     def draws(self, rng: Rng, step: int, purpose: str, share: float) -> NDArray[np.int64]:
-        """Places of rows, drawn with replacement: as many as this share of them, at least one."""
+        """Draw positions of rows with replacement: this share of all rows, at least one."""
         n = len(self.x)
         return rng.generator(step, purpose).integers(n, size=max(1, round(share * n)))
 

@@ -1,6 +1,6 @@
 """The best of several greedy k-means++ starts, on a sample in the driver's process.
 
-With few clusters the start decides, and costs next to nothing beside passes over all rows.
+With few clusters the start decides, and costs next to nothing compared with passes over all rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEAST_WORK = 1 << 25
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
-    """How many starts pay on a sample of a table."""
+    """Return the number of starts that pay on a sample of a table."""
     a_row = n_features * k
     one = n_sampled * a_row * (FIRST_STEPS + STEPS // KEPT + _candidates(k))
     return max(1, min(MOST_STARTS, max(PASSES * n_rows * a_row, LEAST_WORK) // max(one, 1)))
@@ -122,5 +122,5 @@ def cost_of(
 
 
 def _candidates(k: int) -> int:
-    """Rows that are tried for each centre, as in scikit-learn."""
+    """Return the number of rows tried for each centre, as in scikit-learn."""
     return 2 + int(log(k))

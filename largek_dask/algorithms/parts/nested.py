@@ -1,4 +1,4 @@
-"""Nested batches of rows, and where they are held.
+"""Nested batches of rows, held in the driver's process or read where they are.
 
 J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: rows cost more in the
 step in which they enter, so every share of the work is to have an equal part of the rows that
@@ -26,8 +26,8 @@ SAMPLE_VALUES = 1 << 25
 GATHERED_VALUES = 1 << 25
 """Values of a batch that is gathered, at most."""
 GATHERED_WORK = 1 << 31
-"""Multiplications of one assignment of a batch that is gathered, at most, where others could
-share the work: tens of milliseconds, about what a pass over a cluster takes."""
+"""Most multiplications of one assignment of a gathered batch, if others could share the work:
+tens of milliseconds, about as long as a pass over a cluster takes."""
 
 COPIES = 3
 """A sample that centres are drawn from is there as it has come, in one piece, and in order."""
@@ -42,7 +42,7 @@ class NestedBatch:
     share: RowSlice | None
     """The batch's rows among those; None: all."""
     gathered: bool
-    """Whether they are held where the fit is driven."""
+    """True if they are held in the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +53,11 @@ class NestedRows:
     rng: Rng
 
     def first(self, rows: int) -> RowSlice:
-        """As many rows, counted in all chunks together."""
+        """Return the first rows of the order, counted in all chunks together."""
         return RowSlice(self.rng, 0, rows, self.passes.n_rows)
 
     def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
-        """The first rows of the order, of which some were the batch before."""
+        """Return the batch of the first rows of the order, some of which were the batch before."""
         if gathered:
             if rows_before not in (0, rows):
                 # Rows that enter come behind those that have been in the batch before.
@@ -67,24 +67,24 @@ class NestedRows:
         return NestedBatch(self.passes, None if everything else self.first(rows), False)
 
     def worth_gathering(self, rows: int, k: int, n_passes: int = 1) -> bool:
-        """Whether a step on so few rows takes no longer in one place than a pass over a cluster.
+        """Return True if a step on so few rows is as fast in one place as a pass over a cluster.
 
         Or than ``n_passes`` of them, each over its part of the rows.
         """
         return worth_gathering(self.passes, self.passes.n_threads, rows, k, n_passes)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
-        """The first rows, without those that weigh nothing.
+        """Return the first rows of positive weight.
 
-        They are more than asked for where so few have any weight, or chunks are so small, that
-        there would not be k of them; fewer where they would take too much memory.
+        More than requested if few have positive weight, or chunks are so small, that there would be
+        fewer than k; fewer if they would take too much memory.
 
         Returns
         -------
         x : (m, d)
         weight : (m,) float64
         rows : int
-            How many rows of the order that took.
+            Number of rows of the order that were read.
         """
         n = self.passes.n_rows
         size = min(rows, self._room(k))
@@ -99,9 +99,9 @@ class NestedRows:
             size = min(2 * size, n)
 
     def spaced_sample(self, rows: int, least: int, k: int, each: int) -> Passes:
-        """Up to ``each`` rows a cluster of k, spaced evenly among the first ones.
+        """Return up to ``each`` rows per cluster of k, evenly spaced among the first ones.
 
-        Among the first ``least`` or, where these are too few, a doubled number of them, up to
+        These are the first ``least`` or, if they are too few, a doubled number of them, up to
         ``rows``.
         """
         most = min(rows, self._room(k))
@@ -124,5 +124,5 @@ def worth_gathering(
 
 
 def room_of_sample(table: TableShape, k: int) -> int:
-    """Rows of a sample at most, which is to hold one a cluster."""
+    """Return the maximum rows of a sample, which is to hold one per cluster."""
     return max(k, SAMPLE_VALUES // table.row_values)

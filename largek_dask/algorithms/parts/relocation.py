@@ -1,8 +1,8 @@
-"""Centres without rows are moved to the rows farthest from their own centres.
+"""Relocation of centres without rows to the rows farthest from their own centres.
 
-What scikit-learn's ``KMeans`` does too, here without order dependence: candidates are distinct
-rows, ranked by exact squared distance, ties by global row index. So a row that is there twice
-counts once, as a row of weight 2 does.
+Scikit-learn's ``KMeans`` does the same; here it is independent of order: candidates are distinct
+rows, ranked by exact squared distance, ties by global row index. So two equal rows count once, as
+one row of weight 2 does.
 
 A row takes a centre only from a cluster that holds other rows as well: a cluster of equal rows
 needs no second centre, however far the mean of these rows, as it was rounded, lies from them. Where
@@ -26,15 +26,15 @@ __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 
 
 class FarthestRows:
-    """Distinct rows far from their centres, and which clusters hold more than one.
+    """Distinct rows far from their centres, and the clusters that hold more than one.
 
     Parameters
     ----------
     size : int
-        How many rows are kept.
+        Number of rows to keep.
     k, d : int
     dtype : numpy dtype
-        Compute dtype; rows are told apart in it.
+        Compute dtype, in which rows are compared.
     """
 
     __slots__ = ("distances", "labels", "rows", "several", "single", "single_x", "size", "x")
@@ -54,7 +54,7 @@ class FarthestRows:
         self.single = np.empty(0, np.int32)
         """The other clusters that hold rows, ascending."""
         self.single_x = np.empty((0, d), dtype)
-        """What all rows of these are."""
+        """Value of all rows of each of these."""
 
     @property
     def nbytes(self) -> int:
@@ -81,7 +81,7 @@ class FarthestRows:
         self.labels, self.x = labels[best], together[best]
 
     def _least(self) -> float:
-        """What is nearer than that has no place any more."""
+        """Return the distance below which no row is kept."""
         return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
 
     def tell_apart(
@@ -136,7 +136,7 @@ def _farthest(
     size: int,
     least: float = 0.0,
 ) -> NDArray[np.int64]:
-    """The ``size`` distinct rows that are farthest, in order; of equal ones the first."""
+    """Return the ``size`` farthest distinct rows, in order; of equal ones the first."""
     kept = np.flatnonzero(distances >= least)
     values = np.unique(distances[kept])
     if len(values) > size:
@@ -149,7 +149,7 @@ def _farthest(
 
 
 def _numbers(x: Table) -> NDArray[np.int64]:
-    """(n,) numbers that are equal where rows (n, d) of floats are."""
+    """Return (n,) numbers that are equal for equal rows (n, d) of floats."""
     if isinstance(x, SparseBlock):
         known: dict[tuple[bytes, bytes], int] = {}
         numbers = np.empty(len(x), np.int64)
@@ -167,7 +167,7 @@ def _numbers(x: Table) -> NDArray[np.int64]:
 
 
 def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each of some ascending labels begins, and how often it is there."""
+    """Return the start and length of each run of equal labels, which are ascending."""
     starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     return starts, np.diff(np.concatenate([starts, [len(labels)]]))
 
@@ -194,18 +194,18 @@ def farthest_chunk(
         total.tell_apart(distances, labels, x)
     else:
         away &= several[labels]
-    # What cannot have a place need not be copied.
+    # Rows that cannot be kept need not be copied.
     keep = np.flatnonzero(away & (distances >= total._least()))
     total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
 
 class Relocation(NamedTuple):
-    """What became of centres without rows."""
+    """Result of relocating centres without rows."""
 
     centers: NDArray[Any]
     """(k, d)"""
     n_moved: int
-    """How many of the centres without rows have been moved."""
+    """Number of centres without rows that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
     """The distinct rows (n, d), and the centre that each has already; None: some share one."""
 
@@ -264,7 +264,7 @@ def relocate_empty(
 
 
 def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
-    """Whether centres are back where they were two steps ago, and would go that way for ever.
+    """Return True if centres are back where they were two steps ago, which would go on for ever.
 
     Rows that differ by less than a step of the sums' grid have one mean, so two centres that were
     moved to them meet there, and one of them is without rows again.

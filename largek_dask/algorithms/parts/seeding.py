@@ -1,4 +1,4 @@
-"""Starting centres: random rows, two levels, k-means++ and what is like it, or an array.
+"""Starting centres: random rows, two levels, k-means++ and its relatives, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
@@ -6,7 +6,7 @@ Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, 
 AFK-MC2 (:mod:`~largek_dask.algorithms.parts.afk_mc2`) comes near k-means++ in few passes.
 
 Every other draw is by D²: a row is chosen with probability in proportion to its weight times its
-squared distance to the nearest centre so far. On chunks this takes one pass a centre: every
+squared distance to the nearest centre so far. On chunks this takes one pass per centre: every
 chunk draws candidates of its own by D², with uniforms derived from (step, chunk), and reports
 its mass; then the chunk is drawn by mass.
 """
@@ -56,7 +56,7 @@ CANDIDATE_LLOYD_STEPS = 3
 
 
 def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
-    """Refuse what cannot give ``n_clusters`` starting centres; needs no data.
+    """Refuse an ``init`` that cannot give ``n_clusters`` starting centres; needs no data.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> No
 
 
 def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:
-    """About how many passes over the rows :func:`initial_centers` takes."""
+    """Return the approximate number of passes that :func:`initial_centers` takes."""
     if not isinstance(init, str):
         return 0
     if init == "auto":
@@ -161,7 +161,7 @@ def centers_of_sample(
 
 @dataclass
 class Draws(Additive):
-    """What each chunk drew by itself: its mass and candidate rows."""
+    """Mass and candidate rows of each chunk."""
 
     chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ class Draws(Additive):
         if not order:
             _, rows, x = next(iter(self.chunks.values()))
             return rows[:0], x[:0]
-        # Sequential sums in chunk order: the same bits whoever computed the chunks.
+        # Sequential sums in chunk order: the same bits wherever chunks were computed.
         edges = np.cumsum([self.chunks[index][0] for index in order])
         places = np.searchsorted(edges, uniforms * edges[-1], side="right")
         picks = [self.chunks[order[min(p, len(order) - 1)]] for p in places]
@@ -229,7 +229,7 @@ def potential_chunk(
 
 
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Rows without replacement; by weight where rows are weighted."""
+    """Draw rows without replacement; by weight if rows are weighted."""
     statistics = passes.statistics
     same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
@@ -251,7 +251,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         attempt += 1
     picked = sorted(chosen)
     if len(picked) < k:
-        # Nearly all weight lies on a few rows: the rest comes from whatever rows there are.
+        # Nearly all weight lies on a few rows: take the rest from any rows.
         others = (row for row in range(passes.n_rows) if row not in chosen)
         picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
     return dense_rows(passes.take(np.array(picked, np.int64)).x)
@@ -261,7 +261,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 
 
 def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[Any]:
-    """k-means++ by exact D²; greedy where ``n_candidates`` > 1."""
+    """Run k-means++ by exact D²; greedy if ``n_candidates`` > 1."""
     statistics = passes.statistics
     shift = statistics.shift
     draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
@@ -312,7 +312,7 @@ class Candidates(Additive):
     chunks: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def points(self) -> NDArray[Any]:
-        """All candidates, in chunk order."""
+        """Return all candidates, in chunk order."""
         return np.concatenate([self.chunks[index] for index in sorted(self.chunks)])
 
 
@@ -346,7 +346,7 @@ def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
 
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
+    """Run k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
     statistics = passes.statistics
     shift = statistics.shift
     # Weights only, no coordinates: the grid of the rows without their features.
@@ -402,7 +402,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 def choose_among(
     points: Table, weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
 ) -> NDArray[Any]:
-    """k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
+    """Run k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
         # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
         return np.resize(dense_rows(points), (k, points.shape[1]))
@@ -430,9 +430,9 @@ def choose_among(
 def drawn_centers(
     rows: TakenRows, k: int, init: str | NDArray[Any], dtype: Any, draws: np.random.Generator
 ) -> NDArray[Any]:
-    """(k, d) distinct rows drawn at random, or the centres that were given.
+    """Return (k, d) distinct rows drawn at random, or the given centres.
 
-    Where there are fewer distinct rows than ``k``, some are taken more than once.
+    If there are fewer distinct rows than ``k``, some are repeated.
     """
     if not isinstance(init, str):
         return np.asarray(init).astype(dtype)

@@ -1,4 +1,4 @@
-"""What no partition into l clusters falls below: the spectrum of the scatter matrix.
+"""Lower bounds of the objective of every partition, by the spectrum of the scatter matrix.
 
 The between-clusters part of the scatter of l clusters has the rank l - 1 at most, so it is no more
 than the sum of the l - 1 largest eigenvalues, and what is left, the objective of k-means, no less
@@ -23,13 +23,13 @@ from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
 __all__ = ["MOST_FEATURES", "lower_bounds", "scatter_chunk", "scatter_sums", "spectral_bounds"]
 
 MOST_FEATURES = 256
-"""Features beyond which it is not computed: the scatter matrix takes d^2 / 2 products a row."""
+"""Features beyond which it is not computed: the scatter matrix takes d^2 / 2 products per row."""
 
 Floats = NDArray[np.float64]
 
 
 def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
-    """What no partition of the rows into 1 to k clusters falls below.
+    """Return lower bounds of the objectives of all partitions into 1 to k clusters.
 
     One pass is taken. The bound of one cluster is its objective, less what may have been rounded.
     With one feature ``kernels.one_dimension`` gives the optima themselves.
@@ -64,21 +64,21 @@ def scatter_chunk(chunk: Chunk, total: ScatterSums, shift: NDArray[Any]) -> None
 
 
 def scatter_sums(x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> ScatterSums:
-    """Products of rows (n, d) that are held in memory; bits are those of a pass over them."""
+    """Return products of rows (n, d) in memory, bit for bit those of a pass over them."""
     total = ScatterSums(x.shape[1])
     total.add(x, weight, shift)
     return total
 
 
 def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
-    """Sums of all but the 0, 1, ... k - 1 largest eigenvalues, less what they may be off by.
+    """Return sums of all but the 0, 1, ... k - 1 largest eigenvalues, less their error bounds.
 
     Parameters
     ----------
     scatter : (d, d) float64
         About the mean.
     error : float
-        Bound of the Frobenius norm of what is missing of the true one.
+        Bound of the Frobenius norm of the error of ``scatter``.
     n_clusters : int
         k
 
@@ -98,7 +98,7 @@ def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
         left += values[i]
         size += abs(values[i])
         if i < n_clusters:
-            # by Cauchy and Schwarz, of so many eigenvalues; and what adding them has rounded
+            # by Cauchy and Schwarz over these eigenvalues; and the rounding of their sum
             lost = sqrt(d - i) * off + (d - i) * 2.0**-52 * size
             out[i] = max(0.0, left - lost * (1 + 2.0**-20))
     # less may be lost of fewer: a bound of more clusters is one of fewer

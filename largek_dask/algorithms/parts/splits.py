@@ -33,9 +33,9 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["held_out_moves", "held_out_splits", "split_up"]
 
 SPLIT_ROWS = 256
-"""Rows of a cluster that a split is found and judged on, at most."""
+"""Most rows of a cluster on which a split is found and judged."""
 LEAST_SPLIT_ROWS = 16
-"""Fewer rows than that say nothing of what a split would gain."""
+"""Fewer rows do not show what a split would gain."""
 SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
@@ -53,7 +53,7 @@ def held_out_moves(
     sse: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Moves:
-    """Moves of centres that pay, by splits that are tried on a sample.
+    """Find moves of centres that pay, by trying splits on a sample.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def held_out_moves(
     counts, sse : (k,) float64
         Weight of each cluster, and the squared distances within it.
     losses : (k,) float64
-        What removing each centre would cost.
+        Cost of removing each centre.
     """
     k, grid = len(centers), sample.statistics.grid
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
-    # Where most is to be gained; an empty cluster has nothing to split.
+    # Clusters with most to gain; an empty cluster has nothing to split.
     wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
     wanted = np.sort(wanted[counts[wanted] > 0])
     splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
@@ -83,7 +83,7 @@ def held_out_moves(
 def split_up(
     sample: Passes, centers: NDArray[Any], counts: NDArray[np.float64], n_clusters: int
 ) -> NDArray[Any]:
-    """More centres: the clusters that gain most by it get two.
+    """Return more centres: the clusters that gain most by it get two.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ def split_up(
     counts : (k,) float64
         Weight of each cluster.
     n_clusters : int
-        How many centres there are to be, k to 2 k; fewer come back where fewer clusters have rows.
+        Number of centres to return, k to 2 k; fewer if fewer clusters have rows.
 
     Returns
     -------
     (n_clusters, d) compute dtype
-        The first k are those that were there, or one half of their clusters.
+        The first k are the given ones, or one half of their clusters.
     """
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
@@ -131,20 +131,20 @@ def held_out_splits(
         Positive.
     centers : (k, d) compute dtype
     clusters : (m,) int64
-        Which to split, ascending.
+        Clusters to split, ascending.
     grid : FixedPoint
-        Of the rows that the sample is from.
+        Grid of the rows that the sample is from.
     order : (n,) int64, optional
-        What the rows are ordered by, each number once; by default as they lie.
+        Order of the rows, each number once; by default as they lie.
     n_threads : int
         Threads that may compute; no result depends on it.
 
     Returns
     -------
     Splits
-        Gains are squared distances saved, as a share of the cluster's weight; -inf where there are
-        too few rows to tell. The half about the row farthest from the centre is the second one,
-        where a centre comes to from elsewhere.
+        Gains are squared distances saved, as a share of the cluster's weight; -inf if there are
+        too few rows. The half about the row farthest from the centre is the second one, to which
+        a centre is moved.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -179,7 +179,7 @@ def held_out_splits(
 
 
 def _labels(x: Table, packed: PackedCenters, n_threads: int) -> NDArray[np.int32]:
-    """(n,) nearest centres, of as many pieces at a time as there are threads."""
+    """Return (n,) nearest centres, computed in as many pieces as there are threads."""
     step = max(LEAST_PIECE, -(-len(x) // n_threads))
     begins = range(0, max(1, len(x)), step)
     return np.concatenate(on_threads(n_threads, lambda i: nearest(x[i : i + step], packed), begins))
@@ -224,7 +224,7 @@ def _split(
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """(r,) how many rows of the same segment come before each; segments are ascending."""
+    """Return (r,) each row's rank within its segment; segments are ascending."""
     edges = np.searchsorted(segments, np.arange(n))
     rank: NDArray[np.int64] = np.arange(len(segments)) - edges[segments]
     return rank
@@ -239,7 +239,7 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
 def _nearer_of_two(
     x: Table, packed: PackedCenters, of: NDArray[np.int32], edges: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """(n,) which of centres ``2 of`` and ``2 of + 1`` is nearer to each row; ties: the first."""
+    """Return (n,) which of centres ``2 of`` and ``2 of + 1`` is nearer; ties: the first."""
     if isinstance(x, SparseBlock):
         # two distances a row, in float64: dense rows of so many features would fill the memory
         first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
@@ -256,7 +256,7 @@ def _farthest(
     edges: NDArray[np.int64],
     grid: FixedPoint,
 ) -> NDArray[Any]:
-    """(m, d) the fitting row of each segment that is farthest from its point."""
+    """Return (m, d) the fitting row of each segment that is farthest from its point."""
     distances = np.where(fits, squared_distances(x, pack_centers(points, grid.shift), of), -1.0)
     out = points.copy()
     filled = np.flatnonzero(np.diff(edges) > 0)
