@@ -2,11 +2,11 @@
 
 A uniform sample of one row in a hundred may miss a group of much less than a hundred rows, however
 far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
-Where the first pass over all rows finds it so, rows are drawn anew: a row that the uniform sample
-may have missed, because it is far from its centre or because few rows share its centre, the sooner
+If the first pass over all rows finds this, rows are drawn again: a row that the uniform sample may
+have missed, because it is far from its centre or because few rows share its centre, is more likely
 (sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and clustering data,
-STOC 2011). Each stands for as many rows as it was likely to be passed over for, so sums over them
-are about those over all rows, whatever the centres.
+STOC 2011). Each represents as many rows as it was likely to be passed over for, so sums over them
+approximate those over all rows, for any centres.
 
 Which rows are drawn depends on the seed, their indices and the centres, not on chunks: the numbers
 drawn for rows are hashes of their indices, and those of the lowest number for their chance are
@@ -29,12 +29,12 @@ from largek_dask.algorithms.truncated.passes import Pass, RowArrays, read_row_st
 __all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
 
 BEYOND = 8.0
-"""Times the mean squared distance, as samples tell it: rows farther away are far. A uniform sample
-has some of every group that costs as much as a cluster with its rows nearer than that."""
+"""Multiple of the mean squared distance, estimated by samples, beyond which rows are far. A uniform
+sample has some of every group that costs as much as a cluster with its rows nearer than that."""
 SHARE = 0.05
 """Share of the cost that far rows carry, from which on they count."""
 ROWS, LEAST, MOST = 128, 2_048, 1 << 18
-"""Rows a centre that are drawn; and how many at least and at most in all."""
+"""Rows drawn per centre; minimum and maximum in all."""
 VALUES = 1 << 26
 """Values (rows times features) of the rows that are drawn, at most."""
 
@@ -44,26 +44,26 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FarRows:
-    """Rows that were drawn, the far ones among them."""
+    """Drawn rows, including far ones."""
 
     rows: Places
     """(m,) global indices, ascending."""
     shares: Weights
-    """(m,) how many rows of its kind each stands for, itself included."""
+    """(m,) number of rows that each represents, itself included."""
 
 
 def far_from(mean: float) -> float:
-    """The squared distance beyond which rows are far, where ``mean`` is that of all rows."""
+    """Return the squared distance beyond which rows are far, given the mean of all rows."""
     return BEYOND * mean
 
 
 def rows_to_draw(n_rows: int, row_values: int, k: int) -> int:
-    """How many rows are drawn."""
+    """Return the number of rows to draw."""
     return min(n_rows, max(LEAST, min(ROWS * k, MOST, VALUES // row_values)))
 
 
 def carry_the_cost(far: float, cost: float) -> bool:
-    """Whether what far rows cost counts beside the whole."""
+    """Return True if far rows have a substantial share of the cost."""
     return far > SHARE * cost
 
 
@@ -83,7 +83,7 @@ class Drawn:
         return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
 
     def add(self, rows: Places, keys: Weights, chances: Weights) -> None:
-        """Take the first ``most`` of these and of those that there are; of equal ones by index."""
+        """Keep the first ``most`` of these and the present rows; of equal keys by index."""
         rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
         chances = np.concatenate([self.chances, chances])
         if len(rows) > self.most:
@@ -107,7 +107,7 @@ def draw_rows(
     counts: Weights,
     mean: float,
 ) -> FarRows:
-    """Draw rows that are far from their centres, or share theirs with few, sooner than others.
+    """Draw rows, preferring those that are far from their centres or share theirs with few.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def draw_rows(
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
     order = np.lexsort((drawn.rows, drawn.keys))
-    # The first key that was passed over: how likely each row was to be drawn follows from it.
+    # Inclusion probabilities follow from the first key that was not drawn.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
     # Whole numbers: where weights are integers, sums hold nothing finer.
@@ -157,7 +157,7 @@ def draw_chunk(
 
 
 def numbers_of(rows: Places, seed: int) -> Weights:
-    """(n,) numbers in (0, 1], as random, that hang on a row's index and the seed alone.
+    """Return (n,) pseudorandom numbers in (0, 1] that depend on a row's index and the seed alone.
 
     G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
     """
