@@ -20,7 +20,7 @@ from largek_dask.kernels.blocks import dense_rows
 __all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "path_of_one", "rows_of_path"]
 
 FIGURES = ("movement", "ties", "moves", "swap")
-"""What is known of how still a partition stands, in the order of ``PathArrays.stationarity``."""
+"""Measures of how stationary a partition is, in the order of ``PathArrays.stationarity``."""
 
 
 def rows_of_path(length: int) -> int:
@@ -29,18 +29,18 @@ def rows_of_path(length: int) -> int:
 
 
 def centers_in(path: NDArray[Any], n_clusters: int) -> NDArray[Any]:
-    """(l, d) the centres of the partition into l clusters, a view."""
+    """Return (l, d) centres of the partition into l clusters, a view."""
     return path[rows_of_path(n_clusters - 1) : rows_of_path(n_clusters)]
 
 
 def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The centres of partitions into 1, 2, 3, ... clusters, one after the other."""
+    """Pack the centres of partitions into 1, 2, 3, ... clusters one after the other."""
     assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
     return np.concatenate(partitions)
 
 
 def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
-    """The partition into one cluster, about the mean of a few rows; nothing more is known."""
+    """Return the partition into one cluster, about the mean of a few rows; the rest is unknown."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
     return PathArrays(
@@ -74,7 +74,7 @@ class PathArrays(CenterArrays):
     lower_bound: NDArray[np.float64]
     """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
     stationarity: NDArray[np.float64]
-    """(k, 4) one column for each of ``FIGURES``; NaN where it is not known.
+    """(k, 4) one column for each of ``FIGURES``; NaN where unknown.
 
     movement
         Largest distance of a centre to the mean of its rows.
@@ -83,19 +83,19 @@ class PathArrays(CenterArrays):
     moves
         Rows that would lower the objective by going to another cluster.
     swap
-        The least that any swap looked at (a centre out, a row in, nothing moved after) would
-        change the objective by: negative where one lowers it.
+        Smallest change of the objective by any swap examined (a centre out, a row in, nothing
+        moved after): negative if one lowers it.
     """
     stability: NDArray[np.float64]
-    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where it
-    is not known. The first is 1."""
+    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
+    unknown. The first is 1."""
 
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """The same with the last partition as the last pass has found it.
+        """Return the arrays with the last partition as found by the last pass.
 
-        Where that has moved a centre, nothing is known any more of how still the partition stands.
+        If that has moved a centre, it is no longer known how stationary the partition is.
         """
         n_before = rows_of_path(len(self.centers) - 1)
         last = self.stationarity[-1:]

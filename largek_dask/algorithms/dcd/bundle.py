@@ -4,7 +4,7 @@ N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering pr
 data sets. It lowers ``f = f_1 - f_2``, f_1 smooth and both convex, to a point that is stationary in
 Clarke's sense. It is implemented as printed; equations and steps carry the paper's numbers.
 
-What the paper leaves open is decided so:
+Choices that the paper leaves open:
 
 * A coordinate that no stored correction has moved keeps D = 1: equation 24 says nothing of it.
 * The final accuracy is relative to f: Algorithm 5.1 stops where ``w <= eps |f(x)|``.
@@ -60,30 +60,30 @@ _HALVINGS = 60
 _Kind = Literal["serious", "convex", "concave"]
 _Begun = tuple[Array, Array, float, float, float, Array, float]
 _Null = tuple[float, Array, float, Array, Array]
-"""Fields of :class:`Iteration`: what is known before a step is judged, and of a null step."""
+"""Fields of :class:`Iteration`: values before a step is judged, also of a null step."""
 
 
 class DCFunction(Protocol):
     """``f = f_1 - f_2``; points are arrays of any shape."""
 
     def evaluate(self, x: Array) -> Evaluation:
-        """The value, the gradient of f_1 and a subgradient of f_2."""
+        """Return the value, the gradient of f_1 and a subgradient of f_2."""
 
     def value(self, x: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
 
     def second(self, x: Array) -> Array | None:
         """Another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
 
 
 class Counted:
-    """A function that counts what is asked of it.
+    """A function that counts its evaluations.
 
     Parameters
     ----------
     function : DCFunction
     check : callable
-        Called before every evaluation; what it raises ends the work.
+        Called before every evaluation; an exception from it ends the work.
     """
 
     def __init__(self, function: DCFunction, check: Callable[[], object] = bool) -> None:
@@ -162,22 +162,22 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Descent:
-    """Where a descent has ended."""
+    """Result of a descent."""
 
     x: Array
     found: Evaluation
-    """What is known at ``x``."""
+    """Evaluation at ``x``."""
     serious: int
     """Steps that moved x."""
     null: int
     """Steps that only gathered information."""
     ended: Literal["accuracy", "most", "rounding"]
-    """Why: stationary up to the tolerance; too many iterations; f no longer tells points apart."""
+    """Reason: stationary within tolerance; too many iterations; f cannot distinguish points."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Iteration:
-    """One iteration of Algorithm 5.1, for whoever watches."""
+    """One iteration of Algorithm 5.1, for callbacks."""
 
     kind: _Kind
     """A serious step, or the kind of null step."""
@@ -209,7 +209,7 @@ class Iteration:
 
 
 def inner(a: Array, b: Array) -> float:
-    """The inner product: products are rounded, their sum once."""
+    """Return the inner product: products are rounded, their sum once."""
     return math.fsum((a * b).ravel().tolist())
 
 
@@ -219,7 +219,7 @@ def bundle(
     accuracy: Accuracy,
     watch: Callable[[Iteration], object] | None = None,
 ) -> Descent:
-    """Algorithm 5.1 from a starting point.
+    """Run Algorithm 5.1 from a starting point.
 
     Parameters
     ----------
@@ -228,13 +228,13 @@ def bundle(
         Of any shape.
     accuracy : Accuracy
     watch : callable, optional
-        Told of every iteration.
+        Called with every iteration.
     """
     return _Bundle(function, np.array(start, np.float64), accuracy, watch).run()
 
 
 class _Bundle:
-    """What Algorithm 5.1 holds between its steps."""
+    """State of Algorithm 5.1 between its steps."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class _Bundle:
                 return Descent(self.x, self.found, self.serious, self.null, ended)
 
     def _serious_step(self) -> Literal["accuracy", "most", "rounding"] | None:
-        """From one serious step to the next; why there is none, at the end."""
+        """Go from one serious step to the next; return the reason if there is none."""
         a = self.accuracy
         latest = aggregate = self.found.gradient - self.found.subgradient
         locality, consecutive = 0.0, 0
@@ -303,7 +303,7 @@ class _Bundle:
             direction = -metric * aggregate
 
     def _store(self, step: Array, trial: Evaluation) -> None:
-        """Step 4: the corrections, the latest m_c of them."""
+        """Store the corrections, the latest m_c of them (Step 4)."""
         self.steps.append(step)
         self.changes[0].append(trial.gradient - self.found.gradient)
         self.changes[1].append(trial.subgradient - self.found.subgradient)
@@ -362,7 +362,7 @@ class _Bundle:
 def multipliers(
     vectors: tuple[Array, Array, Array], localities: tuple[float, float, float], metric: Array
 ) -> Array:
-    """(3,) shares, none negative and 1 in total, that minimise equation 30, found exactly.
+    """Return (3,) shares, nonnegative and summing to 1, that minimise equation 30 exactly.
 
     ``(sum_i s_i v_i)' D (sum_i s_i v_i) + 2 sum_i s_i b_i`` is convex: its minimum over the
     triangle is that over one of the corners, the edges' insides or the inside, each of which has a

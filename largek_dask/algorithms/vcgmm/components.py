@@ -1,7 +1,7 @@
-"""The components of a mixture, and what one M-step makes of them (methods: Hirschberger et al.).
+"""The components of a mixture, and the M-step (methods: Hirschberger et al.).
 
-``iso``: one variance, equal weights. ``isoflex``: a variance and a weight a component. ``diag``: a
-variance a component and feature, and a weight a component.
+``iso``: one variance, equal weights. ``isoflex``: a variance and a weight per component. ``diag``:
+a variance per component and feature, and a weight per component.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Components:
     """(d,) origin about which the kernels compute."""
 
     def packed(self) -> PackedMixture:
-        """As kernels want them."""
+        """Return the components packed for the kernels."""
         return pack_mixture(self.means, self.variances, self.log_weights, self.shift)
 
     @property
@@ -46,7 +46,7 @@ class Components:
         return self.means.nbytes + self.variances.nbytes + self.log_weights.nbytes
 
     def arrays(self, counts: Real) -> MixtureArrays:
-        """As those of a model."""
+        """Return the components as arrays of a model."""
         return MixtureArrays(
             means=self.means,
             variances=self.variances,
@@ -72,7 +72,7 @@ def equal_components(
 def updated(
     before: Components, sums: SoftSums, covariance: Covariance, floor: Real, *, shared: bool
 ) -> Components:
-    """The M-step: components that raise F most for the responsibilities that were added up.
+    """Run the M-step: return components that maximise F for the summed responsibilities.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def updated(
     sums : SoftSums
     covariance : {"iso", "isoflex", "diag"}
     floor : (1,) or (d,)
-        No variance is below it.
+        Lower limit of variances.
     shared : bool
-        Components have one variance, of "diag" one for each feature, and equal weights for now.
+        Components have one variance, for "diag" one per feature, and equal weights for now.
     """
     masses = sums.masses
     means = sums.means(before.means)
@@ -106,7 +106,7 @@ def updated(
 
 
 def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
-    """(k,) minus the logarithm of how many are alive, for those that are."""
+    """Return (k,) minus the logarithm of the number alive, for those that are."""
     out: Real = np.where(alive, -_log(float(np.count_nonzero(alive))), -np.inf)
     return out
 
