@@ -49,8 +49,9 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     effort : {"fast", "balanced", "best"}
         "fast" goes up, "balanced" also down and on while neighbours gain, "best" swaps and
         recombines as well.
-    Partitions that the stages of "best" lower: every one, or the last one, in a fraction of
-    the time. (The others are returned as well.)
+    aim : {"all", "last"}
+        Partitions that the stages of "best" lower: every one, or the last one, in a fraction of
+        the time. (The others are returned as well.)
     metric : {"lloyd", "printed"}
         "printed" is the published method, which has no effort; see :meth:`paper`.
 

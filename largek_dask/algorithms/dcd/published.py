@@ -125,8 +125,9 @@ class Published(Algorithm[PublishedState]):
     apart : float
         Squared distance of points that count as different, in mean squared distances of rows to
         their centres.
-    Points of S_2 from which the problem of l clusters is solved, those of the least auxiliary
-    value first; None: all of them, as published.
+    most : int or None
+        Points of S_2 from which the problem of l clusters is solved, those of the least auxiliary
+        value first; None: all of them, as published.
     accuracy : Accuracy
         Parameters of Algorithms 5.1 and 5.2.
     auxiliary_tolerance : float

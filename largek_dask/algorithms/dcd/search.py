@@ -100,7 +100,7 @@ class Search:
         self.n_steps += sum(self.threads.map(run, partitions))
 
     def best_of(self, partitions: Sequence[Settled]) -> Settled | None:
-        """Return the lowest of some partitions: all take a few steps, the best continue, one ends."""
+        """Return the lowest of some partitions: all take a few steps, the best of them continue."""
         self.n_settled += len(partitions)
         self._run_all(partitions, SHORT)
         best = _lowest(partitions, FINISHED)

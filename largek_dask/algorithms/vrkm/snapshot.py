@@ -135,7 +135,7 @@ class Idle:
         return Idle(self.least, centers, 0, 2 * self.wait)
 
     def ends(self, cost: float, centers: NDArray[np.float64]) -> bool:
-        """Return True if these are the centres to compare with, and the objective has not fallen."""
+        """Return True if these centres came before, and the objective has not fallen."""
         return cost >= self.least and returns(centers, self.centers)
 
 
