@@ -3,9 +3,9 @@
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
 ``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. One assignment tells all: with n_j the weight and S_j the sum of the rows of
+nearest centres. One assignment gives everything: with n_j the weight and S_j the sum of the rows of
 cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the
-subdifferential of f_2 (equations 18 to 22). Any way to share out the rows that tie gives another
+subdifferential of f_2 (equations 18 to 22). Each way to assign the rows that tie gives another
 one.
 
 The auxiliary function of one more centre y (equations 10 to 14) is
@@ -46,7 +46,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Evaluation:
-    """What is known of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
+    """Values and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
 
     value: float
     """f, in the unit of squared distances."""
@@ -69,7 +69,7 @@ class MeasuredRows:
 
     @classmethod
     def of(cls, x: Table, weight: Array | None = None) -> MeasuredRows:
-        """Rows that all count: finite, with weights above 0."""
+        """Prepare rows that all count: finite, with weights above 0."""
         scan = RowScan(x.shape[1], x.dtype)
         scan.add(x, weight)
         return cls(x, weight, scan.finish())
@@ -80,7 +80,7 @@ class MeasuredRows:
         return self.statistics.total_weight
 
     def pack(self, centers: Array) -> PackedCenters:
-        """Centres, to be searched in float64 whatever the rows are."""
+        """Pack centres, to be searched in float64 for rows of any type."""
         shift = self.statistics.shift.astype(np.float64)
         return pack_centers(np.ascontiguousarray(centers), shift)
 
@@ -113,7 +113,7 @@ class ClusteringFunction:
         return Evaluation(value, gradient, gradient - self._difference(centers, labels))
 
     def value(self, centers: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
         packed = self.rows.pack(centers)
         return self._value(packed, nearest(self.rows.x, packed))
 
@@ -143,7 +143,7 @@ class ClusteringFunction:
         return squares.value / self.rows.total
 
     def _difference(self, centers: Array, labels: NDArray[np.int32]) -> Array:
-        """``grad f_1 - xi_2`` with rows in the clusters of their labels."""
+        """Return ``grad f_1 - xi_2`` with rows in the clusters of their labels."""
         if self._labels is None:
             self._sums.add(self.rows.x, labels, self.rows.weight)
         else:
@@ -157,7 +157,7 @@ class ClusteringFunction:
 
 
 class AuxiliaryFunction:
-    """The auxiliary function of one more centre beside (k, d) centres.
+    """The auxiliary function of one more centre, in addition to (k, d) centres.
 
     Parameters
     ----------
@@ -167,9 +167,9 @@ class AuxiliaryFunction:
     Attributes
     ----------
     arranged : ArrangedRows
-        The rows, as scans for many points want them.
+        The rows, arranged for scans of many points.
     without : float
-        The objective of the (k, d) centres, not divided by the total weight.
+        Objective of the (k, d) centres, not divided by the total weight.
     """
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
@@ -193,7 +193,7 @@ class AuxiliaryFunction:
         return Evaluation(value, gradient, gradient - self._difference(y, mass[0], sums[0]))
 
     def value(self, y: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
         return self.evaluate(y).value
 
     def second(self, y: Array) -> Array | None:
@@ -221,5 +221,5 @@ class AuxiliaryFunction:
         return gradient - self._difference(y, mass[0] + sign, given)
 
     def _difference(self, y: Array, mass: float, sums: Array) -> Array:
-        """``grad g_1 - xi_2`` where y has rows of this weight and sum."""
+        """Return ``grad g_1 - xi_2`` if y has rows of this weight and sum."""
         return (2.0 / self.rows.total) * (mass * y - sums)

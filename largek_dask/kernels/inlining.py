@@ -82,7 +82,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """The folder of this version."""
+        """Folder of this version."""
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
@@ -199,7 +199,7 @@ _FLAGS_HASH = hash(compiler.Flags())
 class KnownCalls:
     """Cache how numba's typing context resolves operators and builtin functions.
 
-    For each call numba tries one definition of a function after the other, also for the
+    For each call numba tries one definition of a function after the other, even for the
     hundredth sum of two integers.
     """
 

@@ -39,13 +39,13 @@ def update_d2(
     labels: NDArray[np.int32] | None = None,
     offset: int = 0,
 ) -> None:
-    """Account for new centres in the rows' squared distances, in place.
+    """Update the rows' squared distances for new centres, in place.
 
     Parameters
     ----------
     x : (n, d)
     packed : PackedCenters
-        The new centres. Which of them is nearest is found with the rounding of the compute dtype;
+        The new centres. The nearest of them is found with the rounding of the compute dtype;
         its distance is then exact: 0 for a row that equals it.
     d2 : (n,) float64
         Squared distance to the nearest of the centres so far (infinity where there was none).
@@ -70,7 +70,7 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> Squares:
-    """What each candidate, taken as a centre, would leave: ``sum w min(d2, ||x - c||^2)``.
+    """Return the objective left by each candidate as a centre: ``sum w min(d2, ||x - c||^2)``.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def bernoulli_by_d2(
     factor: float,
     uniforms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
+    """Draw rows independently, each with probability ``min(1, factor * weight * d2)``.
 
     Parameters
     ----------
@@ -233,14 +233,14 @@ def _settle_places(order: Any, uniforms: Any, begin: Any) -> None:
 def share_of_all(
     order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
 ) -> NDArray[Any]:
-    """A share of every chunk's order, below each other.
+    """Return a share of every chunk's order, below each other.
 
     Parameters
     ----------
     order : (n,) integers
         The chunks' orders, below each other.
     table : (n_chunks + 1,) int64
-        Where each of them begins, and n.
+        Start of each chunk, and n.
     begin, end, of : int
         Of a chunk of m rows the places ``begin * m // of`` to ``end * m // of``.
     """

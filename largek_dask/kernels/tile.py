@@ -1,4 +1,4 @@
-"""Register tiles: which shape suits this CPU, and what the micro-kernels are asked to do.
+"""Register tiles: shapes by CPU, and the tasks of micro-kernels.
 
 A tile is `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
 single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
@@ -54,9 +54,9 @@ FEW = 2
 
 
 def direct_features(n_features: int) -> int:
-    """The number of features if the direct form is used for as many, else 0.
+    """Return the number of features if the direct form is used for as many, else 0.
 
-    Kernels of the direct form are compiled for their number of features: all of them would take
+    Kernels of the direct form are compiled for one number of features: all of them would take
     eight times as long, and a table has one.
     """
     return n_features if n_features <= DIRECT_FEATURES else 0
@@ -81,7 +81,7 @@ class Micro:
 
     @property
     def code(self) -> int:
-        """The fields as one integer."""
+        """Fields as one integer."""
         result = self.centres
         for field in (self.vectors, self.lanes, self.mode, self.direct, int(self.carry)):
             result = result * 64 + field
@@ -89,7 +89,7 @@ class Micro:
 
     @classmethod
     def decode(cls, code: int) -> Micro:
-        """The micro-kernel with this `code`."""
+        """Return the micro-kernel with this `code`."""
         fields = []
         for _ in range(6):
             code, field = divmod(code, 64)
@@ -113,7 +113,7 @@ class Tile:
     """Vectors of rows in the direct form, whose differences need registers too."""
 
     def for_form(self, direct: int) -> Tile:
-        """The tile in the direct form, or itself."""
+        """Return the tile for the direct form, or itself."""
         return replace(self, vectors=self.direct_vectors) if direct else self
 
     def lanes_of(self, itemsize: int) -> int:
@@ -124,7 +124,7 @@ class Tile:
 TILES = {
     "avx512": Tile("avx512", centres=8, vectors=3, lanes=16, direct_vectors=3),
     "avx2": Tile("avx2", centres=4, vectors=3, lanes=8, direct_vectors=2),
-    # 16 registers of 4 lanes (SSE) or 32 (NEON); also what runs where there is no vector unit
+    # 16 registers of 4 lanes (SSE) or 32 (NEON); also for CPUs without a vector unit
     "plain": Tile("plain", centres=4, vectors=2, lanes=4, direct_vectors=2),
 }
 
@@ -142,7 +142,7 @@ def _host_tile() -> str:
 
 
 def select_tile(name: str | None = None) -> Tile:
-    """The tile to use: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
+    """Return the tile: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def select_tile(name: str | None = None) -> Tile:
     Raises
     ------
     ParameterError
-        For a name that is none of these.
+        `name` is none of these.
     """
     name = config.get("kernels.tile") if name is None else name
     if name == "auto":
