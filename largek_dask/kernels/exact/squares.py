@@ -76,7 +76,7 @@ class FeatureSquares:
 def row_squares(
     x: Table, shift: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """(n,) squared norms of ``x - shift`` in float64, of all rows or of ``rows``.
+    """Return (n,) squared norms of ``x - shift`` in float64, of all rows or of ``rows``.
 
     Features are added in order to eight sums, by their number modulo eight: one sum would wait
     for the addition before, feature after feature.
@@ -117,12 +117,12 @@ def _sparse_squares(data: Any, indices: Any, indptr: Any, rows: Any, out: Any) -
 
 @njit
 def _row_squares(x: Any, shift: Any, rows: Any, out: Any) -> None:
-    """Four rows at a time, whose sums do not wait for each other: it takes 0.4 of the time."""
+    """Take four rows at a time, whose sums do not wait for each other: 0.4 of the time."""
     n, d = out.shape[0], x.shape[1]
     whole = d // 8 * 8
     lanes = np.empty((4, 8))
     for begin in range(0, n, 4):
-        # Behind the last row it is looked at again.
+        # Behind the last row it is read again.
         i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
         if rows.shape[0] > 0:
             i, j, k, m = rows[i], rows[j], rows[k], rows[m]
