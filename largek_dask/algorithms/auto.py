@@ -31,7 +31,7 @@ exact fits and ends alike."""
 FEW_ROWS = 1_000
 """Sparse rows up to which several exact fits cost next to nothing."""
 EVERY_CLUSTERS = 25
-"""Clusters up to which the best effort goes through every number of them."""
+"""Clusters up to which the best effort searches every number of them."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
 """Starts on sparse rows, each from other centres, of which the best is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Auto:
-    """The algorithm that suits the data: truncated search, or what suits few sparse rows.
+    """The algorithm that suits the data: truncated search, or another one for few sparse rows.
 
     Parameters
     ----------

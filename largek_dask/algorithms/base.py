@@ -65,7 +65,7 @@ class RowState:
 
     name: str
     generation: int
-    """Counter of the pass that writes the state; it reads what ``generation - 1`` left."""
+    """Counter of the pass that writes the state; it reads that of ``generation - 1``."""
     replay: tuple[tuple[Any, ...], ...] = ()
     rebuild: ChunkFunction | None = None
     """Function to replay with; None: the pass's own chunk function. A pass that only reads a state
@@ -96,7 +96,7 @@ class Chunk(Protocol):
     weight: NDArray[np.float64] | None
     """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
     rows: NDArray[np.int64] | None
-    """(n,) positions inside the chunk when a ``RowSlice`` was asked for, else None."""
+    """(n,) positions inside the chunk if a ``RowSlice`` was requested, else None."""
     bad: NDArray[np.bool_] | None
     """(n,) rows with NaN or infinity (their ``x`` is replaced by the shift), None if none."""
     state: Mapping[str, NDArray[Any]] | None
@@ -216,7 +216,7 @@ class Passes(TableShape, Protocol):
         Raises
         ------
         CancelledFit
-            The driver asked for a stop, or the time limit has passed, inside this pass.
+            The driver requested a stop, or the time limit has passed, inside this pass.
         """
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:

@@ -164,14 +164,14 @@ class KMeansProblem(Problem):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> CenterArrays:
-        """Distinct rows of the sample, or the centres that were given."""
+        """Return distinct rows of the sample, or the given centres."""
         centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
         return CenterArrays(centers, np.zeros(self.n_clusters), shift)
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Why there are fewer clusters, or why some are empty, unless they were meant to be so."""
+        """Explain why there are fewer clusters, or why some are empty, unless requested."""
         n_found = len(final.arrays.centers)
         if n_found < self.n_clusters:
             return self._ends_early(n_found, last)

@@ -119,7 +119,7 @@ class Lloyd(Algorithm[LloydState]):
         check_bounds(self.bounds)
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
-        """Starting centres, no rows assigned yet."""
+        """Return the state at the starting centres, with no rows assigned yet."""
         assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         shift = passes.statistics.shift

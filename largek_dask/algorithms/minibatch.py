@@ -86,7 +86,7 @@ def latest_chunk(
     last: NDArray[np.int32],
     offsets: NDArray[np.int64],
 ) -> None:
-    """Assign the batch's rows of one chunk; each takes its last vote back and votes anew.
+    """Assign the batch's rows of one chunk; each replaces its last vote by a new one.
 
     ``last`` holds the last labels of the batch's rows, chunk after chunk (-1: none), those of
     chunk c from ``offsets[c]`` on.
@@ -148,7 +148,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
     ``max_iter`` (batches) or ``max_time``.
 
     Batches of one row (with all votes) are rows drawn with replacement, held in the memory of the
-    process that drives the fit, and a step is as many of them as there are rows.
+    driver's process, and a step is as many of them as there are rows.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
-        """Starting centres, without votes."""
+        """Return the state at the starting centres, without votes."""
         assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         state = MiniBatchState(

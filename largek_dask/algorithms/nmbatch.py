@@ -12,7 +12,7 @@ lines of Algorithm 5
 36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
 =======================================  ======================================================
 
-The rows M_t of a batch, split evenly as section 3.3 wants it, are
+The rows M_t of a batch, split evenly as section 3.3 requires, are
 :mod:`largek_dask.algorithms.parts.nested`; Algorithm 1, the assignment with bounds, is
 :mod:`largek_dask.algorithms.parts.labels`; Algorithm 4, against which the paper measures, is
 :mod:`largek_dask.algorithms.minibatch`.
@@ -26,8 +26,8 @@ Choices that the paper leaves open, or that were measured to be better:
   changed are touched.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
   sigma_C and does not vote; a centre that did not move (p = 0) holds nothing back.
-* :meth:`NMBatch.paper` is the published form. The default begins with more rows a centre: from
-  few rows a centre Lloyd's steps end in a poor local optimum that no later batch mends.
+* :meth:`NMBatch.paper` is the published form. The default begins with more rows per centre: from
+  few rows per centre Lloyd's steps end in a poor local optimum that no later batch mends.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ from largek_dask.kernels.exact.sums import FixedPoint
 __all__ = ["NMBatch", "NMBatchState", "growth_ratio", "nested_chunk"]
 
 ROWS_A_CENTER = 50
-"""Rows a centre of the first batch, by default."""
+"""Rows per centre of the first batch, by default."""
 LEAST_ROWS = 5_000
 """Minimum rows of the first batch (the paper's b0), if there are as many."""
 SPLIT_SAMPLE = 64
-"""Rows a centre of the sample on which splits are tried."""
+"""Rows per centre of the sample on which splits are tried."""
 WORTHWHILE = 20
-"""While a look moves at least one centre in 20, the next batch is looked at as well; after that
-only all rows are."""
+"""As long as moves include at least one centre in 20, they are also tried on the next batch; after
+that only on all rows."""
 ROUNDS = 5
 """Rounds of moving centres once the batch is everything."""
 PLACE_BYTES = 8
@@ -192,7 +192,7 @@ class NMBatch(Algorithm[NMBatchState]):
         return cls(b0=b0, rho=rho, stall=0.0, start="random", moves=False)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
-        """Starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
+        """Return starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
 
         Of Algorithm 2 the centres alone: S and v begin empty.
         """
@@ -374,7 +374,7 @@ class NMBatch(Algorithm[NMBatchState]):
     def _first_bounds(
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
-        """Bounds from the next assignment on, if there are to be any."""
+        """Return bounds from the next assignment on, if there are to be any."""
         n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
         return begin_bounds(centers, shift, n_groups)
 

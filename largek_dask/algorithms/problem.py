@@ -121,7 +121,7 @@ class Problem(ABC):
     """
 
     objective: ClassVar[Objective]
-    """Objective that compares starts, is shown for steps, and says what ``tol`` applies to."""
+    """Objective, by which starts are compared and which steps show; it defines ``tol``."""
     inits: ClassVar[tuple[str, ...]] = ("auto",)
     """Valid names for ``init``."""
 

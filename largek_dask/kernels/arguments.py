@@ -84,10 +84,10 @@ def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def no_outputs(dtype: np.dtype[Any]) -> tuple[Labels, Array]:
-    """Labels and values that are not wanted."""
+    """Return empty labels and values, which are not needed."""
     return np.empty(0, np.int32), np.empty(0, dtype)
 
 
 def two_outputs(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Labels, Array]:
-    """Labels and values of the nearest and the second nearest centre of n rows."""
+    """Return arrays for labels and values of the nearest and second nearest centre of n rows."""
     return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, np.int32), np.empty(n, dtype)

@@ -244,7 +244,7 @@ def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
 
 @njit
 def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
-    """Squared distance of a point to a centre."""
+    """Return the squared distance of a point to a centre."""
     square = 0.0
     for f in range(centers.shape[1]):
         t = points[q, f] - centers[j, f]
@@ -266,7 +266,7 @@ def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
 
 @njit
 def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any) -> None:
-    """Squared distances of ``size`` rows to a point."""
+    """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
     for f in range(columns.shape[0]):

@@ -104,7 +104,7 @@ def _as_bits(data: Array) -> Array:
 def _copy_rows(
     data: Any, indices: Any, indptr: Any, rows: Any, into: Any, out: Any, columns: Any
 ) -> None:
-    """Stored numbers of some rows, one row after the other."""
+    """Copy stored numbers of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
         for p in range(into[i + 1] - at):

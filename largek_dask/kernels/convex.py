@@ -105,7 +105,7 @@ class ClusteringFunction:
         self._labels: NDArray[np.int32] | None = None
 
     def evaluate(self, centers: Array) -> Evaluation:
-        """Value and subgradients at (k, d) centres, tied rows with their first centre."""
+        """Return value and subgradients at (k, d) centres, tied rows with their first centre."""
         packed = self.rows.pack(centers)
         labels = nearest(self.rows.x, packed)
         gradient = 2.0 * (centers - self.rows.statistics.mean)
@@ -118,7 +118,7 @@ class ClusteringFunction:
         return self._value(packed, nearest(self.rows.x, packed))
 
     def second(self, centers: Array) -> Array | None:
-        """Another subgradient of f_2: rows that tie are given to their second centre.
+        """Return another subgradient of f_2: tied rows are given to their second centre.
 
         None where no row ties.
         """
@@ -186,7 +186,7 @@ class AuxiliaryFunction:
         self.without = squares.value
 
     def evaluate(self, y: Array) -> Evaluation:
-        """Value and subgradients at a point (d,), tied rows left to their centres (outside B)."""
+        """Return value and subgradients at a point (d,); tied rows stay with their centres."""
         gains, mass, sums = members_at(self.arranged, y[None])
         value = (self.without - float(gains[0])) / self.rows.total
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
@@ -197,7 +197,7 @@ class AuxiliaryFunction:
         return self.evaluate(y).value
 
     def second(self, y: Array) -> Array | None:
-        """Another subgradient of f_2: of the rows that tie, the farthest is given to y.
+        """Return another subgradient of f_2: of the tied rows, the farthest is given to y.
 
         None where no row ties, or where those that do lie at y.
         """

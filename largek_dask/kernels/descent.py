@@ -251,7 +251,7 @@ def _take_stock(weight: Any, labels: Any, squares: Any, counts: Any, costs: Any)
 
 @njit
 def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
-    """Squared distances of rows from ``begin`` on to one centre."""
+    """Compute squared distances of rows from ``begin`` on to one centre."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
         c, values = center[f], columns[f, begin : begin + m]
@@ -338,7 +338,7 @@ def _settle(
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # Its rows have not been looked at since it moved, or was made.
+                # Its rows have not been searched since it moved, or was made.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
             own[j] += moved[j]
@@ -370,7 +370,7 @@ def _settle(
 def _means(
     x: Any, weight: Any, labels: Any, stale: Any, centers: Any, counts: Any, moved: Any
 ) -> None:
-    """Centres of stale clusters become the means of their rows; how far each centre has moved."""
+    """Set centres of stale clusters to the means of their rows; record how far they moved."""
     k, d = centers.shape
     sums, mass = np.zeros((k, d)), np.zeros(k)
     if stale.any():

@@ -170,7 +170,7 @@ def nearest(
     labels_out: Labels | None = None,
     distances_out: Array | None = None,
 ) -> Labels:
-    """Index of the nearest centre of every row; ties go to the lowest.
+    """Return the index of the nearest centre of every row; ties go to the lowest.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def _score(
 def squared_distances(
     x: Table, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Squared distance of every row to the centre its label names, in float64.
+    """Return the squared distance of every row to the centre of its label, in float64.
 
     Rows are taken in the compute dtype, differences, squares and sums in float64, in an order
     that depends on the number of features alone.
@@ -324,7 +324,7 @@ def squared_distances(
 
 
 def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
-    """Every row against every centre."""
+    """Search the centres of every row."""
     if isinstance(x, SparseBlock):
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.prepared, two)
         for part, values in zip(out, found, strict=True):

@@ -220,7 +220,7 @@ def _safe(dtype: np.dtype[Any]) -> float:
 
 @njit
 def _lengths(values: Any, weights: Any, out: Any) -> None:
-    """Weighted squared lengths."""
+    """Compute weighted squared lengths."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):
@@ -385,7 +385,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                 )  # fmt: skip
                 mask: Any = every
                 if share > 0:
-                    # A little more than the scores that may count: they are looked at below.
+                    # A little more than the scores that may count, which are selected below.
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times

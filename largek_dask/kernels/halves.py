@@ -28,7 +28,7 @@ else:
 __all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
 
 MOST_ROWS = 256
-"""Rows of a component that are looked at, evenly spaced, if it has more."""
+"""Maximum rows of a component that are used, evenly spaced."""
 _STEPS = 8
 """EM steps with two halves, on the rows that they are found on."""
 _LAST_STEPS = 2
@@ -275,7 +275,7 @@ def _across(
     y: Any, weight: Any, share: Any, old: Any, scale: Any, count: Any, fitted: Any, way: Any,
     first: Any,
 ) -> None:  # fmt: skip
-    """Halves on either side of the component's mean, along where its rows lie widest."""
+    """Start halves on either side of the component's mean, along where its rows lie widest."""
     d = y.shape[1]
     far = 0
     for p in range(fitted):
@@ -307,7 +307,7 @@ def _across(
 
 @njit
 def _within(weight: Any, share: Any, old: Any, count: Any, fitted: Any, first: Any) -> None:
-    """Halves nearer to the component's mean than most of its rows, and farther from it."""
+    """Start halves nearer to the component's mean than most of its rows, and farther from it."""
     total, mass = 0.0, 0.0
     for p in range(fitted):
         total += weight[p] * share[p] * old[p]

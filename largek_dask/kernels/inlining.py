@@ -229,7 +229,7 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 class KernelLower(lowering.Lower):  # type: ignore[misc]
     """Lower indexing of arrays by integers, which is most of a kernel, to less code.
 
-    Numba's own goes through memory for the fields of the array and types each access again.
+    Numba's own loads the fields of the array from memory and types each access again.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:

@@ -222,7 +222,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 @njit
 def _fill(values: Any, weights: Any, constants: Any, factors: Any, starts: Any) -> None:
-    """Factors of the features, and of their squares; the starts of all scores."""
+    """Fill factors of the features, and of their squares; and the starts of all scores."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):

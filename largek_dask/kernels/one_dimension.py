@@ -174,7 +174,7 @@ def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
 
 @njit
 def _sums_from(values: Any, weights: Any, middle: Any, sums: Any) -> None:
-    """Sums of w, w y and w y^2 from the value in the middle on, y being the distance to it.
+    """Write sums of w, w y and w y^2 from the middle value on, y being the distance to it.
 
     Rows 0 to 2 of ``sums`` are their first halves, 3 to 5 the second; left of the middle they are
     those of the values up to it, with the sign changed.
@@ -241,7 +241,7 @@ def _cost(sums: Any, j: Any, m: Any) -> Any:
 def _level(
     sums: Any, before: Any, size: Any, begin: Any, scratch: Any, after: Any, first: Any
 ) -> None:
-    """Best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
+    """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Forms of one set of centres for each kind of rows, made once a process when needed."""
+"""Forms of one set of centres for each kind of rows, made once per process when needed."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Directions:
         )
 
     def beyond(self, m: int) -> Directions:
-        """Those behind the first m, of which there must be one."""
+        """Return the directions behind the first m; there must be one."""
         return Directions.of(self.vectors[m:], self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:

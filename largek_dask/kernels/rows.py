@@ -47,7 +47,7 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
     """Yield the rows in a type that kernels are compiled for: ``(rows, x[rows])``.
 
-    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is seen as
+    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is viewed as
     uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
     """
     if x.dtype in NATIVE or x.dtype == np.bool_:

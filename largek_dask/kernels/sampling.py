@@ -209,7 +209,7 @@ def settle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin
     """Settle further places of a random permutation, in place, and leave the rest for later.
 
     Fisher and Yates's shuffle from the front: place ``i`` is exchanged with one drawn from ``i``
-    to the last, so that the first places cost nothing but themselves.
+    to the last, so that the first places do not need the rest.
 
     Parameters
     ----------

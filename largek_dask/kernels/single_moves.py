@@ -150,7 +150,7 @@ def _move_rows(
 
 @njit
 def _measure(centers: Any, a: Any, gaps: Any) -> None:
-    """Distances of one centre to all others."""
+    """Compute the distances of one centre to all others."""
     for b in range(centers.shape[0]):
         gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
 

@@ -28,7 +28,7 @@ __all__ = ["ScatterSums", "eigenvalues"]
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60
-"""Ten suffice as a rule; what is left then counts as an error."""
+"""Ten suffice as a rule; the rest then counts as an error."""
 _ROTATED = 2.0**-48
 """A rotation's roundings, of the length of the two rows: two products and a sum per entry, and of
 an angle whose cosine and sine have an error of two."""

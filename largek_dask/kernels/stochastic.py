@@ -195,7 +195,7 @@ def _differ(a: Any, b: Any) -> Any:
 def _step_all(
     row: Any, a: Any, b: Any, step: Any, snapshot: Any, gradient: Any, centers: Any, columns: Any
 ) -> None:
-    """Line 13 of Algorithm 3: the batch gradient moves every centre, the row's own one or two."""
+    """Apply line 13 of Algorithm 3: the batch gradient moves every centre, the row one or two."""
     for j in range(centers.shape[0]):
         for f in range(row.shape[0]):
             own = 0.0

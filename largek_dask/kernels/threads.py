@@ -27,7 +27,7 @@ _here = threading.local()
 def on_threads(
     n_threads: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> list[Result]:
-    """``[function(item) for item in items]`` on up to ``n_threads`` threads, this one included.
+    """Return ``[function(item) for item in items]``, on up to ``n_threads`` threads with this one.
 
     Kernels release the interpreter's lock while they run. Nothing may depend on which thread does
     what. The first error is raised once all threads have stopped; pieces not yet begun are left

@@ -117,7 +117,7 @@ class Tile:
         return replace(self, vectors=self.direct_vectors) if direct else self
 
     def lanes_of(self, itemsize: int) -> int:
-        """Lanes of a vector of elements of `itemsize` bytes."""
+        """Return the lanes of a vector of elements of `itemsize` bytes."""
         return self.lanes * 4 // itemsize
 
 

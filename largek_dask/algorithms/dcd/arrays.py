@@ -24,7 +24,7 @@ FIGURES = ("movement", "ties", "moves", "swap")
 
 
 def rows_of_path(length: int) -> int:
-    """Centres of all partitions into 1 to ``length`` clusters."""
+    """Return the number of centres of all partitions into 1 to ``length`` clusters."""
     return length * (length + 1) // 2
 
 

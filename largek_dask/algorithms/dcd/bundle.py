@@ -73,7 +73,7 @@ class DCFunction(Protocol):
         """Return the value alone."""
 
     def second(self, x: Array) -> Array | None:
-        """Another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
+        """Return another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
 
 
 class Counted:
@@ -95,20 +95,20 @@ class Counted:
         """Subgradients of f_2 that were computed."""
 
     def evaluate(self, x: Array) -> Evaluation:
-        """Counts as one value and one subgradient."""
+        """Evaluate, counted as one value and one subgradient."""
         self.check()
         self.values += 1
         self.subgradients += 1
         return self.function.evaluate(x)
 
     def value(self, x: Array) -> float:
-        """Counts as one value."""
+        """Evaluate, counted as one value."""
         self.check()
         self.values += 1
         return self.function.value(x)
 
     def second(self, x: Array) -> Array | None:
-        """Counts as one subgradient."""
+        """Evaluate, counted as one subgradient."""
         self.subgradients += 1
         return self.function.second(x)
 
@@ -253,7 +253,7 @@ class _Bundle:
         self.serious = self.null = 0
 
     def run(self) -> Descent:
-        """Steps 1 to 8."""
+        """Run steps 1 to 8."""
         while True:
             ended = self._serious_step()
             if ended is not None:
@@ -311,7 +311,7 @@ class _Bundle:
             del stored[: -self.accuracy.corrections]
 
     def _diagonal(self, of: Literal[0, 1]) -> Array:
-        """Equation 24: the inverse of the diagonal nearest to the Hessian, within safeguards."""
+        """Return the inverse diagonal nearest to the Hessian, with safeguards (equation 24)."""
         products, squares = np.zeros_like(self.x), np.zeros_like(self.x)
         for step, change in zip(self.steps, self.changes[of], strict=True):
             products += step * change

@@ -114,7 +114,7 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
 def _falling(
     passes: Passes, path: NDArray[np.floating], count: PathCount, length: int
 ) -> tuple[NDArray[np.floating], PathCount]:
-    """Partitions of which none costs more than one of fewer clusters.
+    """Return partitions of which none costs more than one of fewer clusters.
 
     One that does is that of fewer clusters, and the row that is farthest there.
     """
@@ -130,7 +130,7 @@ def _falling(
 
 
 def _stability(search: Search, rng: Rng, length: int) -> Floats:
-    """Agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
+    """Return the agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
     compared = min(length, STABLE_CLUSTERS)
     out = np.full(length, np.nan)
     rows, find_path = search.rows, partial(path_of_half, search.threads, rng)

@@ -32,7 +32,7 @@ def path_memory(length: int, n_features: int, itemsize: int, n_threads: int) -> 
 
 
 def available_memory() -> int:
-    """Bytes that this process could still take: the machine's, or its control group's limit."""
+    """Return the bytes still available to this process, by the machine or its control group."""
     available = int(psutil.virtual_memory().available)
     if _LIMIT.exists() and (text := _LIMIT.read_text().strip()).isdigit():
         available = min(available, int(text))

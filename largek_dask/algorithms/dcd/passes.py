@@ -72,7 +72,7 @@ class PathState:
     """(k,) squared movement of its centres in that pass, divided by the mean variance of the
     features; infinite before."""
     settled: NDArray[np.bool_]
-    """(k,) partitions that have stopped: no further pass looks at them."""
+    """(k,) partitions that have stopped: no further pass assigns rows to them."""
     n_passes: int = 0
     """Path passes so far."""
 

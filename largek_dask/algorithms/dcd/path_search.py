@@ -304,13 +304,13 @@ def is_held(table: TableShape) -> bool:
 
 
 def rows_of_sample(k: int, d: int) -> int:
-    """Draws of the sample that is searched instead."""
+    """Return the number of draws of a sample to search."""
     rows = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
     return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
 def length_of_search(k: int) -> int:
-    """Clusters of the last partition that is searched for."""
+    """Return the number of clusters of the last partition to search."""
     return k + max(BEYOND, k // SHARE)
 
 

@@ -387,7 +387,7 @@ def held_rows(passes: Passes, rng: Rng) -> MeasuredRows:
 
 
 def _apart(points: Array, gains: Array, near: float) -> list[int]:
-    """Places of points, the best first, that are not near a better one (ties: the first)."""
+    """Return places of points, the best first, that are not near a better one (ties: the first)."""
     chosen: list[int] = []
     open_ = np.ones(len(points), np.bool_)
     for i in np.argsort(-gains, kind="stable").tolist():

@@ -239,7 +239,7 @@ class Search:
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
     ) -> Settled | None:
-        """Matched centres of two partitions, one of each pair; one out, a far row in.
+        """Recombine two partitions: match centres, take one of each pair; one out, a far row in.
 
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).

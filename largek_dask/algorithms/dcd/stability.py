@@ -94,7 +94,7 @@ def compare_halves(
 def agreement_of(
     x: Any, centers: Sequence[NDArray[Any]], shift: NDArray[np.floating[Any]]
 ) -> float:
-    """Adjusted Rand index of the labels that two sets of centres give the same rows."""
+    """Return the adjusted Rand index of the labels of rows by two sets of centres."""
     one, other = (
         nearest(x, pack_centers(np.asarray(each, shift.dtype), shift)) for each in centers
     )

@@ -5,7 +5,7 @@ fit can stop and continue:
 
 up
     From l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
-    number that is asked for.
+    requested number.
 down
     From l + 1 to l: a cluster that is hardly missed is left out. Of all stages the one that lowers
     most for its work.
@@ -183,7 +183,7 @@ class Kept:
 
     @classmethod
     def solved(cls, partitions: Floats, costs: Floats, *, is_searched: bool = False) -> Kept:
-        """Partitions that nothing has been tried on."""
+        """Return partitions on which nothing has been tried yet."""
         tried = np.full((3, len(costs)), -1, np.int64)
         none, sizes = np.zeros((0, partitions.shape[1])), np.zeros(0, np.int64)
         return cls(partitions, costs, tried, none, sizes, np.zeros(0), 0, 0, is_searched)
@@ -322,7 +322,7 @@ class Book:
         self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
 
     def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
-        """Fresh starts, then recombinations until they have failed for long, or for very long."""
+        """Try fresh starts, then recombinations until they have failed for long or very long."""
         plan, members = self.plan, self.population[size - 1]
         if size < 2:
             return

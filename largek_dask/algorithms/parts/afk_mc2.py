@@ -95,7 +95,7 @@ def afk_mc2_start(
 
 
 def _by_last_use(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each of the rows once, those that are last needed last first; and where each of all is.
+    """Return each row once, those needed last first; and the place of each among them.
 
     So those that are still needed are the first ones at any time.
     """
@@ -130,7 +130,7 @@ def _draw_centers(
     uniforms : (k - 1, m)
     """
     k = len(centers)
-    # Some centres at a time: until the last of them is drawn only what is proposed for these meets
+    # Some centres at a time: until the last of them is drawn only the proposals for these meet
     # them one by one; after that all the rest meets them at once. Both take as long.
     step = isqrt(k)
     d2 = np.full(len(x), np.inf)

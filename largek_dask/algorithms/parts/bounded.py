@@ -136,7 +136,7 @@ class BoundsState:
 
 
 def begin_bounds(centers: NDArray[Any], shift: NDArray[Any], n_groups: int) -> BoundsState | None:
-    """Bounds from the next assignment on; None where there are to be no groups."""
+    """Return bounds from the next assignment on; None without groups."""
     if not n_groups:
         return None
     groups = group_centers(centers, shift, n_groups)

@@ -9,7 +9,7 @@ and a row that was drawn weighs ``w / (n q)`` for each time, so that any sum ove
 unbiased estimate of the sum over all rows. Rows far out, which a uniform sample may lack
 altogether, are drawn for certain as soon as they matter for the cost.
 
-Unlike there, draws are spaced evenly along the rows unless independent ones are asked for: the
+Unlike there, draws are spaced evenly along the rows unless independent ones are requested: the
 estimates stay unbiased, and vary less.
 """
 

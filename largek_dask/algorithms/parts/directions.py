@@ -70,7 +70,7 @@ def principal_directions(
             return None
         seen = project(x, Directions.of(vectors.astype(dtype), origin))
         if weight is not None:
-            # Relative to the mean: products with weights of any unit stay what they are.
+            # Relative to the mean, so that products do not depend on the unit of weights.
             seen = (seen * (weight / weight.mean())[:, None]).astype(dtype)
         turned = Directions.of(np.ascontiguousarray(seen.T), nowhere)
         vectors = _beside(before, project(columns, turned).T)

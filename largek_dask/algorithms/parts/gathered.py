@@ -73,7 +73,7 @@ def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies:
 
 
 def bytes_of_gathered(table: TableShape, itemsize: int, beside: int = 0) -> int:
-    """Bytes that :func:`gather_rows` takes, for plans; twice the rows while they come in."""
+    """Return the bytes of :func:`gather_rows`, for plans; twice the rows while they are read."""
     return table.n_rows * (2 * table.n_features * itemsize + 3 * 8 + beside)
 
 
@@ -95,7 +95,7 @@ class GatheredRows:
 
 
 def gather_rows(passes: Passes, rng: Rng) -> GatheredRows:
-    """Hold the rows here; they are read once and stay until other ones are asked for."""
+    """Hold the rows here; they are read once and stay until others are requested."""
     n = passes.n_rows
     held = passes.subset(RowSample(rng, "all rows", n, ascending=True))
     x, weight, _ = held.take()

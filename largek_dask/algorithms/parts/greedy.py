@@ -50,7 +50,7 @@ def greedy_start(
     n_starts: int,
     n_threads: int,
 ) -> tuple[NDArray[Any], float]:
-    """Starting centres of a sample.
+    """Return starting centres of a sample.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _lloyd(
     n_steps: int,
     n_threads: int,
 ) -> list[NDArray[Any]]:
-    """Centres after ``n_steps`` Lloyd steps from each of several starts at rows."""
+    """Return centres after ``n_steps`` Lloyd steps from each of several starts at rows."""
     n, m, k = len(x), len(picks), len(picks[0])
     # The starts are as many cells, all of the same rows.
     order = np.tile(np.arange(n, dtype=np.int32), m)
@@ -115,7 +115,7 @@ def _lloyd(
 def cost_of(
     x: Table, weight: NDArray[np.float64] | None, centers: NDArray[Any], shift: NDArray[Any]
 ) -> float:
-    """Weighted sum of the squared distances of rows to their nearest centres."""
+    """Return the weighted sum of squared distances of rows to their nearest centres."""
     packed, total = pack_centers(centers, shift), Squares(1)
     total.add(squared_distances(x, packed, nearest(x, packed)), weight)
     return float(total.value)

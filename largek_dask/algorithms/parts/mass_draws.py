@@ -150,7 +150,7 @@ def _power(exponent: int) -> float:
 def _masses(
     share: NDArray[np.float64], present: NDArray[np.bool_] | None, rung: int
 ) -> NDArray[np.float64]:
-    """Whole numbers."""
+    """Return masses as whole numbers."""
     masses = np.rint(share * 2.0 ** (COARSEST + RUNG * rung))
     return masses if present is None else np.maximum(masses, present)
 

@@ -21,7 +21,7 @@ from largek_dask.kernels.exact.transcendental import log as logarithms
 __all__ = ["Merges", "bent_sizes", "merged_down", "window"]
 
 WINDOW = 20
-"""One cluster in this many is how far to both sides of a number a curve is looked at there."""
+"""Divisor of a number of clusters that gives the half width of the window around it."""
 
 Floats = NDArray[np.float64]
 

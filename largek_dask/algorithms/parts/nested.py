@@ -30,7 +30,7 @@ GATHERED_WORK = 1 << 31
 tens of milliseconds, about as long as a pass over a cluster takes."""
 
 COPIES = 3
-"""A sample that centres are drawn from is there as it has come, in one piece, and in order."""
+"""Copies of a sample from which centres are drawn: as read, in one piece, and in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class NestedRows:
 def worth_gathering(
     table: TableShape, n_threads: int | None, rows: int, k: int, n_passes: int = 1
 ) -> bool:
-    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as of ``Passes``."""
+    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as in ``Passes``."""
     values = rows * table.row_values
     alone = n_threads == 1
     return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)

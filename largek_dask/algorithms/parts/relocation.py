@@ -180,7 +180,7 @@ def farthest_chunk(
 ) -> None:
     """Offer the chunk's rows that lie off their centre.
 
-    ``several`` are the clusters to look at; None: all, and find out which hold rows that differ.
+    ``several`` are the clusters to search; None: all, and find out which hold rows that differ.
     """
     labels = nearest(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
@@ -234,7 +234,7 @@ def relocate_empty(
     Returns
     -------
     Relocation
-        Fewer centres are moved than are empty where too few rows share a centre with rows that
+        Fewer centres are moved than are empty if too few rows share a centre with rows that
         differ from them.
     """
 

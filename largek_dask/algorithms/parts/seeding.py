@@ -46,7 +46,7 @@ AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
 
 TWO_LEVEL_ROWS = 64
-"""Rows a centre of the sample on which two levels are found."""
+"""Rows per centre of the sample for the two-level start."""
 
 PARALLEL_ROUNDS = 5
 """Rounds of k-means||; each draws about k / 2 candidates (Bahmani et al., section 5.3)."""
@@ -104,7 +104,7 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Starting centres of shape (n_clusters, n_features), compute dtype.
+    """Return starting centres of shape (n_clusters, n_features), compute dtype.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def initial_centers(
 
 
 def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
-    """Coarse centres of a sample, and the centres of every coarse cell."""
+    """Find coarse centres of a sample, and the centres of every coarse cell."""
     sample = passes.subset(RowSample(rng, "two-level", TWO_LEVEL_ROWS * n_clusters))
     (x, weight, _), n_threads = sample.take(), passes.threads.n
     sample.close()
@@ -142,7 +142,7 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
 def centers_of_sample(
     x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
-    """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels.
+    """Return starting centres (k, d) of a sample (n, d): k-means++, or with many on two levels.
 
     Many of sparse rows are drawn in rounds.
     """
@@ -166,7 +166,7 @@ class Draws(Additive):
     chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = field(default_factory=dict)
 
     def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
+        """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
 
         Fewer (none) where no mass is left.
         """
@@ -220,7 +220,7 @@ def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArra
 def potential_chunk(
     chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]
 ) -> None:
-    """Potential that each candidate would leave behind."""
+    """Add the potential left by each candidate."""
     assert chunk.state is not None
     total.merge(potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight))
 
@@ -340,7 +340,7 @@ def nearest_candidate_chunk(
 
 
 def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
-    """Weight of the rows nearest to each candidate."""
+    """Add the weight of the rows nearest to each candidate."""
     assert chunk.state is not None
     total.add(np.empty((len(chunk.x), 0), np.float32), chunk.state["labels"], chunk.weight)
 

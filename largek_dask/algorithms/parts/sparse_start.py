@@ -46,7 +46,7 @@ Weights = NDArray[np.float64]
 def sparse_start(
     x: SparseBlock, weight: Weights | None, k: int, grid: FixedPoint, n_threads: int
 ) -> NDArray[Any]:
-    """Starting centres of a sample of sparse rows.
+    """Return starting centres of a sample of sparse rows.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def rounds_start(
     generator: np.random.Generator,
     n_threads: int,
 ) -> NDArray[Any]:
-    """Starting centres of a sample of sparse rows: rows drawn in rounds, then one Lloyd step.
+    """Return starting centres of a sample of sparse rows: draw in rounds, then one Lloyd step.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Lower bounds of the objective of every partition, by the spectrum of the scatter matrix.
 
 The between-clusters part of the scatter of l clusters has the rank l - 1 at most, so it is no more
-than the sum of the l - 1 largest eigenvalues, and what is left, the objective of k-means, no less
+than the sum of the l - 1 largest eigenvalues, and the rest, the objective of k-means, no less
 than the sum of all others (C. Ding and X. He, "K-means clustering via principal component
 analysis", ICML 2004, theorem 3.1; H. Zha et al., "Spectral relaxation for k-means clustering",
 NIPS 2001). Beyond d clusters that is 0. Everything that may have been rounded is counted against
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
     """Return lower bounds of the objectives of all partitions into 1 to k clusters.
 
-    One pass is taken. The bound of one cluster is its objective, less what may have been rounded.
+    One pass is taken. The bound of one cluster is its objective, less the rounding error.
     With one feature ``kernels.one_dimension`` gives the optima themselves.
 
     Parameters

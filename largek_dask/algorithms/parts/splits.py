@@ -2,7 +2,7 @@
 
 A split always seems to pay on the rows it was made from, and moves that trust it make a result
 worse; the kernel (:mod:`largek_dask.kernels.dense.splits`) estimates on all rows of the cluster,
-for a search that undoes moves that were not worth it.
+for a search that undoes moves that did not pay.
 
 All clusters are split at once: two centres each, and every row sees only the two of its cluster.
 """
@@ -193,7 +193,7 @@ def _split(
     centers: NDArray[Any],
     grid: FixedPoint,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Gains (m,) and halves (m, 2, d) of these clusters.
+    """Return gains (m,) and halves (m, 2, d) of these clusters.
 
     Rows ``edges[i] : edges[i + 1]`` are those of cluster i; ``rank`` counts them.
     """
@@ -241,7 +241,7 @@ def _nearer_of_two(
 ) -> NDArray[np.int32]:
     """Return (n,) which of centres ``2 of`` and ``2 of + 1`` is nearer; ties: the first."""
     if isinstance(x, SparseBlock):
-        # two distances a row, in float64: dense rows of so many features would fill the memory
+        # two distances per row, in float64: dense rows of so many features would fill the memory
         first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
         return 2 * of + (second < first)
     pairs = 2 * np.arange(len(edges))

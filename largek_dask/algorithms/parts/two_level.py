@@ -42,7 +42,7 @@ def two_level_start(
     shift: NDArray[Any],
     n_threads: int,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
-    """Starting centres of a sample.
+    """Return starting centres of a sample.
 
     Parameters
     ----------

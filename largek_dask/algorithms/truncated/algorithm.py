@@ -115,7 +115,7 @@ from largek_dask.kernels.projection import Directions
 __all__ = ["Truncated"]
 
 SPLIT_ROWS = 256
-"""Rows a centre of the sample on which splits are tried, at most."""
+"""Maximum rows per centre of the sample on which splits are tried."""
 
 SPLIT_VALUES = 1 << 26
 """Values (rows times features) of that sample, at most."""
@@ -157,10 +157,10 @@ class Truncated(Algorithm[TruncatedState]):
         not pay. Those over samples, which come first, end when more rows pay better; with 0 there
         are none of them either.
     directions : int or "auto"
-        Principal directions of the rows in which the search begins, before it goes on to more of
+        Principal directions of the rows in which the search begins, before it continues in more of
         them and to all features; "auto": as few as hold most of the variance, where there are 128
         features or more and that saves time; 0: in all features at once, as with centres that are
-        given. Rows are held as they are seen in them, a sample where they have more than 2^26
+        given. Rows are held in projected form, a sample if they have more than 2^26
         values (256 MiB); with fewer than 64 of these per cluster all features come at once.
 
     Notes
@@ -206,7 +206,7 @@ class Truncated(Algorithm[TruncatedState]):
             raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Starting centres: by the problem's ``init``, or on two levels on a sample."""
+        """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
         assert self.problem is not None
         if passes.is_sparse and self.neighbours != "auto":
             raise ParameterError(

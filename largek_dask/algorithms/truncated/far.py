@@ -87,7 +87,7 @@ class Drawn:
         rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
         chances = np.concatenate([self.chances, chances])
         if len(rows) > self.most:
-            # Most are left out by one reading, and what is sorted is short.
+            # Most rows are left out by one reading, and sorting is short.
             chosen = np.flatnonzero(keys <= np.partition(keys, self.most - 1)[self.most - 1])
             chosen = chosen[np.lexsort((rows[chosen], keys[chosen]))[: self.most]]
             rows, keys, chances = rows[chosen], keys[chosen], chances[chosen]

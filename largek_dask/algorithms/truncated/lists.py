@@ -97,7 +97,7 @@ class Recipe:
     """(m,) centres that take over the other half of each."""
 
     def make(self, table: Labels, before: Labels | None) -> tuple[Places, Labels]:
-        """Offsets (k + 1,) and centres of the lists, from the tables of ``near`` and ``before``."""
+        """Return offsets (k + 1,) and centres of the lists, from tables ``near`` and ``before``."""
         if before is None:
             return lists_of(table, self.length)
         assert self.split is not None
@@ -116,7 +116,7 @@ class Recipe:
 
 
 def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
-    """Offsets and centres of lists of the nearest centres: (k + 1,) and flat, each ascending."""
+    """Return offsets (k + 1,) and centres, flat, of lists of nearest centres, each ascending."""
     k, width = table.shape
     length = min(length, width)
     flat = np.sort(table[:, :length], axis=1).reshape(-1)
@@ -144,7 +144,7 @@ def lists_of_cells(
 def lists_with_moves(
     table: Labels, length: int, before: Labels, split: Places, removed: Places
 ) -> tuple[Places, Labels]:
-    """Lists for the pass that carries moves out.
+    """Return lists for the pass that carries moves out.
 
     Rows of a split cluster meet its two halves. Rows of a removed centre meet its nearest ones
     that stay, and both halves of those that are split.

@@ -101,7 +101,7 @@ class Pass(Derives):
     save: bool = False
     """Keep the labels from before this pass, to be able to go back to them."""
     restore: bool = False
-    """Go back to the labels that were kept; all rows are looked at, so that distances are new."""
+    """Go back to the labels that were kept; all rows are searched, so that distances are new."""
     max_loss: float = 0.0
     """If positive, find the cost of removing each cluster; limit of the loss of one row."""
     loss_steps: float = 0.0

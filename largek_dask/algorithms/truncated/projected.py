@@ -271,7 +271,7 @@ def _in_all_features(points: NDArray[Any], directions: Directions) -> NDArray[An
 
 
 def seen_back(points: NDArray[Any], projected: Projected) -> NDArray[Any]:
-    """Points (k, m) of a search as they lie among rows of all features."""
+    """Back-project points (k, m) of a search to all features."""
     return _in_all_features(points, directions_of(projected))
 
 

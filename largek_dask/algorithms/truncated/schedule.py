@@ -46,7 +46,7 @@ class Tuning:
     """
 
     first_rows: int = 16
-    """Rows a centre of the sample that gives the first centres. With 8 the first model is too
+    """Rows per centre of the sample that gives the first centres. With 8 the first model is too
     rough: on sift200k mini-batches came to its energy in half the time, and on C to that of the
     second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
@@ -63,17 +63,17 @@ class Tuning:
     """Maximum values (rows times features) of the sample to continue from. Not measured."""
     largest_values: int = 1 << 26
     """Values of further samples, at most: they are searched where the driver is, however many
-    workers there are. One more, of 128 rows a centre, gained nothing on 80,000,000 × 32 rows in
+    workers there are. One more, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in
     32,000 clusters: coarse cells led all rows 7 % above it (one run)."""
     least_rows: int = 4
-    """Rows a centre of any sample, however many values that are. Not measured."""
+    """Rows per centre of any sample, however many values that are. Not measured."""
     whole_values: int = 1 << 27
-    """Values up to which few rows a centre are all taken. Not measured."""
+    """Values up to which few rows per centre are all taken. Not measured."""
     restarted_clusters: int = 32
     """Clusters up to which the best of several starts is taken. Not measured."""
     restart_rows: int = 64
-    """Rows a centre on which several starts are made, and any start of sparse rows: of 200,000
-    short texts in 100 clusters it ends at 195,180 from 8 rows a centre, and between 194,150 and
+    """Rows per centre on which several starts are made, and any start of sparse rows: of 200,000
+    short texts in 100 clusters it ends at 195,180 from 8 rows per centre, and between 194,150 and
     194,250 from 64. Not measured otherwise."""
     sparse_share: int = 20
     """Minimum stored values of a first sample of sparse rows, in multiples of a centre's. For short
@@ -122,7 +122,7 @@ class Tuning:
     rows_to_move: int = 32
     """Minimum rows per centre of a sample that shows which centres to move. Not measured."""
     rows_to_search: int = 64
-    """Rows a centre of a sample that is searched in rounds, as all rows are, before more are taken.
+    """Rows per centre of a sample that is searched in rounds, as all rows are, before more are taken.
     With rounds over all rows only, B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 %
     above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
     stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
@@ -286,7 +286,7 @@ class Sampling:
     misled: float = 0.0
     """As of the present sample; see :class:`Outcome`."""
     met: float = 0.0
-    """As of the last pass in which rows were led by coarse cells; likewise."""
+    """As in the last pass in which rows were led by coarse cells; see :class:`Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +580,7 @@ def _meet_all(now: Schedule) -> bool:
 
 
 def _to_more_rows(now: Schedule) -> Schedule:
-    """On to the next sample, or to all rows."""
+    """Continue on the next sample, or on all rows."""
     meet_all, larger = _meet_all(now), now.sampling.sizes[1:]
     keeps_centers = now.searched and not meet_all
     share = max(now.rounds.share, TUNING.least_share)
@@ -600,7 +600,7 @@ def _to_more_rows(now: Schedule) -> Schedule:
 
 
 def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
-    """On to all rows, which meet all centres or are led by coarse cells."""
+    """Continue on all rows, which meet all centres or are led by coarse cells."""
     now = replace(now, sampling=replace(now.sampling, sizes=()))
     looks = now.dense and not now.search.sparse
     task = _all_centers(now, looks=looks) if dense else Task("cells", True)
@@ -708,7 +708,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
-    """Bolder after a round that has paid, and more careful after one that is undone."""
+    """Return bolder rounds after one that has paid, and more careful ones after a failure."""
     failed = not gained > TUNING.little * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)

@@ -135,7 +135,7 @@ class Shown(Derives):
         return None
 
     def then(self, labels: NDArray[np.int32]) -> Shown:
-        """Once more, with these labels."""
+        """Return the record after counting these labels."""
         shown = Shown(self.generation + 1)
         shown.__dict__["labels"] = labels
         return shown
@@ -341,7 +341,7 @@ def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
 
 
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
-    """Centres (k, d) beyond the means of their rows, seen from where they were (over-relaxation).
+    """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
     Those that have just been moved across the data go to the mean.
     """

@@ -108,10 +108,10 @@ class VCGMM(Algorithm[VCGMMState]):
         Components among which a row's responsibilities are computed (C' of the paper), 1 to 32;
         "auto": 5, or 16 for "isoflex", where a few wide components overlap all others.
     neighbours : int or "auto"
-        Components near the best candidate of a row that it meets in an iteration, at least as many
+        Components near the best candidate of a row that it meets per iteration, at least as many
         as candidates; "auto": 32, or three times the candidates.
     explore : int
-        Components drawn at random that it meets besides (the "+1" of the paper).
+        Components drawn at random that it meets as well (the "+1" of the paper).
     covariance : {"iso", "isoflex", "diag"}
         "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight
         per component. "diag": a variance per component and feature, and a weight per component. For
@@ -309,7 +309,7 @@ class VCGMM(Algorithm[VCGMMState]):
         rows = self._rows(passes, drawn)
         check_reach(rows.statistics)
         spread = spread_of(rows)
-        # Hard clusters of equal rows are the same whatever the variance is.
+        # Hard clusters of equal rows are the same with any variance.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
             raise DataError(
                 f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
@@ -613,7 +613,7 @@ class VCGMM(Algorithm[VCGMMState]):
         return made, k * n_compared(k, length)
 
     def _table_age(self, n_rows: int) -> int:
-        """Iterations that neighbours do for: these take `TABLE_SHARE` times as long as a table."""
+        """Return the iterations of a table: they take `TABLE_SHARE` times as long as making it."""
         k, length = self._k, self._length
         iteration = n_rows * (length + ROW_WORK)
         table = PAIR_WORK * k * n_compared(k, length)
@@ -805,7 +805,7 @@ def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
 
 
 def _is_settling(state: VCGMMState) -> bool:
-    """Variances are shared, or have just ceased to be: F says nothing of an end."""
+    """Return True while variances are, or just were, shared, so that F does not show an end."""
     return bool(state.own_from) and state.iteration < state.own_from + SETTLING
 
 

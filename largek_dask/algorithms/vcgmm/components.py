@@ -60,7 +60,7 @@ class Components:
 def equal_components(
     means: NDArray[Any], variance: float | Real, shift: NDArray[Any], covariance: Covariance
 ) -> Components:
-    """Components of equal weight and one variance, in the shape of their kind.
+    """Return components of equal weight and one variance, in the shape of their kind.
 
     ``variance`` is a number, (1,), or of "diag" (d,).
     """

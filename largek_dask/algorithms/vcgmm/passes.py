@@ -115,7 +115,7 @@ class EMPass(Derives):
     given: NDArray[Any] | None = None
     """(n, C') candidates of all rows, as they are kept."""
     explore: int = 0
-    """Components drawn for every row that it meets besides."""
+    """Components drawn for every row that it meets as well."""
     key: int = 0
     """Key of their random numbers."""
     scale: float = 0.0

@@ -33,9 +33,9 @@ __all__ = [
 START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128
-"""Rows a coarse centre of the sample that they are found on."""
+"""Rows per coarse centre of the sample from which they are found."""
 MARGIN = 8
-"""Bits between the smallest variance and what rounding may change it by: F then changes by less
+"""Bits between the smallest variance and its rounding error: F then changes by less
 than 2^-18 of a row's part of it."""
 LEAST = 2.0**-960
 """Smallest variance at all: it and its inverse are normal numbers."""

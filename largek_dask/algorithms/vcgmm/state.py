@@ -73,7 +73,7 @@ class Tried:
         return replace(self, pause=max(0, self.pause - 1))
 
     def without(self) -> Tried:
-        """When there was nothing to try."""
+        """Return the record when there was nothing to try."""
         return replace(self, n_failed=MOST_FAILED)
 
 

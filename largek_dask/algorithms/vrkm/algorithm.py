@@ -43,7 +43,7 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         Source of a row's previous label: its own latest visit, or a scan of all rows that begins
         the epoch. The parameters that follow belong to one of them.
     rounds : int
-        Of "labels": rounds of an epoch (R), each over as many rows. Fewer where k times d is large:
+        Of "labels": rounds of an epoch (R), each over as many rows. Fewer if k times d is large:
         the centres of an epoch's rounds are kept. 1 is Lloyd's algorithm.
     smoothing : float
         Of "labels": share of the latest round in the expected change of the other rows (β), in
@@ -60,7 +60,7 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         rounds.
     plus_plus : bool
         Of "snapshot": VRKM++. False is VRKM, which adds the batch gradient of the snapshot to every
-        step; that is nothing but rounding (equation 9), and takes a second scan.
+        step; that is only rounding (equation 9), and takes a second scan.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState | SnapshotState:
-        """Starting centres."""
+        """Return the state at the starting centres."""
         state: LabelTableState | SnapshotState = self._form.init(passes, rng)
         return state
 

@@ -75,7 +75,7 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 __all__ = ["LabelTable", "LabelTableState"]
 
 ROWS_A_CENTER = 100
-"""Rows a centre of the first sample, at least."""
+"""Minimum rows per centre of the first sample."""
 LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
 TIMES_SAMPLE = 16
@@ -118,7 +118,7 @@ class LabelTableState:
     sums: NDArray[np.int64]
     """(k, d) exact sums of the rows under their labels (``ClusterSums.limbs``)."""
     weights: NDArray[np.int64]
-    """(k,) their weights, likewise."""
+    """(k,) their weights, in the same form."""
     counts: NDArray[np.float64]
     """(k,) the weights, in those of rows."""
     expected_sums: NDArray[np.float64]
@@ -169,7 +169,7 @@ class RoundTotal(Tally):
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
-        """Nothing as yet."""
+        """Return an empty total."""
         sums = partial(ClusterSums, k, d, grid)
         return cls(moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_))
 
@@ -269,7 +269,7 @@ class LabelTable(Algorithm[LabelTableState]):
             raise ParameterError(f"smoothing must be above 0 and at most 1, got {share!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
-        """Starting centres, no rows labelled yet."""
+        """Return the state at the starting centres, with no rows labelled yet."""
         assert self.problem is not None
         k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
         rows = first_rows(passes.n_rows, k, passes.row_values)
@@ -405,7 +405,7 @@ class LabelTable(Algorithm[LabelTableState]):
         return after, info
 
     def _begin_bounds(self, passes: Passes, epoch: _Epoch) -> tuple[BoundsState, ...]:
-        """Bounds that rows get in the next epoch, if only few have changed their label."""
+        """Return bounds for rows in the next epoch, if only few have changed their label."""
         state, k = epoch.state, len(epoch.centers)
         n_groups = groups_of_rounds(passes, k, passes.state_limit)
         share = min(BOUNDS_SHARE, calm_share(n_groups, *epoch.centers.shape))
@@ -465,7 +465,7 @@ class LabelTable(Algorithm[LabelTableState]):
         )
 
     def report(self, passes: Passes, rng: Rng, state: LabelTableState) -> Mapping[str, float | str]:
-        """That steps were Lloyd's, where centres are too large for rounds."""
+        """Report that steps were Lloyd's, if centres are too large for rounds."""
         if self.rounds > 1 and len(state.models) == 1:
             return {
                 "rounds": 1.0,
@@ -556,7 +556,7 @@ class _Epoch:
             self.expect_nothing()
 
     def expect_nothing(self) -> None:
-        """Back to the means of the table."""
+        """Go back to the means of the table."""
         self.expected.clear()
         self.centers = self.sums.means(self.centers)
 
@@ -621,7 +621,7 @@ def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
 
 
 def _chunks(of: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Chunks of held rows that are in each round."""
+    """Return the chunks of held rows in each round."""
     sizes = np.diff(of.chunk_table)
     rounds: list[list[int]] = [[] for _ in stages[0][1:]]
     for ends in stages:

@@ -218,7 +218,7 @@ class RoundTotal(Additive):
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
-        """Nothing as yet."""
+        """Return an empty total."""
         return cls(np.zeros(k, np.int64), ExactSums(k), ClusterSums(k, d, grid))
 
     def empty(self) -> RoundTotal:
@@ -298,7 +298,7 @@ def scan_chunk(
 
 
 def _spans(begin: int, end: int, size: int) -> list[slice]:
-    """Pieces of at most ``size`` rows; of no rows one."""
+    """Yield pieces of at most ``size`` rows; one for no rows."""
     return [slice(at, min(at + size, end)) for at in range(begin, max(end, begin + 1), size)]
 
 
@@ -723,7 +723,7 @@ def _positive(value: Any) -> bool:
 
 
 def _packed(centers: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
-    """Centres as rows are compared with them."""
+    """Pack centres to compare rows with."""
     return pack_centers(centers.astype(shift.dtype), shift)
 
 

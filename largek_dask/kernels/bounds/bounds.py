@@ -263,7 +263,7 @@ def _test(
     margins: Any,
     flags: Any,
 ) -> None:
-    """Once more with the exact distance: which groups of which rows to look through.
+    """Test again with the exact distance, and flag the groups that rows have to search.
 
     If any, then the row's own group too: its bound says nothing of the row's own centre, which
     may have to go back among the others.
@@ -287,7 +287,7 @@ def _test(
 
 @njit
 def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
-    """Counting sort: the flagged rows of one group after those of another."""
+    """Sort flagged rows by group, by counting."""
     for r in range(flags.shape[0]):
         for g in range(flags.shape[1]):
             if flags[r, g]:
@@ -315,7 +315,7 @@ def _merge(
 def _find_limits(
     winners: Any, best: Any, exact: Any, tables: Any, margins: Any, rounding: Any, limits: Any
 ) -> None:
-    """Scores above which a centre is farther than the winner for certain."""
+    """Find scores above which a centre is certainly farther than the winner."""
     lengths, slack, absolute = tables[2], margins[2], margins[3]
     for r in range(winners.size):
         reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[winners[r]]
@@ -328,7 +328,7 @@ def _settle(
     scores: Any, exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
     labels: Any, upper: Any, lower: Any,
 ) -> None:  # fmt: skip
-    """Labels and bounds of the rows that were looked at; `scores` are not below the winners'."""
+    """Write labels and bounds of searched rows; `scores` are not below the winners'."""
     ways, group_ways, lengths, radii, of = tables
     product, relative, slack, absolute, limit = margins
     for r in range(rows.size):

@@ -70,7 +70,7 @@ SPARE = 2
 """Scores are put into this many groups times C', or more: few are within the limit then."""
 GROUPED = 8
 """Groups are of sqrt(n / GROUPED) of n scores: of larger ones there are fewer to rank, but each
-that is picked has more scores to look at."""
+that is picked has more scores to search."""
 FOUR = 4
 """Components whose squares are computed side by side."""
 SHARED = 4
@@ -253,7 +253,7 @@ def _search(
     sizes: tuple[int, int],
     out: tuple[Labels, Floats],
 ) -> int:
-    """Groups of rows against their lists; `sizes` are the longest list and panels a batch."""
+    """Search groups of rows by their lists; `sizes` are the longest list and panels per batch."""
     if len(order) == 0:
         return 0
     longest, n_panels = sizes
@@ -355,7 +355,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
 @cache
 def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
-    """Scores of a panel and a block of components."""
+    """Compile scores of a panel and a block of components."""
     lanes = tile.lanes_of(dtype.itemsize)
     # as in `gathered`: a narrow panel needs more centres at a time
     centres = PAD if vectors == 1 and not direct else tile.centres
@@ -438,7 +438,7 @@ def _ranker(width: int) -> Kernel:
 
 @cache
 def _picker(width: int) -> Kernel:
-    """Numbers of each lane's scores that do not exceed its limit, ascending."""
+    """Compile picking each lane's scores that do not exceed its limit, ascending."""
     one = np.uint64(1)
 
     @_within
@@ -618,7 +618,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Some panels of rows of one group against its list."""
+    """Compile some panels of rows of one group against its list."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of, score = (
         _loader(dtype, stored, width, kind, direct),

@@ -90,7 +90,7 @@ class Drift:
 
     @classmethod
     def zero(cls, groups: Groups) -> Drift:
-        """Nothing has moved yet."""
+        """Return a drift of zero."""
         return cls(np.zeros(len(groups.of)), np.zeros(groups.n_groups))
 
     def advance(self, old: PackedCenters, new: PackedCenters, groups: Groups) -> Drift:
@@ -106,7 +106,7 @@ class Drift:
 
 
 def _add_up(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums that are never below the true ones."""
+    """Add up, never below the true sums."""
     return np.where(more > 0, np.nextafter(total + more, np.inf), total)
 
 

@@ -153,7 +153,7 @@ def _sort_loose(
     labels: Any, upper: Any, lower: Any, first: Any, last: Any, bounded: Any, loose: Any,
     chosen: Any, counts: Any, places: Any, order: Any,
 ) -> None:  # fmt: skip
-    """Count the rows of each label that are looked at, or put them where `places` says."""
+    """Count the searched rows of each label, or put them where `places` says."""
     if not bounded:
         for i in range(first, last):
             j = labels[i]
@@ -280,7 +280,7 @@ class ListSearch:
         return counts
 
     def _new_scratch(self) -> tuple[Any, ...]:
-        """Arrays for one thread."""
+        """Return arrays for one thread."""
         packed, tile, (n_groups, longest) = self._packed, self._tile, self._sizes
         blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
         space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))

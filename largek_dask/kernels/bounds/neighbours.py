@@ -191,18 +191,18 @@ def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> 
 def _kernels(
     tile: Tile, dtype: panels.Dtype, direct: int, distances: bool
 ) -> tuple[panels.Kernel, panels.Kernel]:
-    """Scores of members and candidates, and the choice among them."""
+    """Compile scores of members and candidates, and the choice among them."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return _fill(tile, dtype, direct, distances), _select(width)
 
 
 @cache
 def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
-    """Scores of members and candidates: candidates are the rows here."""
+    """Compute scores of members and candidates: candidates are the rows here."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
-    # (without the squared lengths where these are not wanted)
+    # (without the squared lengths if these are not needed)
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
@@ -318,7 +318,7 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
 
 @njit(internal=True)
 def _merge_sort(values: Any, n: Any) -> Any:
-    """Places of n values, which are not NaN, in order; of equal ones the earlier comes first."""
+    """Sort the places of n values without NaN; of equal ones the earlier comes first."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
         order[c] = c
@@ -344,7 +344,7 @@ def _merge_sort(values: Any, n: Any) -> Any:
 
 @njit(internal=True)
 def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
-    """Places of the m smallest of n values, in order; of equal ones the earlier comes first."""
+    """Rank the places of the m smallest of n values; of equal ones the earlier comes first."""
     m = ranked.size
     if n > _FEW:
         order = _merge_sort(values, n)

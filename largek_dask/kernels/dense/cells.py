@@ -27,11 +27,11 @@ else:
 __all__ = ["cell_means"]
 
 _RUN = 48
-"""Rows that are looked at or left out together: a multiple of every panel."""
+"""Rows that are used or left out together: a multiple of every panel."""
 _THINNED = 4
-"""In a cell with many rows a centre, at least one run in this many is looked at."""
+"""In a cell with many rows per centre, at least one run in this many is used."""
 _ENOUGH = 25
-"""Rows a centre that a thinned step should see."""
+"""Rows per centre that a thinned step should use."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]

@@ -38,11 +38,11 @@ def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> 
     out : (m, d) of the same type, C-ordered
     """
     if not x.flags.c_contiguous:
-        # "clip" spares a buffer
+        # "clip" avoids a buffer
         x.take(places, axis=0, out=out, mode="clip")
         return
     ahead = min(_ROWS_AHEAD, _BYTES_AHEAD // max(1, x.shape[1] * x.itemsize) + 1)
-    bits = np.dtype(f"u{x.itemsize}")  # numbers are copied as they are, whatever their type
+    bits = np.dtype(f"u{x.itemsize}")  # numbers of any type are copied as they are
     _copy_rows(readonly(x.view(bits)), readonly(places), ahead, out.view(bits))
 
 

@@ -120,7 +120,7 @@ def _of_terms(
 
 
 def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
-    """Numbers of ``dtype`` that are larger than these."""
+    """Return numbers of ``dtype`` that are larger than these."""
     with np.errstate(all="ignore"):
         return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
@@ -225,7 +225,7 @@ def too_far(
 
 
 def reach_of(centers: Array) -> float:
-    """Largest distance of a centre to the first one."""
+    """Return the largest distance of a centre to the first one."""
     others, exponent = _scaled(centers)
     apart = row_squares(others, others[0])
     return float(np.ldexp(np.sqrt(apart.max()), exponent))

@@ -69,14 +69,14 @@ def bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
-    """Arrays for numbers of rows and counts, for groups of at most `largest` rows."""
+    """Return arrays for row numbers and counts, for groups of at most `largest` rows."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
 
 
 @cache
 def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
-    """Given rows to a transposed panel of `width` lanes, less the shift; their squared lengths.
+    """Compile packing given rows into a transposed panel, less the shift, and squared lengths.
 
     Returns
     -------
@@ -190,7 +190,7 @@ def fetch_rows(stored: Dtype) -> Kernel:
 
 @cache
 def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Given rows side by side, less an origin, in the compute dtype."""
+    """Copy given rows side by side, less an origin, in the compute dtype."""
     real, call = dtype.type, fetch_rows(stored)
 
     @bare

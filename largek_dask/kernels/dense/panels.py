@@ -109,7 +109,7 @@ def inner(function: Kernel) -> Kernel:
 
 
 def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
-    """Types of read-only arrays of rows' numbers; writable ones are taken too."""
+    """Return types of read-only arrays of rows' numbers; writable ones are accepted, too."""
     real = numba.from_dtype(dtype)
     return [types.Array(real, n, "C", readonly=True) for n in ndims]
 
@@ -273,7 +273,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 
 @cache
 def square_distances(dtype: Dtype) -> Kernel:
-    """Exact squared distance of every row to its own centre."""
+    """Compute the exact squared distance of every row to its own centre."""
 
     @njit(
         (
@@ -293,7 +293,7 @@ def square_distances(dtype: Dtype) -> Kernel:
 
 @cache
 def center_factors(dtype: Dtype) -> Kernel:
-    """Factors -2 (c - shift) and squared lengths, in float64, of all centres."""
+    """Return factors -2 (c - shift) and squared lengths, in float64, of all centres."""
 
     @njit(
         (

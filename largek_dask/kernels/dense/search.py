@@ -226,7 +226,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 @inner
 def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
-    """Centres instead of places in a list."""
+    """Replace places in a list by centres."""
     for i in range(first, first + m):
         if labels[i] >= 0:
             labels[i] = lists[list_at + labels[i]]
@@ -512,7 +512,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
-    """Scores of every row and every centre; in the direct form they are squared distances.
+    """Compile scores of every row and centre; in the direct form they are squared distances.
 
     The direct form takes any number of features here (`SOME`).
     """

@@ -197,7 +197,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
         along: Any, vectors: Any, halves: Any,
     ) -> Any:  # fmt: skip
-        """Steps of 2-means; write the means, about the centre, of the best; the gain."""
+        """Run steps of 2-means; write the best means, about the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
         total = 0.0

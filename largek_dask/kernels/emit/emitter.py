@@ -36,7 +36,7 @@ class Emitter:
         self.bits = bits
 
     def data(self, index: int) -> Any:
-        """Pointer to the first element of an array argument."""
+        """Return a pointer to the first element of an array argument."""
         array = self.context.make_array(self.sig.args[index])
         return array(self.context, self.builder, self.args[index]).data
 
@@ -77,7 +77,7 @@ class Emitter:
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def shuffle(self, a: Any, b: Any, mask: list[int]) -> Any:
-        """Elements of `a` and, counted on, `b`, picked by `mask`."""
+        """Return elements of `a` and, counted on, `b`, picked by `mask`."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -90,5 +90,5 @@ class Emitter:
 
 
 def bits_of(array: Any) -> int:
-    """Bits of an element of an array type."""
+    """Return the bits of an element of an array type."""
     return int(array.dtype.bitwidth)

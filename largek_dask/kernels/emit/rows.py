@@ -167,7 +167,7 @@ def _piece(count: int, bits: int) -> int:
 def clear(
     typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
 ) -> Any:
-    """Nothing has won yet: infinity and `label` for `ranks` winners of `width` rows."""
+    """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
     if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
         return None
     count, first = ranks.literal_value * width.literal_value, label.literal_value
@@ -401,7 +401,7 @@ def tile_within(
 
 
 def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
-    """Scores of one row with the centres of a tile, one in each lane, feature by feature."""
+    """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
     builder = emit.builder
     _, _, panel_at, width, _, n_features, _, first, _ = emit.args
     eight = ir.Constant(I64, 8)
@@ -569,7 +569,7 @@ def four_weighted_square_distances(
 
 
 def _named(emit: Emitter, table: Any, names: Any, n_features: Any) -> list[Any]:
-    """Pointers to the rows of a table that the first four names say."""
+    """Return pointers to the rows of a table given by the first four names."""
     numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(4)]
     return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
 
@@ -583,7 +583,7 @@ def _emit_squares(
     n_features: Any,
     fused: bool = False,
 ) -> list[Any]:
-    """Sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
+    """Emit sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
     builder, lanes = emit.builder, emit.lanes
     narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), lanes)
 

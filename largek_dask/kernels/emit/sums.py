@@ -16,8 +16,8 @@ from largek_dask.kernels.emit.emitter import I64, Emitter, typed_intrinsic
 __all__ = ["add_row", "move_row"]
 
 LANES = 8
-MAGIC = 6755399441055744.0  # 1.5 * 2^52: what is added to it is rounded to a whole number,
-MAGIC_BITS = 0x4338000000000000  # which is how far its bits, as an integer, are from these
+MAGIC = 6755399441055744.0  # 1.5 * 2^52: sums with it are rounded to a whole number,
+MAGIC_BITS = 0x4338000000000000  # which is the distance of its bits, as an integer, from these
 
 
 @typed_intrinsic

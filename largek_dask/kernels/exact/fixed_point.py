@@ -14,7 +14,7 @@ LOW_BITS = 50
 """Bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
-_DIGITS = {4: 24, 8: 32}  # bits of the extent that are wanted, by bytes of the compute dtype
+_DIGITS = {4: 24, 8: 32}  # required bits of the extent, by bytes of the compute dtype
 _DIGITS_OF_MANY = 16  # bits required of the differences of most rows
 
 
@@ -148,5 +148,5 @@ def power_above(value: float) -> int:
 
 
 def _clip(bits: int) -> int:
-    """So that 2^bits and 2^-bits are ordinary float64."""
+    """Clip, so that 2^bits and 2^-bits are normal float64."""
     return max(-1000, min(1000, bits))

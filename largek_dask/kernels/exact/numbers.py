@@ -2,7 +2,7 @@
 
 A finite float64 is an integer times 2^-1074. :class:`ExactSums` keeps every sum as such an
 integer, cut into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units of
-2^(32 l - 1088). Integers add exactly in any order, what was added can be removed, and the value
+2^(32 l - 1088). Integers add exactly in any order, additions can be undone, and the value
 that comes out at the end is the true sum rounded once.
 
 Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
@@ -212,7 +212,7 @@ def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
 
 @njit
 def _exponents(values: Any) -> Any:
-    """Lowest and highest biased exponent of the finite values that are not zero."""
+    """Return the lowest and highest biased exponent of the finite nonzero values."""
     lowest: Any = 0x7FF
     highest: Any = 0
     for i in range(values.shape[0]):

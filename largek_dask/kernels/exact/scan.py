@@ -225,7 +225,7 @@ def _book(values: Any, limbs: Any) -> Any:
 
 @njit
 def scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
-    """Column extent and exact sums of finite (n, w) rows."""
+    """Add column extent and exact sums of finite (n, w) rows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     values = np.empty((min(step, n), width))
@@ -275,7 +275,7 @@ def scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
 
 @njit
 def scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
-    """Column extent and sums of (n, w) integers of at most 16 bits."""
+    """Add column extent and sums of (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)
     for begin in range(0, n, BLOCK_ROWS):

@@ -445,7 +445,7 @@ def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Few rows at a time, in one of the types that kernels are compiled for."""
+    """Yield few rows at a time, in one of the types that kernels are compiled for."""
     for at, block in native_blocks(x):
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]

@@ -150,6 +150,6 @@ def _row_squares(x: Any, shift: Any, rows: Any, out: Any) -> None:
 
 @njit
 def _joined(lanes: Any) -> Any:
-    """Eight sums in one, in a fixed order."""
+    """Add up eight sums, in a fixed order."""
     low = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
     return low + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))

@@ -104,7 +104,7 @@ class Statistics:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values that give back the same bits."""
+        """Return plain JSON values that restore the same bits."""
         return {
             "n_rows": self.n_rows,
             "n_total": self.n_total,
@@ -305,7 +305,7 @@ class RowScan:
         self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
     def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Extent and sums of finite rows of positive weight."""
+        """Add extent and sums of finite rows of positive weight."""
         if weight is None:
             for piece in self._wide(x):
                 self._scan(piece, None)
@@ -313,7 +313,7 @@ class RowScan:
             self._scan(readonly(np.ascontiguousarray(x)), weight)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
-        """Sums of stored numbers; the extent is one for all columns and includes the origin."""
+        """Add sums of stored numbers; the extent is one for all columns and includes the origin."""
         values = x.data[x.stored].astype(np.float64)
         of_rows = None if weight is None else weight[x.row_numbers()]
         self._sums.add(values, of_rows, x.indices[x.stored])

@@ -44,7 +44,7 @@ _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
 """Kinds of row weights."""
 AHEAD = 1 << 10
-"""Features that are added before the row and the sums are wanted that come near now."""
+"""Features to add before the prefetched row and sums are needed."""
 
 
 @njit
@@ -215,7 +215,7 @@ def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
 
 @njit
 def times(steps: Any, low_steps: Any, weight: Any) -> Any:
-    """Both limbs of a value times an integer weight, as far as the lower one may be carried."""
+    """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
 

@@ -253,7 +253,7 @@ class ClusterSums:
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Both limbs as one number."""
+    """Return both limbs as one number."""
     out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
     return out
 

@@ -59,7 +59,7 @@ def exp_of(t: Any) -> Any:
 
 @njit
 def log_of(v: Any) -> Any:
-    """Natural logarithm of a number above 0, subnormal ones too; -inf of 0, NaN below."""
+    """Return the natural logarithm of a positive number, also subnormal; -inf of 0, NaN below."""
     size = abs(v)
     tiny = size < _SUBNORMAL
     # |v| = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2)

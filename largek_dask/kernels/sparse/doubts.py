@@ -38,7 +38,7 @@ _OFF = 2.0**-48
 _LEAST = 2.0**-1070
 """... and for products that underflow."""
 _SHARP = 2.0**-24
-"""A distance that is off by a smaller share of itself is kept as it is."""
+"""A distance whose relative error is smaller is kept as it is."""
 
 
 def nearest_two_sparse(
@@ -76,7 +76,7 @@ def _decide(
     roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
     second: Any,
 ) -> None:  # fmt: skip
-    """Scores become distances; rows in doubt get the nearest of the centres in question."""
+    """Turn scores into distances; rows in doubt get the nearest of the possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     scores = np.empty(columns.shape[0] * columns.shape[2])
@@ -119,7 +119,7 @@ def _decide(
 def _scores(
     data: Any, indices: Any, begin: Any, end: Any, columns: Any, norms: Any, scores: Any
 ) -> Any:
-    """Scores of one row and all centres in float64; the row's squared length."""
+    """Compute float64 scores of one row and all centres; return the row's squared length."""
     n_blocks, _, width = columns.shape
     square = 0.0
     for p in range(begin, end):

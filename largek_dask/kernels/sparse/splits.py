@@ -168,7 +168,7 @@ def _add_up(parts: Any, shares: Any, met: Any, sums: Any) -> None:
 
 @njit
 def _products(parts: Any, direction: Any, along: Any) -> None:
-    """Products of rows with a direction."""
+    """Compute products of rows with a direction."""
     data, indices, indptr, rows = parts
     for p in range(rows.size):
         product = 0.0
