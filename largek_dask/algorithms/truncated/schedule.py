@@ -122,7 +122,7 @@ class Tuning:
     rows_to_move: int = 32
     """Minimum rows per centre of a sample that shows which centres to move. Not measured."""
     rows_to_search: int = 64
-    """Rows per centre of a sample that is searched in rounds, as all rows are, before more are taken.
+    """Rows per centre of a sample that is searched in rounds, like all rows, before more are taken.
     With rounds over all rows only, B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 %
     above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
     stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
