@@ -26,18 +26,18 @@ __all__ = ["Auto", "Choice"]
 FEW_CLUSTERS = 8
 """Clusters of sparse rows up to which several starts are made, as the start decides."""
 MANY_ROWS = 100_000
-"""Sparse rows from which on few clusters are found on nested batches, which costs a fraction of
-exact fits and ends alike."""
+"""Sparse rows above which few clusters are found on nested batches, which costs a fraction of
+exact fits with similar results."""
 FEW_ROWS = 1_000
-"""Sparse rows up to which several exact fits cost next to nothing."""
+"""Sparse rows up to which several exact fits are cheap."""
 EVERY_CLUSTERS = 25
 """Clusters up to which the best effort searches every number of them."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Starts on sparse rows, each from other centres, of which the best is kept."""
+"""Number of starts on sparse rows, the best of which is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
 """Rounds of moves."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
-"""Searches, of which the best is kept."""
+"""Number of searches, the best of which is kept."""
 
 
 class Choice(NamedTuple):
@@ -45,9 +45,9 @@ class Choice(NamedTuple):
 
     algorithm: Algorithm[Any]
     n_init: int
-    """Starts, at least."""
+    """Minimum number of starts."""
     reason: str
-    """In words."""
+    """Explanation."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Interface of algorithms, and of their access to the data.
 
-An algorithm is ``init`` and ``step`` over explicit state. It knows no cluster, no storage and no
-clock: its only door to the data is :class:`Passes`, whose ``reduce`` runs one function over
+An algorithm is ``init`` and ``step`` over explicit state. It depends on no cluster, storage or
+clock: it reads the data only through :class:`Passes`, whose ``reduce`` runs one function over
 every chunk and adds the results up. The loop, checkpoints, progress and stop rules are written
 once, in ``largek_dask.driver``.
 """
@@ -94,7 +94,7 @@ class Chunk(Protocol):
     """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type; or a
     :class:`~largek_dask.kernels.blocks.SparseBlock`, which the kernels take as well."""
     weight: NDArray[np.float64] | None
-    """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
+    """(n,) row weights; None if every row weighs 1. Skipped rows weigh 0."""
     rows: NDArray[np.int64] | None
     """(n,) positions inside the chunk if a ``RowSlice`` was requested, else None."""
     bad: NDArray[np.bool_] | None
@@ -162,9 +162,9 @@ class Passes(TableShape, Protocol):
     """Access to the data, implemented by ``passes.local`` and ``passes.cluster``."""
 
     n_threads: int | None
-    """Threads that compute a pass; None where that may change (a cluster)."""
+    """Threads that compute a pass; None if that may change (a cluster)."""
     state_limit: int | None
-    """Bytes of row state that may be kept by all processes together; None: not known."""
+    """Maximum bytes of row state in all processes together; None if unknown."""
     chunk_table: NDArray[np.int64]
     """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""
 
@@ -210,7 +210,7 @@ class Passes(TableShape, Protocol):
         joined : bool
             ``chunk_fn`` does not depend on where chunks begin and end, and is faster on many rows:
             those that lie in one piece in this process may be shown as one chunk, which has all
-            ``chunk.threads``. Rows that weigh 0 may hold NaN or infinity in it. A share of them is
+            ``chunk.threads``. Rows of weight 0 may hold NaN or infinity in it. A share of them is
             shown by ``chunk.pieces``.
 
         Raises
@@ -282,10 +282,10 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory and passes of a fit; ``driver.plan`` and ``cli.plan`` compute all else from it."""
+    """Memory and passes of a fit, from which ``driver.plan`` and ``cli.plan`` compute the rest."""
 
     row_bytes: int = 0
-    """Row state of one generation, in bytes per row, at most."""
+    """Maximum row state of one generation, in bytes per row."""
     fixed_row_bytes: int = 0
     """Part of ``row_bytes`` that no pass changes; two generations share it."""
     model_copies: int = 2
@@ -293,11 +293,11 @@ class Footprint:
     held_rows: int | None = None
     """Rows of all steps, held in the driver's process; None if steps read all rows."""
     held_bytes: int = 0
-    """Most bytes of rows that the driver's process holds, with their state and copies."""
+    """Maximum bytes of rows in the driver's process, with their state and copies."""
     passes_before: int = 1
-    """Passes over all rows before the first step, without that for statistics."""
+    """Passes over all rows before the first step, except that for statistics."""
     passes_after: int = 0
-    """Passes over all rows after the last step, without the last pass."""
+    """Passes over all rows after the last step, except the last pass."""
     step_reads: int = 1
     """Reads per step of rows that do not stay in memory, unless rows are shuffled."""
     steps: int | None = None
@@ -307,7 +307,7 @@ class Footprint:
     distances: float | None = None
     """Cost of a row in a step, in distances; None: one per centre."""
     full_search: str | None = None
-    """How often steps compare rows with all clusters, for display; None if in every step."""
+    """Text on when steps compare rows with all clusters, for display; None: in every step."""
 
 
 class ModelArrays(Protocol):
@@ -380,7 +380,7 @@ class Algorithm(Protocol[State]):
         n_threads : int or None
             As in ``Passes``.
         budget : int or None
-            Bytes that row state of one generation may take; None: no limit.
+            Maximum bytes of row state of one generation; None: no limit.
         """
         if self.problem is None:
             return Footprint()
@@ -413,9 +413,9 @@ class Algorithm(Protocol[State]):
         Returns
         -------
         labels : (n,) int32
-            -1 for rows that weigh nothing.
+            -1 for rows of weight 0.
         value : float
-            Of the objective, with these labels.
+            Objective with these labels.
         counts : (k,)
             Weight of the rows of each cluster.
         """

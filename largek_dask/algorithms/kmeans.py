@@ -26,7 +26,7 @@ from largek_dask.kernels.rows import compute_dtype
 __all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
 
 FAR_VALUES = 1 << 22
-"""Numbers of rows far out that are made dense at once."""
+"""Maximum numbers of far rows that are made dense at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class KMeansProblem(Problem):
     inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
-    """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
+    """Relocate a centre without rows to the rows farthest from theirs, or keep it."""
 
     def check(self, table: TableShape) -> None:
         """Refuse starting centres that are not k rows of finite numbers."""

@@ -57,7 +57,7 @@ def assign_chunk(
     centers: PackedCenters | BoundedCenters,
     step: int,
 ) -> None:
-    """Label a chunk's rows by their nearest centre and bring the sums up to date."""
+    """Label a chunk's rows by their nearest centre and update the sums."""
     kept, n_evaluated = label_rows(chunk.x, centers, chunk.state)
     old = None if chunk.state is None else chunk.state["labels"]
     total.begin(step)
@@ -79,7 +79,7 @@ class LloydState:
     bounds: BoundsState | None
     """None: the next assignment computes all distances and leaves no bounds."""
     history: History[Assignment] = field(default_factory=History)
-    """The last assignment, by which lost labels are found again."""
+    """The last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:

@@ -6,8 +6,8 @@ every assignment ever made counts; their repair (section 3.1) lets only a row's 
 
 With batches of one row it is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
 properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
-clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is none
-for most batches, and such batches take turns row by row, so that is done in a kernel of its own.
+clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is
+empty for most batches, so single rows are taken in a kernel of their own.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
         return self.batch_rows == 1 and self.votes == "all"
 
     def check(self, table: TableShape) -> None:
-        """Refuse a table that cannot be held, where it has to be."""
+        """Refuse a table that has to be held, but cannot."""
         if self._by_row:
             check_gathered(table, "batch_rows")
 
@@ -235,7 +235,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
             means, votes = running_means(state.means, state.votes, total)
             after = replace(state, means=means, votes=votes)
         weight = float(total.sums.counts.sum())
-        # The batch's cost under the centres that it met, scaled to all rows: an estimate.
+        # The batch's cost under the centres at that time, scaled to all rows: an estimate.
         cost = total.sums.cost(packed.centers, total.squares.value)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         n_rows = total.tally.n_rows
@@ -252,7 +252,7 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
     rows = gather_rows(passes, rng)
     order = rows.draws(rng, state.step, "sgd rows", 1.0)
     means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
-    # Each row's cost under the centres that it met, scaled to all rows: an estimate.
+    # Each row's cost under the centres at that time, scaled to all rows: an estimate.
     scale = passes.statistics.total_weight / weight
     info = Info(cost=cost * scale, rows=len(order), extra={"batch_rows": 1.0})
     return replace(state, step=state.step + 1, means=means, votes=votes), info

@@ -47,7 +47,7 @@ class MixtureArrays:
     means: NDArray[Any]
     """(k, d), compute dtype, in the coordinates of the data."""
     variances: NDArray[np.float64]
-    """(1, 1) where all components share one, (k, 1), or (k, d) of every feature."""
+    """(1, 1) if all components share one, (k, 1), or (k, d), one per feature."""
     log_weights: NDArray[np.float64]
     """(k,) logarithms of the weights, which add up to 1; -infinity of a retired component."""
     alive: NDArray[np.bool_]
@@ -153,9 +153,9 @@ class MixtureProblem(Problem):
     mixture: Covariance = field(default="iso", kw_only=True)
     """Covariances of the components."""
     weights_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """(k,) weights of the first components, or None: found with them."""
+    """(k,) weights of the first components; None: found with them."""
     precisions_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """Inverse variances of the first components, (k,) or of "diag" (k, d); or None."""
+    """Inverse variances of the first components, (k,) or for "diag" (k, d); or None."""
 
     def check(self, table: TableShape) -> None:
         """Refuse sparse rows, and an invalid start of k components."""
@@ -196,7 +196,7 @@ class MixtureProblem(Problem):
         k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
         mean = np.average(x, axis=0, weights=rows.weight)
         own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
-        # Where rows are all equal the rounding of their value is left.
+        # If rows are all equal only rounding of their value remains.
         rounding = np.finfo(shift.dtype).eps * np.where(mean == 0, 1.0, mean)
         own = np.where(own > 0, own, rounding**2).clip(np.finfo(np.float64).smallest_normal)
         if self.mixture == "diag":
@@ -237,7 +237,7 @@ class MixtureProblem(Problem):
 
 
 FAR_SCORES = 1 << 20
-"""Log joints of rows far out that are held at once."""
+"""Maximum log joints of far rows that are held at once."""
 LOST = -(2.0**46)
 """Log joints below this have lost differences of a hundredth of a nat in float64."""
 NAMED = 10

@@ -39,12 +39,12 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vc-gmm": VCGMM,
     "vrkm": VRKM,
 }
-"""Algorithms by the name a user gives."""
+"""Algorithms by name."""
 OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
 """Names in other libraries (scikit-learn, dask-ml), and here, of exact k-means, whose bounds save
 distances and change no label."""
 MIXTURES = "vc-gmm"
-"""The one that answers mixtures, with a field ``covariance``."""
+"""The algorithm for mixtures, with a field ``covariance``."""
 
 
 def name_of(algorithm: Algorithm[Any] | Auto) -> str:

@@ -25,7 +25,7 @@ Choices that the paper leaves open, or that were measured to be better:
   comes from exact sums (squared lengths, sums, counts), not from the rows: only rows whose label
   changed are touched.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
-  sigma_C and does not vote; a centre that did not move (p = 0) holds nothing back.
+  sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
 * :meth:`NMBatch.paper` is the published form. The default begins with more rows per centre: from
   few rows per centre Lloyd's steps end in a poor local optimum that no later batch mends.
 """
@@ -113,7 +113,7 @@ class NMBatchState:
     previous_rows: int = 0
     """Rows of the batch of the last step; 0 before the first."""
     history: History[Assignment] = field(default_factory=History)
-    """The last assignment, by which lost labels are found again."""
+    """The last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -274,7 +274,7 @@ class NMBatch(Algorithm[NMBatchState]):
     ) -> NestedTotal:
         """Let every row of the batch vote for its nearest centre (Algorithm 5, lines 9 to 29).
 
-        Lost labels are found again: those of the batch before, under the centres before.
+        Lost labels are recomputed: those of the batch before, under the centres before.
         """
         before = state.history.next_state(
             "nested", lambda last: (last.pack(state.shift), state.step, False), retain=True
@@ -357,8 +357,8 @@ class NMBatch(Algorithm[NMBatchState]):
     ) -> BoundsState | None:
         """Advance the bounds, or begin with them once few rows change their cluster.
 
-        A centre that has been moved across the data takes all bounds of its group with it: then
-        none are kept until rows are calm again.
+        A centre that has been moved across the data invalidates all bounds of its group: then
+        none are kept until few rows change again.
         """
         if n_displaced:
             return None
@@ -537,7 +537,7 @@ def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
     names = [name for name in ("labels", "upper", "lower") if name in state]
     if len(state["labels"]) == n:
         return {name: state[name] for name in names}
-    # The batch has grown: its rows of before lie among those of now, in the same order.
+    # The batch has grown: its previous rows lie among the present ones, in the same order.
     before = state["rows"]
     places = before if chunk.rows is None else np.searchsorted(chunk.rows, before)
     out = {}
@@ -556,7 +556,7 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     grid = total.sums.grid
     dot, norm = center_terms(centers, grid.shift, total.sums.totals)
     found = total.squares.values - 2.0 * (dot * 2.0**-grid.bits) + norm * total.sums.counts
-    # Rounding may leave a little less than nothing where all rows lie on the centre.
+    # Rounding may leave a small negative number if all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
     return out
 

@@ -106,7 +106,7 @@ class Final:
     labels: NDArray[np.int32] | None
     """(n,) labels; None if they went to storage or nowhere."""
     n_empty: int = 0
-    """Clusters without rows that are left."""
+    """Number of clusters left without rows."""
     n_distinct: int | None = None
     """Number of distinct rows if there are fewer than clusters, otherwise None."""
 

@@ -51,8 +51,8 @@ class RowSlice:
 class RowSample:
     """About ``n`` rows drawn without replacement, independent of chunks.
 
-    Rows that weigh nothing are left out. Samples that differ in ``n`` alone are the first rows of
-    one another: where rows have to be read, that is done once.
+    Rows of weight 0 are left out. Samples that differ in ``n`` alone are prefixes of one another,
+    so that rows have to be read only once.
     """
 
     rng: Rng
@@ -69,7 +69,7 @@ class RowSample:
 class SpacedRows:
     """At most ``most`` rows of a slice, evenly spaced by index.
 
-    Rows that weigh nothing are left out. (The first ones would all be of the first chunks.)
+    Rows of weight 0 are left out. (The first rows would all belong to the first chunks.)
     """
 
     rows: RowSlice
@@ -99,11 +99,11 @@ class ProjectedRows:
 
 
 class TakenRows(NamedTuple):
-    """Rows in one piece of memory, not to be written to."""
+    """Rows in one piece of memory, read-only."""
 
     x: Any
     """(m, d)"""
     weight: NDArray[np.float64] | None
-    """(m,); None where every row weighs 1."""
+    """(m,); None if every row weighs 1."""
     rows: NDArray[np.int64]
     """(m,) global indices; of a subset's rows, those in the table or subset it was taken from."""

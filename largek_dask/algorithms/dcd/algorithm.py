@@ -1,4 +1,4 @@
-"""DCD-Bundle: as it should be, and as published.
+"""DCD-Bundle: the recommended form, and the published one.
 
 N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large data
 sets, European Journal of Operational Research 263 (2017). The method is :mod:`~.published`, with

@@ -1,4 +1,4 @@
-"""The numbers of a model that holds every partition up to its own.
+"""Arrays of a model that holds every partition up to its own.
 
 Partitions are packed one after the other: the centres of the one into l clusters are rows
 l (l - 1) / 2 up to l (l + 1) / 2 of one array.
@@ -72,7 +72,7 @@ class PathArrays(CenterArrays):
     """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres. Of
     a large table whose fit was cut all but the last are estimates, by a sample."""
     lower_bound: NDArray[np.float64]
-    """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
+    """(k,) lower bounds of the inertia of all partitions into 1, 2, ... k clusters."""
     stationarity: NDArray[np.float64]
     """(k, 4) one column for each of ``FIGURES``; NaN where unknown.
 
@@ -107,7 +107,7 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            # Of a search that was stopped these are estimates, by a sample, and may be too low.
+            # If the search was stopped these are estimates, by a sample, and may be too low.
             inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -6,16 +6,16 @@ Clarke's sense. It is implemented as printed; equations and steps carry the pape
 
 Choices that the paper leaves open:
 
-* A coordinate that no stored correction has moved keeps D = 1: equation 24 says nothing of it.
-* The final accuracy is relative to f: Algorithm 5.1 stops where ``w <= eps |f(x)|``.
+* A coordinate that no stored correction has moved keeps D = 1: equation 24 does not define it.
+* The final accuracy is relative to f: Algorithm 5.1 stops if ``w <= eps |f(x)|``.
 * Steps without a printed counter advance it (Step 5 does not).
-* D_1 also serves in w after Step 8, where the direction was found with another metric.
+* D_1 also serves in w after Step 8, if the direction was found with another metric.
 * alpha = 0 (equation 33) counts as convex.
-* The t of Step 6 is looked for by halving an interval whose upper end does not descend. If rounding
+* The t of Step 6 is searched by halving an interval whose upper end does not descend. If rounding
   leaves none that satisfies equation 27, the descent ends ("rounding").
 
-What the mathematics says of k-means
-------------------------------------
+Consequences for k-means
+------------------------
 f_1 has the Hessian 2I, so every coordinate that has moved has ``D_1 = 1/2`` from the second
 iteration on. The convex direction is then exactly
 
@@ -120,7 +120,7 @@ class Accuracy:
     Raises
     ------
     ParameterError
-        A value out of the range that the paper gives.
+        A value outside the range given by the paper.
     """
 
     tolerance: float = 1e-9
@@ -140,7 +140,7 @@ class Accuracy:
     escape: float = 1e-4
     """Line search parameter eps_T of Algorithm 5.2, in (0, 1/2]."""
     most: int = 20_000
-    """Iterations of one descent at most."""
+    """Maximum iterations of one descent."""
 
     def __post_init__(self) -> None:
         whole = self.corrections >= 1 and self.most >= 1
@@ -182,7 +182,7 @@ class Iteration:
     kind: _Kind
     """A serious step, or the kind of null step."""
     x: Array
-    """The point it began at."""
+    """The point at which it began."""
     direction: Array
     value: float
     """f at ``x``."""

@@ -49,7 +49,7 @@ class Found:
     sample: Sample | None = None
     """The rows that were searched; None: all."""
     are_means: bool = False
-    """Centres are those that passes over all rows have left."""
+    """Centres are those after passes over all rows."""
     ends_distinct: bool = False
     """The last partition has a centre for each distinct row."""
 
@@ -86,14 +86,14 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
     if found.ends_distinct:
         x, _ = taken_rows(passes, rng, found.sample)
         distinct = distinct_rows(x)
-        if len(distinct) == length:  # (it may have ended as no other row was worth a centre)
+        if len(distinct) == length:  # (the search may have ended without a use for another centre)
             centers_in(path, length)[:] = distinct
     path, count = _falling(passes, path, count_pass(passes, path, length), length)
     rows = hold_rows(passes, rng, statistics.mean, found.sample)
     still = np.full((length, len(FIGURES)), np.nan)
     still[:, 0], still[:, 1] = count.movement, count.ties
     search = Search(rows, passes.threads)
-    # Of a sample they would say nothing of the rows that it lacks.
+    # On a sample they would ignore the rows that it lacks.
     for size in range(1, length + 1 if found.sample is None else 1):
         generator = rng.generator(0, "swaps looked at", size)
         centers = centers_in(path, size).astype(np.float64) - statistics.mean

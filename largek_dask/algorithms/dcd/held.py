@@ -1,4 +1,4 @@
-"""Rows that are held in the process that drives a fit, and searched there."""
+"""Rows that are held and searched in the driver's process."""
 
 from __future__ import annotations
 

@@ -55,16 +55,16 @@ def check_path_memory(
         Largest number of clusters requested.
     n_features, n_threads : int
     itemsize : int
-        Bytes of a number of the compute dtype.
+        Bytes per number of the compute dtype.
     available : int, optional
-        Bytes; those of this process by default.
+        Bytes; default: those of this process.
     searched : callable
         Number of partitions held for a requested number of clusters; default: the same.
 
     Raises
     ------
     NotEnoughMemoryError
-        With the largest number that fits.
+        The message has the largest number that fits.
     """
     room = available_memory() if available is None else available
 

@@ -53,7 +53,7 @@ __all__ = [
 
 BLOCK_VALUES = 1 << 17
 """Values of a block of rows: 1.5 MB with its rounded ones in single precision, which is about a
-second-level cache; of fewer rows the calls for every partition would show."""
+second-level cache; with fewer rows the overhead of calls would be noticeable."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
@@ -66,7 +66,7 @@ class PathState:
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster as it was last assigned."""
     cost: NDArray[np.float64]
-    """(k,) objective of each partition as the last pass over it met it, from the exact sums;
+    """(k,) objective of each partition at the start of the last pass over it, from exact sums;
     infinite before."""
     movement: NDArray[np.float64]
     """(k,) squared movement of its centres in that pass, divided by the mean variance of the
@@ -198,7 +198,7 @@ class CountTotal(Additive):
 
     sums: ClusterSums
     inertia: dict[int, ExactSums]
-    """By the place of the partition."""
+    """By index of the partition."""
     ties: NDArray[np.int64]
     """(k,)"""
 

@@ -35,23 +35,23 @@ __all__ = ["PathSearch", "SearchState", "refuse"]
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Maximum rows, and their values, that are all searched: 64 MB, and as much transposed."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
-"""Rows of a sample for each cluster of the last partition, and at least."""
+"""Rows of a sample per cluster of the last partition, and their minimum."""
 FEW_A_CLUSTER = 16
 """Minimum rows per cluster, if a sample of wide rows would have too many values."""
 BEYOND, SHARE = 5, 10
 """Partitions searched beyond the requested number: this many, or one per this many."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
-"""Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
+"""Maximum rows, distinct values and clusters of one dimension that are solved exactly."""
 FAR = 64.0
 """Multiple of the mean squared distance to their centre beyond which rows join the sample."""
 LAST = 300
-"""Recombinations where only the last partition has them, at most."""
+"""Maximum recombinations if only the last partition has them."""
 PASSES = 15
-"""Passes over all rows of a large table, about."""
+"""Approximate number of passes over all rows of a large table."""
 SLOW = 1e-4
 """Share by which a pass has to lower a partition not to settle it, unless ``tol`` is 0."""
 MOST_PASSES = 100
-"""Passes over all rows, at most: centres that are rounded may go in circles."""
+"""Maximum passes over all rows: rounded centres may cycle."""
 
 Floats = NDArray[np.float64]
 
@@ -183,7 +183,7 @@ class PathSearch(Algorithm[SearchState]):
             work=0,
             kept=Kept.nothing(passes.n_features),
             bounds=lower_bounds(passes, wanted),
-            # of a sample it is found out once the rows that it lacks have been looked for
+            # for a sample it is found once the search for rows that it lacks is over
             n_distinct=searched if searched <= (wanted if sample is None else 1) else None,
             sample=None if sample is None else (sample.rows, sample.factors),
             has_far=False,

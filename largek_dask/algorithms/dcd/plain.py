@@ -1,4 +1,4 @@
-"""Plain DC descent: solve the convex problem that is left when f_2 is replaced by its tangent.
+"""Plain DC descent: solve the convex problem that remains when f_2 is replaced by its tangent.
 
 From x, the minimiser of ``f_1 - <xi_2, .>`` is the point with ``grad f_1(y) = xi_2``. f falls on
 the way there, and often beyond: a line search follows the direction as long as f keeps falling.

@@ -1,4 +1,4 @@
-"""The incremental algorithm as published: one more cluster a step (Algorithm 7.1 of DCD-Bundle).
+"""The incremental algorithm as published: one more cluster per step (Algorithm 7.1 of DCD-Bundle).
 
 N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large
 data sets. From the partition into l - 1 clusters:
@@ -48,7 +48,7 @@ from largek_dask.kernels.threads import Threads
 __all__ = ["MOST_VALUES", "Published", "PublishedState"]
 
 MOST_VALUES = 1 << 25
-"""Numbers that the rows may have, which are held in float64: 256 MB."""
+"""Maximum numbers in the rows, which are held in float64: 256 MB."""
 
 _POINTS = 256
 """Points whose gains are computed between two checks for a stop."""
@@ -168,7 +168,7 @@ class Published(Algorithm[PublishedState]):
         return replace(self.accuracy, tolerance=self.auxiliary_tolerance)
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, starting centres, and more than can be held."""
+        """Refuse sparse rows, starting centres, and tables that cannot be held."""
         if table.is_sparse:
             raise ParameterError(
                 "the published DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
@@ -302,7 +302,7 @@ class _Search:
         size = len(self.centers) + 1
         if len(distinct) < size:
             return None
-        if len(distinct) == size:  # nothing is left to be solved
+        if len(distinct) == size:  # nothing remains to be solved
             return _Found(distinct, 0.0, 0, 0, 0, 0, 0)
         starts = self._starting_points(function.arranged, distinct)
         if not len(starts):

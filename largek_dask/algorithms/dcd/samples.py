@@ -1,8 +1,8 @@
 """Weighted samples on which partitions of large tables are searched.
 
 A coreset (:mod:`~largek_dask.algorithms.parts.coresets`) and the rows farthest from the mean. A
-row far out may decide where a centre has to be, and a coreset may lack it: of ``eeg`` a plain
-sample ends at many times the cost that is possible. Which rows are the farthest does not depend on
+row far out may determine a centre, and a coreset may lack it: for ``eeg`` a plain
+sample ends at many times the possible cost. Which rows are the farthest does not depend on
 the draws, so they count with their own weight, all others with that of the coreset, and a sum over
 the sample still is an unbiased estimate of the sum over all rows.
 
@@ -69,7 +69,7 @@ def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int = FEWEST_FAR) -> Sa
     ParameterError
         ``n`` is below 1.
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     coreset = draw_coreset(passes, rng, n)
     statistics = passes.statistics

@@ -1,7 +1,7 @@
-"""Partitions made of partitions: one cluster more, one less, one exchanged, two recombined.
+"""Partitions made from others: one cluster more, one less, one exchanged, two recombined.
 
-All of it works on rows in memory. What comes out is settled: no row has a nearer centre, and no
-single row is worth moving (:mod:`~largek_dask.kernels.single_moves`).
+All work is on rows in memory. Results are settled: no row has a nearer centre, and no move of a
+single row pays (:mod:`~largek_dask.kernels.single_moves`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FINISHED = 2
 CALM = 1000
 """Candidates are compared again once fewer than one in this many rows changes its cluster."""
 MOST_ROUNDS = 50
-"""Times that single rows are moved and clusters settled, at most; two or three are the rule."""
+"""Maximum rounds of moving single rows and settling clusters; two or three are usual."""
 
 
 @dataclass(slots=True)
@@ -60,9 +60,9 @@ class Search:
     rows: Rows
     threads: Threads = ALONE
     n_settled: int = field(default=0)
-    """Partitions that have been settled, or given up on their way."""
+    """Number of partitions that were settled, or abandoned."""
     n_steps: int = field(default=0)
-    """Lloyd steps that were taken."""
+    """Number of Lloyd steps."""
 
     # --- the end of every change ------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Search:
         return self.finish(partition)
 
     def finish(self, partition: Settled) -> Settled | None:
-        """Settle it, and move single rows until none is worth it; None if clusters are empty."""
+        """Settle it, and move single rows until no move pays; None if clusters are empty."""
         self._run(partition)
         for _ in range(MOST_ROUNDS):
             if not move_rows(self.rows, partition):
@@ -96,7 +96,7 @@ class Search:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
-        # added up here: threads that add to one number lose some of it
+        # added up here: concurrent additions by threads would be lost
         self.n_steps += sum(self.threads.map(run, partitions))
 
     def best_of(self, partitions: Sequence[Settled]) -> Settled | None:

@@ -35,9 +35,9 @@ class Halves:
 
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the labels of the whole sample, by the nearest centres of either
-    half; 1 for one cluster, NaN where a half has fewer rows, or its path ends before."""
+    half; 1 for one cluster, NaN if a half has fewer rows, or its path ends before."""
     rows: Sequence[NDArray[np.float64]]
-    """Those of each half, (m, d); none where there are too few for halves."""
+    """Rows of each half, (m, d); none if there are too few for halves."""
     paths: Sequence[Sequence[NDArray[Any]]]
     """Centres (l, d) for l = 1, 2, ... by half."""
 

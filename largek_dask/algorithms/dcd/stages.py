@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")
 MOST_LABELS = 1_600_000_000
-"""Recombinations times clusters times rows, at most: a minute or so."""
+"""Maximum of recombinations times clusters times rows: a minute or so."""
 LEAST_FAILURES = 24
 """Minimum recombinations in a row that may fail, however few clusters there are."""
 SAME = 1e-7
@@ -64,7 +64,7 @@ class Plan:
     fresh: int = 0
     """Greedy k-means++ starts that enter it."""
     crossings: int = 0
-    """Recombinations for one number of clusters, at most; where all have them, times its clusters
+    """Maximum recombinations for one number of clusters; if all have them, times the clusters
     and added up over all numbers."""
     failures: int = 0
     """Failed recombinations in a row, per cluster, after which there are no more; 0: all are
@@ -78,7 +78,7 @@ class Plan:
     steps: int = 2
     """Steps of the auxiliary problem."""
     left_out: int = 2
-    """Clusters that are tried to be left out."""
+    """Clusters whose removal is tried."""
     work: int = 60
     """Approximate cost of a number of clusters, in labellings of all rows (measured), for plans."""
 
@@ -107,7 +107,7 @@ class Piece:
     sizes: tuple[int, ...]
     """Numbers of clusters, in order of work."""
     crossings: int = 0
-    """Recombinations for each, at most."""
+    """Maximum recombinations for each."""
 
 
 def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
@@ -170,9 +170,9 @@ class Kept:
     member_costs: Floats
     """Objective of each."""
     n_settled: int
-    """Partitions that have been settled, or given up on their way."""
+    """Number of partitions that were settled, or abandoned."""
     n_steps: int
-    """Lloyd steps that were taken."""
+    """Number of Lloyd steps."""
     is_searched: bool = True
     """Partitions are not known to be optimal, so there may be lower ones."""
 
@@ -202,7 +202,7 @@ class Book:
     """Centres (l, d)."""
     costs: list[float]
     changes: list[int]
-    """Times that each has become lower."""
+    """Times that each partition was improved."""
     grown: list[int]
     """``changes`` of the partition below when it was last grown; -1: never."""
     shrunk: list[int]
@@ -258,7 +258,7 @@ class Book:
 
     @property
     def length(self) -> int:
-        """Clusters of the last partition found so far; there are all below it."""
+        """Clusters of the last partition found so far; all below exist."""
         return len(self.costs)
 
     def work(self, piece: Piece, rng: Rng, step: int) -> None:

@@ -38,7 +38,7 @@ CHAIN = 20
 AFK_MC2_PASSES = 6
 """Two to draw the first centre, two to draw proposals, and one to fetch each."""
 LEAST_PIECE = 2_048
-"""Rows that one thread takes at a time, at least."""
+"""Minimum rows that one thread takes at a time."""
 
 
 def afk_mc2_start(
@@ -51,7 +51,7 @@ def afk_mc2_start(
     passes : Passes
     rng : Rng
     n_clusters : int
-        ``n_clusters * chain`` rows are held, or all where these are fewer.
+        ``n_clusters * chain`` rows are held, or all if there are fewer.
     chain : int
         Length of the chain whose last state is a centre.
 
@@ -65,7 +65,7 @@ def afk_mc2_start(
     Raises
     ------
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)

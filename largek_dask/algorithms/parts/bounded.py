@@ -35,7 +35,7 @@ __all__ = [
 Bounds = Literal["auto", "hamerly", "elkan", "groups"]
 
 KINDS = ("hamerly", "elkan", "groups")
-"""Bounds that are kept from the first step on."""
+"""Kinds of bounds that are kept from the first step on."""
 _NAMES = ("auto", None, *KINDS)
 _CALM, _CALM_PRUNED = 0.02, 0.0005
 _CALM_GROUPS = 8

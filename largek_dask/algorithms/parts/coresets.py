@@ -41,7 +41,7 @@ class Coreset:
     factors: NDArray[np.float64]
     """(m,) factors on the rows' weights."""
     missing: NDArray[np.float64]
-    """(m,) probability that another coreset of the kind lacks the row."""
+    """(m,) probability that another coreset of the same kind lacks the row."""
     n_draws: int
     """At least m: a row drawn several times is one row of the summed weight."""
     uniform: bool
@@ -49,7 +49,7 @@ class Coreset:
     independent: bool
     """Draws were independent, not evenly spaced."""
     n_evaluated: int
-    """Distances to the mean that were computed."""
+    """Number of distances to the mean that were computed."""
 
 
 def draw_coreset(
@@ -75,7 +75,7 @@ def draw_coreset(
     ParameterError
         ``n`` is below 1.
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     [drawn] = draw_coresets(
         passes, [rng.generator(0, "coreset")], n, uniform=uniform, independent=independent

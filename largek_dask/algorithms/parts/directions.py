@@ -42,10 +42,10 @@ def principal_directions(
     Parameters
     ----------
     x : (n, d)
-        Rows of any real type; the first of ``SAMPLE_ROWS`` in random order do.
+        Rows of any real type; the first ``SAMPLE_ROWS`` in random order suffice.
     weight : (n,) float64 or None
     origin : (d,) of the compute dtype
-        About their mean.
+        Near their mean.
     rng : Rng
     n_directions : int
         m, at most d.
@@ -89,9 +89,9 @@ class LeftOut:
     """Variance outside of directions."""
 
     share: float
-    """The part of the rows' variance, 0 to 1."""
+    """Share of the rows' variance, 0 to 1."""
     of_a_row: float
-    """Its square there, in the mean."""
+    """Mean squared length outside."""
 
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:

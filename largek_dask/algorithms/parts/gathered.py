@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MOST_VALUES = 1 << 27
-"""Numbers that are gathered at most: 512 MB of float32."""
+"""Maximum numbers that are gathered: 512 MB of float32."""
 
 
 def check_gathered(table: TableShape, name: str) -> None:
@@ -35,14 +35,14 @@ def check_gathered(table: TableShape, name: str) -> None:
     Parameters
     ----------
     table : TableShape
-        Sparse rows count with all their zeros, for they are held with these.
+        Sparse rows count with all their zeros, as they are held dense.
     name : str
         The parameter that is 1, and may be "auto".
 
     Raises
     ------
     ParameterError
-        With the sizes, and the parameter's other value.
+        The message has the sizes, and the parameter's other value.
     """
     values = table.n_rows * table.n_features
     if values > MOST_VALUES:
@@ -63,7 +63,7 @@ def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies:
         Table of the rows.
     n : int
     itemsize : int
-        Bytes of a number.
+        Bytes per number.
     beside : int
         Further bytes per row; its index and weight count in any case.
     copies : int
@@ -84,7 +84,7 @@ class GatheredRows:
     x: NDArray[Any]
     """(n, d) dense, compute dtype."""
     weight: NDArray[np.float64] | None
-    """(n,) positive; None where every row weighs 1."""
+    """(n,) positive; None if every row weighs 1."""
     passes: Passes
     """Passes over the same rows; ``chunk.start`` is a place in ``x``."""
 

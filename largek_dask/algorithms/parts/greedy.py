@@ -23,15 +23,15 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["cost_of", "greedy_start", "n_starts"]
 
 FIRST_STEPS, STEPS = 3, 10
-"""Lloyd steps from every start, and from those that are then the best."""
+"""Lloyd steps from every start, and from the best ones of these."""
 KEPT = 4
-"""One start in four is among these."""
+"""One start in four is among the best."""
 MOST_STARTS = 64
-"""Starts at most."""
+"""Maximum number of starts."""
 PASSES = 16
-"""Passes over all rows that all starts together may take as long as, ..."""
+"""Maximum cost of all starts together, in passes over all rows, ..."""
 LEAST_WORK = 1 << 25
-"""... or about this many products, if that is more: a few hundredths of a second."""
+"""... or in products, if that is more: a few hundredths of a second."""
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
@@ -60,7 +60,7 @@ def greedy_start(
     k : int
         May exceed n: then rows are repeated.
     shift : (d,)
-        About the mean of the data.
+        Near the mean of the data.
     rng : Rng
     n_starts : int
     n_threads : int

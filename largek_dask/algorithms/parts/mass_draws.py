@@ -50,7 +50,7 @@ class DrawnRows:
     rows: NDArray[np.int64]
     """(n,) global indices, in the order of the draws."""
     probabilities: NDArray[np.float64]
-    """(n,) that one draw hits this row."""
+    """(n,) probability that one draw hits this row."""
     by_line: NDArray[np.float64]
     """(lines, n) contribution of each line to them."""
 
@@ -63,7 +63,7 @@ def draw_by_mass(
     *,
     spaced: bool = False,
 ) -> DrawnRows:
-    """Draw ``n`` rows with replacement; rows that weigh nothing are never drawn.
+    """Draw ``n`` rows with replacement; rows of weight 0 are never drawn.
 
     Parameters and errors are those of :func:`draws_by_mass`.
     """
@@ -90,7 +90,7 @@ def draws_by_mass(
     n : int
     center : (d,), optional
         A point among the rows. A row's probability is then ``w / 2W + w d2 / 2 sum(w d2)`` with
-        its squared distance to it; ``w / W`` without one, or where all rows lie on it.
+        its squared distance to it; ``w / W`` without one, or if all rows lie on it.
     spaced : bool
         Draw ``i`` is in the ``i``-th of n equal parts of the line (of two lines one behind the
         other); else all draws are independent.
@@ -98,7 +98,7 @@ def draws_by_mass(
     Raises
     ------
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     statistics = passes.statistics
     packed = None
@@ -192,11 +192,11 @@ class Line:
     """0: by weight, 1: by squared distance."""
     rung: int
     edges: NDArray[np.int64]
-    """(n_chunks + 1,) where chunks begin and end."""
+    """(n_chunks + 1,) borders of chunks."""
 
     @property
     def mass(self) -> int:
-        """That of all rows together."""
+        """Mass of all rows."""
         return int(self.edges[-1])
 
 
@@ -222,7 +222,7 @@ class Places:
     """Places on a line, ascending."""
 
     draws: NDArray[np.int64]
-    """(m,) which draws they are of."""
+    """(m,) indices of their draws."""
     at: NDArray[np.int64]
     """(m,) from 0 to the line's mass."""
 

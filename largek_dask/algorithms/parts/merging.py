@@ -31,15 +31,15 @@ class Merges:
     """Joins of clusters, in order."""
 
     centers: Floats
-    """(k, d) those that were begun with."""
+    """(k, d) initial centres."""
     counts: Floats
     """(k,) weights of their clusters."""
     kept: NDArray[np.int64]
-    """(m,) the cluster of each pair that has both clusters' rows then: the one of lower index."""
+    """(m,) cluster of each pair that then has both clusters' rows: the one of lower index."""
     gone: NDArray[np.int64]
     """(m,) the other one."""
     losses: Floats
-    """(m,) by how much each join raises the sum of ``w ||x - c||^2``."""
+    """(m,) increase of the sum of ``w ||x - c||^2`` by each join."""
 
     def centers_of(self, n_clusters: int) -> Floats:
         """Return (l, d) centres of l clusters; l from k - m to k."""
@@ -83,7 +83,7 @@ def merged_down(
 
 
 def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
-    """Let cluster i have the rows of cluster j as well."""
+    """Give cluster i the rows of cluster j as well."""
     both = counts[i] + counts[j]
     if both > 0:
         centers[i] = (counts[i] * centers[i] + counts[j] * centers[j]) / both
@@ -121,7 +121,7 @@ class _Search:
         return losses
 
     def join(self) -> tuple[int, int, float]:
-        """Join the two that lose least; of equal ones the first."""
+        """Join the two that lose least; of equal pairs the first."""
         one = int(np.argmin(self.least))
         i, j = sorted((one, int(self.partner[one])))
         loss = float(self.least[one])
@@ -151,7 +151,7 @@ def bent_sizes(
     ----------
     merges : Merges
     inertia : float
-        Before the first join.
+        Objective before the first join.
     least, most : int
         Range of numbers, both ends included.
     bend : float

@@ -1,4 +1,4 @@
-"""Moves of centres: from where one is hardly missed to where a second one pays most.
+"""Moves of centres, from where one is hardly missed to where a second one pays most.
 
 Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
 centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
@@ -24,10 +24,10 @@ Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Squared distances of some centres to all."""
 
 PAIRED_VALUES = 1 << 16
-"""Values of the centres that are compared in one call, about."""
+"""Approximate number of values of the centres that are compared in one call."""
 GAPS_AT_ONCE = 1 << 22
-"""Distances between centres that are there at a time, about. Those of 12,800 to all of 32,000 would
-take 1.6 GB, and twice that to be put in order."""
+"""Approximate number of distances between centres at a time. Those of 12,800 to all of 32,000
+would take 1.6 GB, and twice that for sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Splits:
     clusters: NDArray[np.int64]
     """(m,) clusters, ascending."""
     gains: NDArray[np.float64]
-    """(m,) how much lower the cost would be."""
+    """(m,) reductions of the cost."""
     halves: NDArray[Any]
     """(m, 2, d) centres: of the rows that stay with the cluster, and of those that leave it."""
 
@@ -86,7 +86,7 @@ def choose_moves(
     most : int
         Moves at most.
     factor : float
-        A gain has to exceed the loss this many times.
+        Minimum ratio of a gain to the loss.
     split_takers : bool
         Whether clusters that take over rows may be split.
     """

@@ -1,9 +1,9 @@
 """Nested batches of rows, held in the driver's process or read where they are.
 
 J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: rows cost more in the
-step in which they enter, so every share of the work is to have an equal part of the rows that
+step in which they enter, so every share of the work should have an equal part of the rows that
 entered in each step. Here a batch is the same share of every chunk, in the order of that chunk's
-one seeded permutation; so batches are prefixes of one another, however large they are.
+one seeded permutation; so batches of any size are prefixes of one another.
 
 No result depends on whether a batch is gathered.
 """
@@ -22,9 +22,9 @@ from largek_dask.kernels.blocks import rows_at
 __all__ = ["COPIES", "NestedBatch", "NestedRows", "room_of_sample", "worth_gathering"]
 
 SAMPLE_VALUES = 1 << 25
-"""Values (rows times features) of a sample, at most."""
+"""Maximum values (rows times features) of a sample."""
 GATHERED_VALUES = 1 << 25
-"""Values of a batch that is gathered, at most."""
+"""Maximum values of a gathered batch."""
 GATHERED_WORK = 1 << 31
 """Most multiplications of one assignment of a gathered batch, if others could share the work:
 tens of milliseconds, about as long as a pass over a cluster takes."""
@@ -38,7 +38,7 @@ class NestedBatch:
     """The rows of one batch, as a pass reaches them."""
 
     passes: Passes
-    """Passes over the batch's rows, or over more than these."""
+    """Passes over the batch's rows, or over more rows."""
     share: RowSlice | None
     """The batch's rows among those; None: all."""
     gathered: bool
@@ -60,7 +60,7 @@ class NestedRows:
         """Return the batch of the first rows of the order, some of which were the batch before."""
         if gathered:
             if rows_before not in (0, rows):
-                # Rows that enter come behind those that have been in the batch before.
+                # Entering rows come after those of the previous batch.
                 self.passes.subset(self.first(rows_before))
             return NestedBatch(self.passes.subset(self.first(rows)), None, True)
         everything = rows == self.passes.n_rows
@@ -91,7 +91,7 @@ class NestedRows:
         while True:
             x, weight, rows_of_x = self.passes.subset(self.first(size)).take()
             weight = np.ones(len(x)) if weight is None else weight
-            # By their index: after a resume they lie in another order.
+            # By index: after a resume they lie in another order.
             order = np.argsort(rows_of_x, kind="stable")
             order = order[weight[order] > 0]
             if len(order) >= k or size == n:

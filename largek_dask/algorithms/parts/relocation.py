@@ -5,7 +5,7 @@ rows, ranked by exact squared distance, ties by global row index. So two equal r
 one row of weight 2 does.
 
 A row takes a centre only from a cluster that holds other rows as well: a cluster of equal rows
-needs no second centre, however far the mean of these rows, as it was rounded, lies from them. Where
+needs no second centre, however far the rounded mean of these rows is from them. If
 every cluster is of that kind there are no more distinct rows than clusters with rows, and their
 number is known.
 """
@@ -50,7 +50,7 @@ class FarthestRows:
         self.x = np.empty((0, d), dtype)
         """Their coordinates, no two alike."""
         self.several = np.zeros(k, np.bool_)
-        """Clusters that hold rows that differ."""
+        """Clusters that hold different rows."""
         self.single = np.empty(0, np.int32)
         """The other clusters that hold rows, ascending."""
         self.single_x = np.empty((0, d), dtype)
@@ -58,7 +58,7 @@ class FarthestRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 
@@ -87,14 +87,14 @@ class FarthestRows:
     def tell_apart(
         self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table
     ) -> None:
-        """Find out which clusters hold rows that differ; all rows have to be shown."""
+        """Find clusters that hold different rows; all rows have to be shown."""
         order = np.flatnonzero(~self.several[labels])
         if not len(order):
             return
         order = order[np.argsort(labels[order], kind="stable")]
         starts, sizes = _runs(labels[order])
         own = distances[order]
-        # Equal rows are equally far: most clusters need no closer look.
+        # Equal rows are equally far, so most clusters need no comparison of rows.
         alike = np.minimum.reduceat(own, starts) == np.maximum.reduceat(own, starts)
         self.several[labels[order[starts[~alike]]]] = True
         order = order[np.repeat(alike, sizes)]
@@ -178,7 +178,7 @@ def farthest_chunk(
     centers: PackedCenters,
     several: NDArray[np.bool_] | None,
 ) -> None:
-    """Offer the chunk's rows that lie off their centre.
+    """Offer the chunk's rows that are not on their centre.
 
     ``several`` are the clusters to search; None: all, and find out which hold rows that differ.
     """
@@ -255,7 +255,7 @@ def relocate_empty(
         return Relocation(centers, 0, (found.single, found.single_x))
     x = found.x[several[found.labels]]
     if len(x) < len(found.x) == found.size:
-        # Rows that need no centre of their own have taken places of others.
+        # Rows that need no centre of their own have displaced others.
         x = look(several).x
     moved = centers.copy()
     moved[empty[: len(x)]] = x

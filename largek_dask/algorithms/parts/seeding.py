@@ -43,7 +43,7 @@ from largek_dask.kernels.sampling import (
 __all__ = ["centers_of_sample", "check_init", "drawn_centers", "initial_centers", "passes_of"]
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
-"""`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
+"""`init="auto"` is k-means++ up to here and random rows above, where k passes cost too much."""
 
 TWO_LEVEL_ROWS = 64
 """Rows per centre of the sample for the two-level start."""
@@ -168,7 +168,7 @@ class Draws(Additive):
     def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
 
-        Fewer (none) where no mass is left.
+        Fewer (none) if no mass is left.
         """
         order = sorted(index for index, (mass, _, _) in self.chunks.items() if mass > 0)
         if not order:

@@ -31,12 +31,12 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["different_rows", "rounds_start", "sparse_start"]
 
 TRIED = 4
-"""Rows that are drawn a centre to find different ones."""
+"""Rows drawn per centre to find different ones."""
 FAR_COST = 10.0
 """Largest mean cost of the k costliest rows, relative to that of all rows, with which rows drawn
 by weight alone are a start. In texts it is 1.2, in counts of cells 4 to 8."""
 LEAST_PIECE = 2_048
-"""Rows that one thread takes at a time, at least."""
+"""Minimum rows that one thread takes at a time."""
 
 Result = TypeVar("Result")
 Labels = NDArray[np.int32]
@@ -57,7 +57,7 @@ def sparse_start(
     k : int
         May exceed n: then rows are repeated.
     grid : FixedPoint
-        Of the rows that the sample is from.
+        Grid of the rows that the sample is from.
     n_threads : int
         No result depends on it.
 

@@ -43,8 +43,8 @@ def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
     Returns
     -------
     (k,) float64
-        Of the sum of ``w ||x - c||^2``, never rising; 0 where nothing is known: beyond d clusters,
-        and anywhere for sparse rows and for more than `MOST_FEATURES` features (no pass is taken).
+        Bounds of the sum of ``w ||x - c||^2``, never rising; 0 if unknown: beyond d clusters, for
+        sparse rows and for more than `MOST_FEATURES` features (no pass is taken).
     """
     d = passes.n_features
     if passes.is_sparse or d > MOST_FEATURES:
@@ -101,5 +101,5 @@ def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
             # by Cauchy and Schwarz over these eigenvalues; and the rounding of their sum
             lost = sqrt(d - i) * off + (d - i) * 2.0**-52 * size
             out[i] = max(0.0, left - lost * (1 + 2.0**-20))
-    # less may be lost of fewer: a bound of more clusters is one of fewer
+    # rounding may be less with fewer terms: a bound for more clusters also holds for fewer
     return np.maximum.accumulate(out[::-1])[::-1].copy()

@@ -39,7 +39,7 @@ LEAST_SPLIT_ROWS = 16
 SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Rows that one thread finds the centres of, at least."""
+"""Minimum rows whose centres one thread finds."""
 MOVED_SHARE = 10
 """At most one centre in this many moves at a time."""
 LOCKED = 4
@@ -58,7 +58,7 @@ def held_out_moves(
     Parameters
     ----------
     sample : Passes
-        A subset without rows that weigh nothing.
+        A subset without rows of weight 0.
     centers : (k, d) compute dtype
     counts, sse : (k,) float64
         Weight of each cluster, and the squared distances within it.
@@ -88,7 +88,7 @@ def split_up(
     Parameters
     ----------
     sample : Passes
-        A subset without rows that weigh nothing.
+        A subset without rows of weight 0.
     centers : (k, d) compute dtype
     counts : (k,) float64
         Weight of each cluster.
@@ -156,7 +156,7 @@ def held_out_splits(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows, rank = rows[rank < SPLIT_ROWS], rank[rank < SPLIT_ROWS]
     edges = np.searchsorted(segment[labels[rows]], np.arange(len(clusters) + 1))
-    # Clusters are split apart from each other, so any of them may be together.
+    # Clusters are split independently, so any of them may be taken together.
     inner = np.searchsorted(edges, np.arange(1, n_threads) * len(rows) // n_threads)
     cuts = np.unique([0, *np.minimum(inner, len(clusters)), len(clusters)]).tolist()
 
@@ -195,7 +195,7 @@ def _split(
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Return gains (m,) and halves (m, 2, d) of these clusters.
 
-    Rows ``edges[i] : edges[i + 1]`` are those of cluster i; ``rank`` counts them.
+    Rows ``edges[i] : edges[i + 1]`` belong to cluster i; ``rank`` counts them.
     """
     m = len(centers)
     of = np.repeat(np.arange(m, dtype=np.int32), np.diff(edges))

@@ -40,11 +40,11 @@ class Additive:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that travel when this total is sent."""
+        """Bytes of the arrays when this total is sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
-        """Add another one of the same kind into this one, which is returned."""
+        """Add another total of the same kind to this one, and return it."""
         for field in fields(self):
             value = _added(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, value)
@@ -92,7 +92,7 @@ class Tally(Additive):
     n_changed: int = 0
     """Rows of positive weight whose label changed, or that had none before."""
     n_evaluated: int = 0
-    """Distances that were computed."""
+    """Number of distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
@@ -105,7 +105,7 @@ class AssignmentTotal(Generic[T]):
     ----------
     k, d : int
     grid : FixedPoint
-        Steps in which coordinates and weights are counted.
+        Steps of coordinates and weights.
     new_tally : callable
         Makes an empty tally; it travels with the total.
     by_cluster : bool
@@ -139,7 +139,7 @@ class AssignmentTotal(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
@@ -163,7 +163,7 @@ class AssignmentTotal(Generic[T]):
         new: NDArray[np.int32],
         counted: bool = False,
     ) -> NDArray[np.bool_]:
-        """Let rows count for their new clusters, and no longer for their old ones.
+        """Count rows for their new clusters instead of their old ones.
 
         Parameters
         ----------
@@ -231,7 +231,7 @@ class AssignmentTotal(Generic[T]):
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
-        """Add ``b`` into ``a``; of their tallies only the later step's counts."""
+        """Add ``b`` into ``a``; only the tally of the later step counts."""
         a.sums.merge(b.sums)
         a.squares.merge(b.squares)
         if b.step >= a.step:

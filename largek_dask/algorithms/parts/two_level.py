@@ -21,7 +21,7 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["COARSE_ROWS", "STEPS", "coarse_centers", "shares", "two_level_start"]
 
 COARSE_ROWS = 100
-"""Rows of the sample a coarse centre."""
+"""Rows of the sample per coarse centre."""
 STEPS = 5
 """Lloyd steps on each level."""
 
@@ -52,7 +52,7 @@ def two_level_start(
     k : int
         May exceed n: then rows are repeated.
     shift : (d,)
-        About the mean of the data.
+        Near the mean of the data.
     n_threads : int
         No result depends on it.
 
@@ -61,7 +61,7 @@ def two_level_start(
     centers : (k, d)
     coarse : (about sqrt(k), d)
     labels : (n,) int32
-        About the nearest centre of each row.
+        Approximately the nearest centre of each row.
     """
     coarse = coarse_centers(x, k, shift)
     if len(x) <= k:

@@ -118,7 +118,7 @@ SPLIT_ROWS = 256
 """Maximum rows per centre of the sample on which splits are tried."""
 
 SPLIT_VALUES = 1 << 26
-"""Values (rows times features) of that sample, at most."""
+"""Maximum values (rows times features) of that sample."""
 
 GATHERED = 2.0
 """Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
@@ -153,8 +153,8 @@ class Truncated(Algorithm[TruncatedState]):
     moves : bool
         Move centres.
     rounds : int or "auto"
-        Rounds of moves (or of passes, without moves) over all rows at most; "auto": until they do
-        not pay. Those over samples, which come first, end when more rows pay better; with 0 there
+        Maximum rounds of moves (or of passes, without moves) over all rows; "auto": until they do
+        not pay. Rounds over samples come first and end when more rows pay better; with 0 there
         are none of them either.
     directions : int or "auto"
         Principal directions of the rows in which the search begins, before it continues in more of
@@ -285,7 +285,7 @@ class Truncated(Algorithm[TruncatedState]):
         search, sizes = replace(self._search(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(search, sizes)
         if schedule.stage.name == "first":
-            # To fetch its rows takes longer than to search the next sample in few directions.
+            # Fetching its rows takes longer than searching the next sample in few directions.
             schedule = first_schedule(search, sizes[1:])
         if asks_few(schedule):
             view = sample = self._few_rows(passes, rng, schedule).subset(ProjectedRows(directions))
@@ -455,7 +455,7 @@ class Truncated(Algorithm[TruncatedState]):
         if back:
             after = without_round(after)
         else:
-            # Over a sample moves are carried out as they are found, but those of rounds are tried.
+            # Over a sample moves are carried out immediately, but those of rounds are tried.
             after = with_round(after, found.moves, tried=state.schedule.stage.name != "sample")
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:

@@ -1,4 +1,4 @@
-"""Samples that hold the rows that carry the cost, where these are far from all centres and few.
+"""Samples that include the rows that carry the cost, if these are far from all centres and few.
 
 A uniform sample of one row in a hundred may miss a group of much less than a hundred rows, however
 far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
@@ -32,11 +32,11 @@ BEYOND = 8.0
 """Multiple of the mean squared distance, estimated by samples, beyond which rows are far. A uniform
 sample has some of every group that costs as much as a cluster with its rows nearer than that."""
 SHARE = 0.05
-"""Share of the cost that far rows carry, from which on they count."""
+"""Share of the cost above which far rows count."""
 ROWS, LEAST, MOST = 128, 2_048, 1 << 18
 """Rows drawn per centre; minimum and maximum in all."""
 VALUES = 1 << 26
-"""Values (rows times features) of the rows that are drawn, at most."""
+"""Maximum values (rows times features) of the drawn rows."""
 
 Places = NDArray[np.int64]
 Weights = NDArray[np.float64]
@@ -79,7 +79,7 @@ class Drawn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
 
     def add(self, rows: Places, keys: Weights, chances: Weights) -> None:
@@ -118,7 +118,7 @@ def draw_rows(
     counts : (k,) float64
         Weight of the rows of each cluster after it.
     mean : float
-        Squared distance of a row to its centre that makes it twice as likely as its weight.
+        Squared distance of a row to its centre that doubles its probability.
     """
     n = rows_to_draw(passes.n_rows, passes.row_values, len(counts))
     even = passes.statistics.total_weight / len(counts)
@@ -132,7 +132,7 @@ def draw_rows(
     # Inclusion probabilities follow from the first key that was not drawn.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
-    # Whole numbers: where weights are integers, sums hold nothing finer.
+    # Whole numbers: if weights are integers, sums hold nothing finer.
     shares = np.rint(np.maximum(1.0, 1.0 / (limit * drawn.chances[chosen])))
     return FarRows(drawn.rows[chosen], shares)
 
@@ -146,7 +146,7 @@ def draw_chunk(
     fewer: Weights,
     mean: float,
 ) -> None:
-    """Draw among rows that lie together."""
+    """Draw among the rows of a chunk."""
     present = np.flatnonzero(rows.labels >= 0)
     chances = rows.upper[present].astype(np.float64) ** 2 / mean
     chances += 1.0 + fewer[rows.labels[present]]

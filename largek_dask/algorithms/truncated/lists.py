@@ -32,10 +32,10 @@ __all__ = [
 NEAR_CELLS = 3
 """Nearest coarse cells whose centres a row of a cell meets at first, its own included."""
 REFUGE = 15
-"""Nearest centres, of those that stay, that rows of a removed one may go to."""
+"""Nearest remaining centres that rows of a removed one may go to."""
 
 REACHED = 1 << 14
-"""Places of lists that are looked up at a time."""
+"""Places of lists that are processed at a time."""
 
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
@@ -90,7 +90,7 @@ class Recipe:
     length: int
     """Length of the lists of clusters without moves."""
     before: Neighbours | None = None
-    """Nearest centres before the moves that the pass carries out; None: it carries out none."""
+    """Nearest centres before the moves of the pass; None: it has no moves."""
     split: Places | None = None
     """(m,) clusters that are split."""
     removed: Places | None = None
@@ -154,7 +154,7 @@ def lists_with_moves(
     table, before : (k, m) int32
         Nearest centres after the moves, and before.
     length : int
-        Of the lists of clusters that nothing happens to.
+        Length of the lists of clusters without moves.
     split, removed : (m,) int64
         Clusters that are split, and the centres that take over the other half of each.
     """

@@ -56,7 +56,7 @@ LAST_PARTS = 16
 """Shares of lists per thread at their smallest, in the end. Each begins with cold caches, so the
 first ones are larger: with 16 equal ones on two threads passes took a tenth longer."""
 SHORT_WORK = 1 << 24
-"""Distances that a stop may have to wait for, features and all: some hundredths of a second."""
+"""Products before a stop takes effect, at most: some hundredths of a second."""
 LEAST_ROWS = 1 << 18
 """Rows above which a thread is worth waking for work of a nanosecond or two per row."""
 BLOCK_ROWS = 4_096
@@ -79,8 +79,8 @@ class Pass(Derives):
     """
 
     kind: Literal["cells", "lists", "all", "unsettled"]
-    """"cells": every row meets the centres of its nearest coarse cell, whatever it was before.
-    "all": every row meets all centres. Both are anchors: what they leave depends on nothing kept.
+    """"cells": every row meets the centres of its nearest coarse cell. "all": every row meets all
+    centres. Both are anchors, which do not depend on row state.
     "lists": rows meet the list of their cluster. "unsettled": rows not settled meet all."""
     centers: Array
     """(k, d) centres that rows are assigned to."""
@@ -99,7 +99,7 @@ class Pass(Derives):
     skip: bool = True
     """Pass over settled rows."""
     save: bool = False
-    """Keep the labels from before this pass, to be able to go back to them."""
+    """Keep the labels from before this pass, so that they can be restored."""
     restore: bool = False
     """Go back to the labels that were kept; all rows are searched, so that distances are new."""
     max_loss: float = 0.0
@@ -165,11 +165,11 @@ class RowArrays:
     labels: Labels
     """(n,) cluster; -1: the row is absent (weight 0)."""
     upper: Array
-    """(n,) distance to the own centre, or more."""
+    """(n,) upper bound of the distance to the own centre."""
     lower: Array
-    """(n,) distance to the best other centre that the row has met, or less."""
+    """(n,) lower bound of the distance to the best other centre that the row has met."""
     saved: Labels | None = None
-    """(n,) labels to go back to."""
+    """(n,) labels that can be restored."""
 
     @classmethod
     def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
@@ -189,14 +189,14 @@ def advance(
     pass_: Pass,
     threads: Threads = ALONE,
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry a pass out on the state of rows, in place.
+    """Carry out a pass on row state, in place.
 
     Parameters
     ----------
     x : (n, d)
         Rows of any real type.
     weight : (n,) float64 or None
-        Rows that weigh 0 are absent.
+        Rows of weight 0 are absent.
     rows : RowArrays
         Written to. Before an anchor its values do not matter.
     pass_ : Pass
@@ -225,7 +225,7 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
-        # Kept until here: the best other centre is one of another cluster's list.
+        # Kept until here: the best other centre belongs to another cluster's list.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
 
@@ -320,7 +320,7 @@ def _search_lists(
 ) -> int:
     """Search the list of each row's group, a cluster or a cell."""
     lists = pass_.lists
-    # Settled rows are left out while sorting, which is faster than to search for them.
+    # Leaving out settled rows while sorting is faster than searching them.
     leaves_out = pass_.skip and pass_.kind == "lists"
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     places, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
@@ -392,7 +392,7 @@ def count_rows(
     counted: bool,
     threads: Threads,
 ) -> None:
-    """Bring a total up to date with rows' new labels.
+    """Update a total for rows' new labels.
 
     Parameters
     ----------
@@ -430,7 +430,7 @@ def count_far_rows(
     """Add the cost of rows that are far from their centres, if the pass asks for it."""
     if not pass_.far > 0:
         return
-    # The comparison takes one reading of the distances; most often nothing is found.
+    # The comparison reads the distances once; usually nothing is found.
     least = rows.upper.dtype.type(np.sqrt(pass_.far))
     found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
     squares = rows.upper[found].astype(np.float64) ** 2
@@ -491,7 +491,7 @@ class PassDone:
     labels: NDArray[np.int32] | None
     """(m,) labels of the sample's rows, if there is a sample."""
     n_rows: int
-    """Rows that the pass was over."""
+    """Number of rows of the pass."""
     scale: float
     """Weight of all rows divided by that of these."""
     history: History[Pass]

@@ -55,23 +55,23 @@ LED_ROWS = 4_096
 PROBE_BLOCK = 128
 """Rows that are compared at a time."""
 PROBE_VALUES = 1 << 23
-"""Distances of a probe, at most."""
+"""Maximum distances of a probe."""
 SPLIT_ROWS = 256
 """Maximum rows of a cluster on which a split is tried."""
 SPARSE_ROWS = 8_192
-"""The same of sparse rows: few of a large cluster have any number in common."""
+"""The same for sparse rows: few of a large cluster have common features."""
 COSTLIEST = 64
 """Number of costliest rows among these, if far rows matter."""
 SPLITS = 8
-"""Clusters in which a split is tried, for each that may be made."""
+"""Clusters in which a split is tried, per possible move."""
 MORE_MOVES = 6
 """Maximum moves to look for, beyond twice as many as were found last time."""
 SHARE_TRIED = 16
 """A split is tried in at least one cluster out of 16."""
 MOST_GAPS = 1 << 22
-"""Distances between centres of sparse rows that are kept, at most."""
+"""Maximum distances between centres of sparse rows that are cached."""
 LOCKED = 8
-"""Nearest centres of a removed one that stay."""
+"""Nearest remaining centres of a removed one."""
 CANDIDATES = 8
 """Candidates for removal per centre that may be moved, if no table of near centres exists."""
 
@@ -92,7 +92,7 @@ class LabelledSample:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     far: bool = False
-    """Rows that are far from all centres are among them, and some of these cost much."""
+    """The sample includes rows that are far from all centres, some of them costly."""
 
     @cached_property
     def packed(self) -> PackedCenters:
@@ -273,7 +273,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= TUNING.long)
     if len(beyond):
-        # One row alone is no reason to compare all rows with all centres.
+        # One row alone does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
     lengths = (*TUNING.lengths, k)

@@ -83,11 +83,11 @@ __all__ = [
 ]
 
 NARROWEST = 32
-"""Directions to begin with. Sixteen of 784 leave out a quarter of set C's variance."""
+"""Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
 LEAST_SAVED = 4
-"""Features for each direction, at least: below that little is saved."""
+"""Minimum features per direction: below that little is saved."""
 MOST_LEFT_OUT = 0.175
-"""Share of the variance outside to begin with, at most. Of sift200k, 128 features, 32 directions
+"""Maximum share of the variance outside at the beginning. In sift200k, 128 features, 32 directions
 leave out 0.21, and such a search takes as long as that in all features."""
 WORTH_LEAVING = 0.05
 """Factor of the shares of variance and cost that are outside: a round that lowers the cost by a
@@ -320,7 +320,7 @@ def lifted(
     -------
     total : PassTotal
     labels : (m,) int32
-        In the order of the view.
+        Labels in the order of the view.
     """
     assert state.projected is not None
     before, search = state.projected, state.projected.search

@@ -47,7 +47,7 @@ class Tuning:
 
     first_rows: int = 16
     """Rows per centre of the sample that gives the first centres. With 8 the first model is too
-    rough: on sift200k mini-batches came to its energy in half the time, and on C to that of the
+    rough: on sift200k mini-batches reached its energy in half the time, and on C that of the
     second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
     """The same if rows meet all centres: the next sample then continues from these. Without such a
@@ -62,8 +62,8 @@ class Tuning:
     start_values: int = 1 << 25
     """Maximum values (rows times features) of the sample to continue from. Not measured."""
     largest_values: int = 1 << 26
-    """Values of further samples, at most: they are searched where the driver is, however many
-    workers there are. One more, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in
+    """Maximum values of further samples, which are searched in the driver's process alone, for any
+    number of workers. One more, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in
     32,000 clusters: coarse cells led all rows 7 % above it (one run)."""
     least_rows: int = 4
     """Rows per centre of any sample, however many values that are. Not measured."""
@@ -80,7 +80,7 @@ class Tuning:
     texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s
     until 1 % above where Lloyd's algorithm ends (cases and clock of ``benchmarks.sparse``)."""
     least_restart_rows: int = 2_048
-    """Rows on which several starts are made, at least. Not measured."""
+    """Minimum rows on which several starts are made. Not measured."""
     dense_clusters: int = 128
     """Clusters up to which rows meet all centres. With lists, on uniform rows in 100 clusters,
     it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
@@ -127,11 +127,11 @@ class Tuning:
     above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
     stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
     most_misled: float = 0.05
-    """Rows of a larger sample meet all centres where coarse cells would lead them to centres that
-    cost by a larger share more. Not measured."""
+    """Relative extra cost of rows led by coarse cells above which rows of a larger sample meet all
+    centres instead. Not measured."""
     most_met: float = 0.5
-    """Nor do coarse cells lead rows that would meet a larger share of the centres by them: that
-    takes as long as to meet all, which are not gathered. Set drawn2 in 200 clusters (table of
+    """Share of the centres met by coarse cells above which rows meet all centres instead: that
+    takes as long, as all centres are not gathered. Set drawn2 in 200 clusters (table of
     ``benchmarks.auto``) takes 0.62 s instead of 0.86 s until 0.2 % above its end, and drawn1 0.86 s
     instead of 0.95 s until 1.7 % (medians of 5 and 8 seeds, when it was set)."""
     whole_clusters: int = 2_048
@@ -139,39 +139,39 @@ class Tuning:
     of them. Led by coarse cells 3,000,000 × 256 rows in 1,000 clusters cost 19 % more than before,
     5 % more a pass later, and were back after 40 CPU seconds; now they cost no more (one run)."""
     most_sample_passes: int = 12
-    """Over a sample that is not searched in rounds. Not measured."""
+    """Maximum passes over a sample that is not searched in rounds. Not measured."""
     most_undone: int = 3
-    """Rounds over a sample that are undone until more rows are taken. Not measured."""
+    """Undone rounds over a sample after which more rows are taken. Not measured."""
     first_share: float = 0.1
     """Centres that may move at a time, as a share of all. Prototype's; not measured by itself."""
     least_share: float = 0.05
-    """To this the share falls while rounds pay. Prototype's; not measured by itself."""
+    """Lower limit of the share while rounds pay. Prototype's; not measured by itself."""
     first_factor: float = 1.0
     """Factor by which a gain has to exceed the loss. Prototype's; not measured by itself."""
     least_factor: float = 0.35
-    """To this the factor falls while rounds pay. Prototype: below 1, with rounds that are undone if
-    they do not pay, ends are lowest. 0.35 instead of 0.5 (563836c): not measured."""
+    """Lower limit of the factor while rounds pay. Prototype: below 1, with rounds undone if they do
+    not pay, final costs are lowest. 0.35 instead of 0.5 (563836c): not measured."""
     paid_share: float = 0.8
-    """Times which the share is after a round that has paid. Not measured."""
+    """Factor on the share after a round that has paid. Not measured."""
     paid_factor: float = 0.85
-    """Times which the factor is after a round that has paid. Not measured."""
+    """Factor on the factor after a round that has paid. Not measured."""
     undone_share: float = 0.5
-    """Times which the share is after a round that was undone. Prototype's; not measured by
+    """Factor on the share after a round that was undone. Prototype's; not measured by
     itself."""
     undone_factor: float = 1.1
-    """Times which the factor is then, up to ``first_factor``. Prototype's; not measured by
+    """Factor on the factor then, up to ``first_factor``. Prototype's; not measured by
     itself."""
     most_rounds: int = 1_000
-    """Over all rows, where the user has not chosen. Not measured."""
+    """Maximum rounds over all rows, unless the user has chosen. Not measured."""
     most_failed: int = 5
-    """Failed rounds after which it ends. Prototype's; not measured by itself."""
+    """Failed rounds after which the search ends. Prototype's; not measured by itself."""
     little: float = 0.02
     """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed:
     by 2e-6 with the usual ``tol``. Not measured."""
     least_passes: int = 2
     """Passes of a round before its look, and before it may be given up. Not measured."""
     most_passes: int = 12
-    """Passes of a round before its look, at most. Not measured."""
+    """Maximum passes of a round before its look. Not measured."""
     most_replayed: int = 48
     """Passes since the last anchor with which a round may begin: all of them are repeated for rows
     whose state is lost. Not measured."""
@@ -181,7 +181,7 @@ class Tuning:
     """Minimum expected ratio of the gains of successive passes, which is otherwise the last one.
     Not measured."""
     most_ratio: float = 0.9
-    """And no more than this. Not measured."""
+    """Upper limit of that. Not measured."""
     hope: float = 0.7
     """Ratio of the gains of successive passes, at best, when deciding to give up a round. Not
     measured."""
@@ -195,14 +195,14 @@ class Search:
     """Problem of a search, and the choices of its user."""
 
     n_rows: int
-    """All there are."""
+    """Number of all rows."""
     n_clusters: int
     moves: bool = True
     """Centres are moved."""
     max_rounds: int = TUNING.most_rounds
-    """Over all rows; with 0 there are none over samples either."""
+    """Maximum over all rows; with 0 there are none over samples either."""
     length: int | None = None
-    """Length of all lists, where the user has chosen."""
+    """Length of all lists, if the user has chosen."""
     sparse: bool = False
     """Rows are sparse: they have no lists of centres."""
     beside_rows: float = 0.0
@@ -242,14 +242,14 @@ class Outcome:
     """Result of a step."""
 
     cost: float
-    """After it, with the means of the rows as they are labelled now."""
+    """Cost after it, with the means of the rows as they are labelled now."""
     work: float
     """Distances computed, and the other costs of rows."""
     n_changed: int
     n_replayed: int = 0
     """Passes since the last anchor."""
     n_moves: int = 0
-    """Moves that were chosen after it and may be carried out in the next step."""
+    """Number of moves chosen after it, which may be carried out in the next step."""
     curve: tuple[float, ...] = ()
     """Estimated gain of a pass with lists of each of ``TUNING.lengths``, and of one with all
     centres."""
@@ -309,7 +309,7 @@ class Lengths:
     """Lengths of lists."""
 
     usual: int
-    """In most passes."""
+    """Length in most passes."""
     least: int = 0
     """Minimum, raised by rounds of little gain."""
 
@@ -326,7 +326,7 @@ class Schedule:
     rounds: Rounds
     lengths: Lengths
     cost: float = float("inf")
-    """After the last step."""
+    """Cost after the last step."""
 
     @property
     def dense(self) -> bool:
@@ -356,7 +356,7 @@ class Schedule:
 
     @property
     def most_moves(self) -> int:
-        """Centres that may move at a time."""
+        """Number of centres that may move at a time."""
         return max(1, int(self.rounds.share * self.search.n_clusters))
 
 

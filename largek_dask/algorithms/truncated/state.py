@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 TABLE_AGE = 6
-"""Passes after which neighbours are found again."""
+"""Passes after which neighbours are computed again."""
 WIDTH = 64
-"""Nearest centres that are found for every centre, at least."""
+"""Minimum nearest centres computed for every centre."""
 OUTLIER = 2.0**20
 """Largest loss of a row that counts for its cluster, in multiples of the mean cost of a row."""
 BEYOND = 0.8
@@ -52,7 +52,7 @@ class Round:
     """State to go back to if moves do not pay."""
 
     centers: NDArray[Any]
-    """(k, d) before the moves."""
+    """(k, d) centres before the moves."""
     counts: NDArray[np.float64]
     """(k,)"""
     n_replayed: int
@@ -91,17 +91,17 @@ class TruncatedState:
     unmet: NDArray[np.bool_] | None = None
     """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
     moves: Moves | None = None
-    """Moves that the next step carries out; ``centers`` is after them."""
+    """Moves of the next step; ``centers`` is after them."""
     round: Round | None = None
     """State before the last round."""
     failed: tuple[int, ...] = ()
     """Clusters whose split, tried alone, has failed since the last one that paid."""
     restores: bool = False
-    """The next step goes back there."""
+    """The next step restores that state."""
     cost: float = float("inf")
     """Cost of the rows as labelled by the last step, with the centres that it left."""
     far: FarRows | None = None
-    """Rows that were drawn since those that are far from all centres count."""
+    """Rows drawn since far rows were found to carry the cost."""
     n_read: int = 0
     """Reads of all rows before they were searched in all features."""
     projected: Projected | None = None
@@ -225,7 +225,7 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         centers,
         shift,
         listed=listed,
-        # Lists of one length need none.
+        # Lists of equal length need no offsets.
         offsets=None if moves is None else offsets,
         recipe=recipe,
         drift=drift,
@@ -244,7 +244,7 @@ def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
     # No row is farther from a centre than the data are wide.
     widest = 4 * passes.n_features * statistics.max_abs**2
     largest = min(widest, OUTLIER * cost / statistics.total_weight)
-    # With all rows on their centres any scale will do.
+    # If all rows are on their centres any scale will do.
     largest = largest if largest > 0 else 1.0
     return largest, loss_scale(largest, statistics.total_weight)
 
@@ -343,7 +343,7 @@ def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
-    Those that have just been moved across the data go to the mean.
+    Centres that have just been moved across the data go to the mean.
     """
     centers = beyond(means, before, BEYOND)
     if moves is not None:

@@ -79,9 +79,9 @@ SHARED = 1
 PUBLISHED_SHARED = 2
 """Iterations with one variance and equal weights before components have their own."""
 SETTLING = 2
-"""Iterations after these, at least, before F may end a fit."""
+"""Minimum iterations after these before F may end a fit."""
 TABLE_AGE = 3
-"""Iterations after which neighbours are found again, at least."""
+"""Minimum iterations after which neighbours are computed again."""
 TABLE_SHARE = 5
 """Ratio of the time of the iterations that use a table of neighbours to that of making it. On
 262,144 rows x 32, k = 32,000, made for 1, 3, 6, 12 or 25 iterations, F per row after 5 s was
@@ -89,13 +89,13 @@ TABLE_SHARE = 5
 PAIR_WORK = 0.125
 """Cost of a pair of components in a table, in log joints of a row (measured)."""
 FULL_EVERY = 10
-"""Iterations after which all components are looked through, where that is cheap."""
+"""Iterations after which all components are searched, if that is cheap."""
 ROW_WORK = 16.0
 """Cost of a row in an iteration besides log joints of its list, in these (measured)."""
 GIVEN_BYTES = 256 << 20
-"""Candidates of all rows go into checkpoints where they take no more than this."""
+"""Maximum bytes of candidates of all rows in a checkpoint."""
 KEPT_BYTES = 256 << 20
-"""Most that models since the last anchor may take in a checkpoint, where candidates do not go."""
+"""Maximum bytes of the models since the last anchor in a checkpoint without candidates."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class VCGMM(Algorithm[VCGMMState]):
 
     @property
     def objective(self) -> Objective:
-        """That of the problem; ``tol`` is compared with the gain of an iteration."""
+        """Objective of the problem; ``tol`` is compared with the gain of an iteration."""
         kind = self.solves if self.problem is None else type(self.problem)
         return replace(kind.objective, change="gain")
 
@@ -261,7 +261,7 @@ class VCGMM(Algorithm[VCGMMState]):
 
     @property
     def _own_from(self) -> int:
-        """Iterations before components have variances of their own, where none are given."""
+        """Iterations before components have variances of their own, if none are given."""
         if self.covariance == "iso":
             return 0
         return PUBLISHED_SHARED if self.published else SHARED
@@ -504,7 +504,7 @@ class VCGMM(Algorithm[VCGMMState]):
         after, mended = self._mended(rows, rng, after, opens=compared)
         extra = self._extra(pass_, total, bound, after) | mended
         converged = False
-        # A fit does not end while something is tried, or is to be.
+        # A fit does not end during a trial, or before the next one.
         if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
             if self.relative_eps is None:
                 extra["gain"] = gain
@@ -773,7 +773,7 @@ def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     assert state.components is not None
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
     moved = moves.apply(state.components, state.masses)
-    # Lists of moved components are those of where they are now.
+    # Lists of moved components are those at their new place.
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
 

@@ -30,9 +30,9 @@ class Components:
     means: NDArray[Any]
     """(k, d), compute dtype."""
     variances: Real
-    """(1, 1) of all, (k, 1) of each component, or (k, d) of each of its features."""
+    """(1, 1) for all, (k, 1) per component, or (k, d) per component and feature."""
     log_weights: Real
-    """(k,); minus infinity of a component that is retired."""
+    """(k,); minus infinity for retired components."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
 
@@ -62,7 +62,7 @@ def equal_components(
 ) -> Components:
     """Return components of equal weight and one variance, in the shape of their kind.
 
-    ``variance`` is a number, (1,), or of "diag" (d,).
+    ``variance`` is a number, (1,), or for "diag" (d,).
     """
     k, d = means.shape
     shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
@@ -77,7 +77,7 @@ def updated(
     Parameters
     ----------
     before : Components
-        Those of the E-step. A component without mass keeps its mean and its variance.
+        Components of the E-step. Those without mass keep their mean and variance.
     sums : SoftSums
     covariance : {"iso", "isoflex", "diag"}
     floor : (1,) or (d,)

@@ -1,7 +1,7 @@
 """Moves of components without rows of their own to where a second one is missed.
 
-Where components have variances of their own, one may *collapse*: it is left with less than a row,
-or with rows so alike (most often a single one) that its variance is at the floor. EM alone never
+If components have variances of their own, one may *collapse*: it is left with less than a row,
+or with rows so alike (usually a single one) that its variance is at the floor. EM alone never
 repairs it. A move gives it a new start: another component is split in two, the one whose split
 raises F most, and it takes over one of the halves. Moves are tried, many at a time: the next
 iteration begins with them, and unless F has risen by then they are undone, including the rows'
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 SPLIT_VALUES = 1 << 26
-"""Values (rows times features) of the sample that splits are tried on, at most."""
+"""Maximum values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
 """Minimum responsibility with which a row counts among those of a component."""
 SPLITS = 4
@@ -54,13 +54,13 @@ SPLITS = 4
 LEAST_SPLITS = 256
 """but at least this number of them in all."""
 CHOICE = 4
-"""Components to choose from for every one that may move."""
+"""Components to choose from for each one that may move."""
 MEANT = 2.0
 """Rows above which a component at the floor is more than a single outlying row."""
 LOCKED = 4
-"""Nearest components of one that is moved that stay as they are."""
+"""Nearest components of a moved one that stay as they are."""
 MOVED_SHARE = 10
-"""One of this number of components moves at a time, at most."""
+"""At most one of this number of components moves at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
@@ -101,7 +101,7 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
     Parameters
     ----------
     components : Components
-        With variances of their own.
+        Components with variances of their own.
     masses : (k,)
     row : float
         Mean weight of a row.
@@ -213,7 +213,7 @@ def find_splits(
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Rows meet the list of the nearest component, where there are lists and these are not too many.
+    # Rows meet the list of the nearest component, if there are lists and these are not too many.
     kind: Literal["nearest", "cells", "all"] = "all" if state.table is None else "nearest"
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         kind = "cells"

@@ -49,7 +49,7 @@ __all__ = [
 STATE = "vc-gmm"
 """Name of the row state."""
 PARTS_A_THREAD = 8
-"""Shares of a search: so that threads end together, and a stop need not wait for all of it."""
+"""Shares of a search, so that threads end together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
 """Up to this many components rows first meet the list of their nearest one, which is found among
 all; beyond, those of their coarse cell."""
@@ -69,8 +69,8 @@ class NearComponents(Derives):
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) components, each once, that are on each other's list wherever they rank: the halves of
-    one that is split. A narrow one ranks far behind for a wide one about it."""
+    """(m, 2) components, each once, that are on each other's list at any rank: the halves of
+    a split one. A narrow one ranks far behind for a wide one about it."""
 
     def table(self, n_threads: int = 1) -> Labels:
         """Return (k, width) nearest components, each itself first."""
@@ -109,25 +109,25 @@ class EMPass(Derives):
     near: NearComponents | None = None
     """Source of the lists."""
     listed: Labels | None = None
-    """(k, L) the lists, where they are here."""
+    """(k, L) the lists, if they are stored here."""
     coarse: NDArray[Any] | None = None
     """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
-    """(n, C') candidates of all rows, as they are kept."""
+    """(n, C') candidates of all rows, as row state."""
     explore: int = 0
     """Components drawn for every row that it meets as well."""
     key: int = 0
     """Key of their random numbers."""
     scale: float = 0.0
-    """Steps a unit of squared distance, in which the published search adds distances up."""
+    """Steps per unit of squared distance, in which the published search adds distances up."""
     counts: bool = True
     """Responsibilities are added up."""
     keeps: bool = True
-    """Candidates are kept of rows: a later pass may begin with them."""
+    """Candidates are kept as row state: a later pass may begin with them."""
     save: bool = False
     """Keep the candidates before the pass together with the new ones."""
     restore: bool = False
-    """Rows come with the candidates that the last pass has saved."""
+    """Rows have the candidates that the last pass saved."""
     extents: NDArray[np.int64] | None = None
     """Extents of features that are added up in steps of their own (``FixedPoint.extents``)."""
 
@@ -185,7 +185,7 @@ class EMTotal(Additive):
     added up."""
     n_rows: int = 0
     n_evaluated: int = 0
-    """Log joints, or distances, that were computed."""
+    """Number of log joints, or distances, computed."""
     pairs: PairSums = field(default_factory=PairSums.nothing)
     """Distances to components that rows have met, if neighbourhoods are made from them."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
@@ -269,7 +269,7 @@ def _search(
     if not pass_.explore:
         total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
         return candidates, squares
-    # Those that are drawn compete with the members of the set before.
+    # Drawn components compete with the previous members of the set.
     n, width = candidates.shape
     drawn = _drawn(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
     for q in range(pass_.explore):
@@ -320,7 +320,7 @@ def _search_lists(
 
 
 def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real) -> None:
-    """Add responsibilities up; sums are exact, so threads may share the rows."""
+    """Add up responsibilities; sums are exact, so threads may share the rows."""
     n, threads = len(chunk.x), chunk.threads
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape

@@ -15,8 +15,8 @@ from largek_dask.algorithms.vcgmm.passes import EMPass, pass_over
 __all__ = ["report_of", "words_of"]
 
 LITTLE, MUCH = 0.02, 0.1
-"""Twice the difference of F by features, about that of the logarithm of the variance: up to which a
-coreset does, and from which on it does not."""
+"""Twice the difference of F per feature, about that of the logarithm of the variance: up to the
+first a coreset suffices, and from the second on it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Met:
 
     rows: int
     bound: float
-    """F in nats, a unit of weight."""
+    """F in nats, per unit of weight."""
     energy: float
-    """Squared distance to the means as rows are shared out, a unit of weight."""
+    """Squared distance to the means by responsibilities, per unit of weight."""
 
 
 def report_of(
@@ -93,7 +93,7 @@ def _meet(sample: Passes, first: EMPass, then: EMPass | None, covariance: Covari
 def words_of(seen: Met, unseen: Met, k: int, d: int) -> str:
     """Describe the difference, and what it means."""
     lower = seen.bound - unseen.bound
-    # Of few distinct rows each may be a mean.
+    # Each of few distinct rows may be a mean.
     apart = f" ({100 * (unseen.energy / seen.energy - 1):+.1f} %)" if seen.energy > 0 else ""
     told = (
         f"on the {seen.rows:,} rows of the coreset F is {seen.bound:.6g} nats a row and the energy "
