@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _LANES = 32
-"""Rows of a block, and sums that are added up side by side."""
+"""Rows of a block, and number of sums added up side by side."""
 _KEPT = 1 - 2.0**-30
 """Safety factor of the bound of a scan; rounding of distances is far less."""
 
@@ -65,7 +65,7 @@ class ArrangedRows:
     columns: Array
     """(d, n) coordinates."""
     weight: Array
-    """(n,) weights; empty where every row weighs 1."""
+    """(n,) weights; empty if every row weighs 1."""
     r: Array
     """(n,) squared distances to the nearest centre, descending within a cluster."""
     starts: NDArray[np.int64]
@@ -164,14 +164,14 @@ def descend(
     x, weight, centers, order, r, points
         As in :func:`gains`.
     steps : int
-        0 only evaluates.
+        Maximum steps; 0 only evaluates.
 
     Returns
     -------
     points : (q, d) float64
-        A point that no row is nearer to than to its centre stays where it is.
+        A point stays if no row is nearer to it than to its own centre.
     gains : (q,) float64
-        Those at the points that are returned.
+        Gains at the returned points.
     """
     return descend_from(arrange(x, weight, centers, order, r), points, steps)
 
@@ -290,9 +290,9 @@ def _add(high: Any, low: Any, values: Any, size: Any) -> None:
 
 @njit
 def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, size: Any) -> None:
-    """Add values times the weights of rows, which are empty where they are all 1.
+    """Add values times the weights of rows, which are empty if all are 1.
 
-    ``values`` are used up.
+    ``values`` are overwritten.
     """
     if weight.shape[0] > 0:
         for i in range(size):

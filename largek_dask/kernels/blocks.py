@@ -29,7 +29,7 @@ class SparseBlock:
     indices: NDArray[np.int32]
     """(n_stored,) their columns."""
     indptr: NDArray[np.int64]
-    """(n + 1,) where each row's numbers begin."""
+    """(n + 1,) start of each row's numbers."""
     n_features: int
 
     @property
@@ -137,7 +137,7 @@ def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
-            # Written in any case: to branch takes longer where many numbers are not 0.
+            # Written in any case: a branch takes longer if many numbers are not 0.
             columns[n] = f
             n += x[j, f] != 0
         indptr[j + 1] = n

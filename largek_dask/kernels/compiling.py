@@ -78,7 +78,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         """Count a kernel, unless this thread's work refuses it."""
         if not is_kernel(event.data["dispatcher"]):
             return
-        # Numba reports an end as well where this raises.
+        # Numba reports an end as well if this raises.
         self.depth += 1
         if self.depth == 1:
             self.began = time.perf_counter()

@@ -38,7 +38,7 @@ from largek_dask.kernels.exact.sums import ClusterSums
 __all__ = ["AuxiliaryFunction", "ClusteringFunction", "Evaluation", "MeasuredRows"]
 
 TIE = 2.0**-40
-"""Two squared distances are taken as equal if they differ by no more than this share: centres are
+"""Relative difference up to which two squared distances count as equal: centres are
 rounded, too."""
 
 Array = NDArray[np.float64]
@@ -63,7 +63,7 @@ class MeasuredRows:
     x: Table
     """(n, d) of any type that a table of dense rows may have."""
     weight: Array | None
-    """(n,); None where every row weighs 1."""
+    """(n,); None if every row weighs 1."""
     statistics: Statistics
     """Mean, total weight and the grid of sums."""
 
@@ -95,7 +95,7 @@ class ClusteringFunction:
 
     Notes
     -----
-    Sums are carried along from one point to the next: only rows that change clusters are read for
+    Sums are kept from one point to the next: only rows that change clusters are read for
     them. They are exact, so a value does not depend on where it was evaluated before.
     """
 
@@ -120,7 +120,7 @@ class ClusteringFunction:
     def second(self, centers: Array) -> Array | None:
         """Return another subgradient of f_2: tied rows are given to their second centre.
 
-        None where no row ties.
+        None if no row ties.
         """
         packed = self.rows.pack(centers)
         x, weight = self.rows.x, self.rows.weight
@@ -199,7 +199,7 @@ class AuxiliaryFunction:
     def second(self, y: Array) -> Array | None:
         """Return another subgradient of f_2: of the tied rows, the farthest is given to y.
 
-        None where no row ties, or where those that do lie at y.
+        None if no row ties, or if the tied rows lie at y.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))

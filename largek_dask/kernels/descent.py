@@ -80,9 +80,9 @@ class Settled:
     labels: NDArray[np.int32]
     """(n,)"""
     upper: Floats
-    """(n,) no row is farther from its centre."""
+    """(n,) upper bounds of the distances of rows to their centres."""
     lower: Floats
-    """(n,) no row is nearer to any other centre."""
+    """(n,) lower bounds of the distances of rows to other centres."""
     stale: NDArray[np.bool_]
     """(k,) clusters that have changed since rows were last labelled."""
 
@@ -123,8 +123,8 @@ def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
     ----------
     rows : Rows
     centers : (k, d) float64
-        About the same origin. Where they are not the means of their rows all clusters are stale:
-        say so before it is settled.
+        About the same origin. If they are not the means of their rows all clusters are stale:
+        mark them so before settling.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
@@ -357,7 +357,7 @@ def _settle(
         if changed <= calm:
             most_steps = step
     for a in range(k):
-        # Those that were far from it may have come nearer unseen.
+        # Rows that were far from it may have come nearer without being read.
         others[a] += (own - seen[a]).max()
     for i in range(x.shape[0]):
         upper[i] += own[labels[i]]

@@ -76,7 +76,7 @@ WITHOUT = 1 << 27
 """Pairs of a row and a centre that a process compares before it compiles the kernel that finds the
 nearest alone: some tenths of a second of work, compared with more than one for compiling."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Pairs that were compared, by the kernel that would have been the right one."""
+"""Pairs compared so far, by the kernel that would have been the right one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,7 +232,7 @@ def nearest_in_lists(
         `row_offsets` from 0 to n.
     lists : int32 array
         ``lists[list_offsets[s] : list_offsets[s + 1]]`` are the centres of segment s, ascending,
-        at least one where the segment has rows.
+        at least one if the segment has rows.
 
     Returns
     -------

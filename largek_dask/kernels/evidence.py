@@ -57,7 +57,7 @@ UNSURE = 2.0**-5
 _TOGETHER = 128
 """Components whose scores are processed while they are in the first-level cache."""
 _TERMS = 256
-"""Components between which exponentials are taken: with a panel of rows 96 KB."""
+"""Components between which exponentials are computed: with a panel of rows 96 KB."""
 _KEPT = 8
 """Expected posteriors per row."""
 

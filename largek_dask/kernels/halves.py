@@ -30,9 +30,9 @@ __all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
 MOST_ROWS = 256
 """Maximum rows of a component that are used, evenly spaced."""
 _STEPS = 8
-"""EM steps with two halves, on the rows that they are found on."""
+"""EM steps with two halves, on the rows that fit them."""
 _LAST_STEPS = 2
-"""And on all rows, once they are judged."""
+"""Further steps on all rows, once halves are judged."""
 _POWER_STEPS = 3
 _LEAST_MASS = 4.0
 """Minimum fraction of rows used to fit each half, as a sum of shares."""
@@ -176,7 +176,7 @@ def split_components(
     which : (m,) int64
         Components to split.
     packed : PackedMixture
-        Of variances of their own.
+        Mixture with variances per component.
     floor : float or array (1,) or (d,)
         Lower limit of variances.
     row : float

@@ -1,4 +1,4 @@
-"""Inline kernels into those that call them, and save compiled code: all that is private of numba.
+"""Inline kernels into those that call them, and save compiled code: all use of numba's internals.
 
 Numba optimises a function that another one calls to the end and makes machine code of it, links
 it into the caller, and does both again, level by level. Most kernels are called by kernels only,

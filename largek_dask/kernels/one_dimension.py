@@ -41,7 +41,7 @@ of which little or nothing is left makes the mean, and so the error of a cost, v
 _FINE = 2.0**-43
 """Relative error (doubled) up to which a cost is not computed again."""
 _DEPTH = 128
-"""Intervals that wait to be halved; there are no more than halvings of all rows."""
+"""Intervals that wait to be halved; at most as many as halvings of all rows."""
 
 
 def distinct(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
@@ -122,9 +122,9 @@ def optimal_partitions(
 def at_least(objectives: Floats) -> Floats:
     """Return lower bounds of all partitions into 1, 2, ... clusters, by :func:`optimal_partitions`.
 
-    A cluster's cost may be off by 2^-44 of itself in the search, and once more where it is compared
-    with another; sums in two float64 by 2^-98 of the objective of one cluster, which counts where
-    values lie 10^14 times farther apart than those of a cluster.
+    The error of a cluster's cost is up to 2^-44 of itself in the search, and once more when
+    compared with another; that of sums in two float64 2^-98 of the objective of one cluster, which
+    counts if values lie 10^14 times farther apart than those of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
@@ -250,7 +250,7 @@ def _level(
         Objectives of one cluster less, from m = ``size`` - 1 on.
     scratch : (2, n)
     after, first : (n + 1,)
-        Where objectives, and where the last cluster begins, are written.
+        Written to: objectives, and starts of the last cluster.
     """
     n = after.shape[0] - 1
     waiting = np.empty((_DEPTH, 4), np.int64)
@@ -300,7 +300,7 @@ def _search(
         Its first three rows: views cost more than the work on a few of their values.
     before : (n + 1,)
     m, least, most : int
-        It begins from ``least`` to ``most``, below m.
+        Range of its start, both ends included, below m.
     lows, highs : (n,)
         Room for lower and upper bounds of values.
     """

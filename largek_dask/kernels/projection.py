@@ -27,7 +27,7 @@ __all__ = ["Directions", "orthonormal", "project"]
 Array = NDArray[Any]
 
 _LANES = 8
-"""Sums that products are added to in turn."""
+"""Number of sums to which products are added in turn."""
 _DEPENDENT = 2.0**-26
 """Relative length below which the rest of a vector, without its parts along earlier ones, counts
 as rounding."""

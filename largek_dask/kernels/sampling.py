@@ -48,7 +48,7 @@ def update_d2(
         The new centres. The nearest of them is found with the rounding of the compute dtype;
         its distance is then exact: 0 for a row that equals it.
     d2 : (n,) float64
-        Squared distance to the nearest of the centres so far (infinity where there was none).
+        Squared distance to the nearest of the centres so far (infinity if there was none).
     labels : (n,) int32, optional
         Index of that centre; new centres count from ``offset``. Earlier ones win ties.
     offset : int
@@ -157,7 +157,7 @@ def draw_by_d2(
     Returns
     -------
     rows : (m,) int64
-        Never a row of no mass; empty if no row has any.
+        Never a row of mass 0; empty if no row has any.
     mass : float
         The sum of ``weight * d2``, added in the order of the rows.
     """
@@ -199,7 +199,7 @@ def bernoulli_by_d2(
 
     Returns
     -------
-    (m,) int64, ascending; never a row of no mass.
+    (m,) int64, ascending; never a row of mass 0.
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)

@@ -27,7 +27,7 @@ _MANY = 1e300
 _WORTH = 1e-12
 """Minimum gain of a move, relative to the cost of its row: below is rounding."""
 _SAME = 1e-28
-"""And as a share of the row's squared norm: equal rows differ from their mean by rounding."""
+"""The same relative to the row's squared norm: equal rows differ from their mean by rounding."""
 
 
 def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
@@ -90,7 +90,7 @@ def _move_rows(
     upper: Any, lower: Any, stale: Any,
 ) -> Any:  # fmt: skip
     k = centers.shape[0]
-    # Bounds are kept as if centres stood where they stood at first.
+    # Bounds are kept as if centres were still at their initial places.
     own, farthest, moves = np.zeros(k), 0.0, 0
     radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
     equal = weight.min() == weight.max()
@@ -132,7 +132,7 @@ def _move_rows(
             own[a] += away
             own[b] += toward
             farthest += max(away, toward)
-            # Among the others is now the cluster that it has left.
+            # The others now include the cluster that it has left.
             lower[i] = min(left, u) - max(away, toward) + farthest
             labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
             upper[i] = u - own[b]

@@ -37,7 +37,7 @@ _NEGLIGIBLE = 2.0**-56
 _SUMMED = 2.0**-49
 """Roundings of a row's products: of differences, of two products and of the mean's part."""
 _VANISHED = 2.0**-1000
-"""More than all that can be lost of products that are subnormal, or 0."""
+"""Upper bound of what products lose that are subnormal, or 0."""
 _MOST = 2**1000
 _VALUES = 1 << 15
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
@@ -73,7 +73,7 @@ class ScatterSums:
             Dense rows of any real type.
         weight : (n,) float64 or None
         shift : (d,)
-            Where y = x - shift is counted from: near the mean, or digits are lost.
+            Origin of y = x - shift: near the mean, or digits are lost.
         """
         about = readonly(shift.astype(np.float64))
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
@@ -85,7 +85,7 @@ class ScatterSums:
         self.sums.add_table(limbs)
 
     def merge(self, other: ScatterSums) -> ScatterSums:
-        """Add another one's rows into this one, which is returned."""
+        """Add another object's rows to this one, and return it."""
         self.sums.merge(other.sums)
         return self
 

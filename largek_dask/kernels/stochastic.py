@@ -47,7 +47,7 @@ def sgd_rows(
     Returns
     -------
     means, votes
-        After the last row.
+        State after the last row.
     cost : float
         Weighted squared distances of the rows to their centres at the time, in that order.
     weight : float
@@ -166,7 +166,7 @@ def _vrkm_rows(
             if a != b or _differ(centers[b], snapshot[b]):
                 _step_all(row, a, b, step, snapshot, gradient, centers, columns)
         elif a == b:
-            # (c - x) - (c~ - x): nothing where the centre has not moved since the snapshot
+            # (c - x) - (c~ - x): 0 if the centre has not moved since the snapshot
             for f in range(d):
                 value = centers[b, f] - step * (centers[b, f] - snapshot[b, f])
                 centers[b, f] = value

@@ -42,7 +42,7 @@ def on_threads(
     try:
         n_others = min(n_threads, len(items)) - 1
         helpers.extend(pool.submit(carried(work.go)) for _ in range(n_others))
-        # This thread begins at once: to wake another one may take longer than a short piece.
+        # This thread begins at once: waking another one may take longer than a short piece.
         _here.is_one = True
         work.go()
     finally:
@@ -67,7 +67,7 @@ class _Work(Generic[Item, Result]):
         self.errors: list[tuple[int, BaseException]] = []
 
     def go(self) -> None:
-        """Take pieces while there are any."""
+        """Take pieces while any are left."""
         while True:
             try:
                 i, item = self.left.popleft()
@@ -89,7 +89,7 @@ class Threads:
     """The threads that a piece of work has for itself, and a check for its end."""
 
     n: int = 1
-    """No result may depend on it."""
+    """Number of threads; no result may depend on it."""
     check: Callable[[], object] = _go_on
     """Called before every part of the work; an exception from it ends the work."""
 

@@ -48,9 +48,9 @@ NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's n
 MINIMA = 6  # store the smallest score of the tile; keep the smallest of all and the tile it was in
 
 NUMBERS = 8
-"""Numbers that these bits have room for: no tile has more centres."""
+"""Limit of the numbers in these bits: no tile has more centres."""
 FEW = 2
-"""Centres of the tiles at the end of a search, where those that are left fill no half of a tile."""
+"""Centres of the tiles at the end of a search, if the remaining ones fill less than half a tile."""
 
 
 def direct_features(n_features: int) -> int:
@@ -77,7 +77,7 @@ class Micro:
     direct: int = 0
     """Features of which (x - c)² is summed, unrolled, or `SOME`; 0 for the product x·c."""
     carry: bool = False
-    """Accumulators go on from stored ones: a later block of features."""
+    """Accumulators continue from stored ones: a later block of features."""
 
     @property
     def code(self) -> int:
@@ -104,7 +104,7 @@ class Tile:
 
     name: str
     centres: int
-    """Centres a tile."""
+    """Centres per tile."""
     vectors: int
     """Vectors of rows."""
     lanes: int

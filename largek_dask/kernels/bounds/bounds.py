@@ -33,7 +33,7 @@ from largek_dask.kernels.jit import njit
 __all__ = ["assign", "start"]
 
 _BLOCK_BYTES = 4 << 20
-"""Bytes of rows that are gathered at a time."""
+"""Bytes of rows gathered at a time."""
 _NO_LABEL = np.int32(2**31 - 1)
 
 Array = NDArray[Any]
@@ -54,9 +54,9 @@ def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]
     labels : int32 array (n,)
         As :func:`~largek_dask.kernels.distances.nearest`.
     upper : float32 array (n,)
-        Not below the distance to the own centre, less its drift.
+        Upper bound of the distance to the own centre, less its drift.
     lower : float32 array (n, G)
-        Not above the distance to the nearest other centre of a group, with the group's drift;
+        Lower bound of the distance to the nearest other centre of a group, with the group's drift;
         infinity if there is none.
     n_evaluated : int
         Distances computed, rows times centres.
@@ -134,7 +134,7 @@ def _look(
     bounded: BoundedCenters,
     state: tuple[Labels, Array, Array],
 ) -> int:
-    """Look through the flagged groups of some rows of x; write their labels and bounds.
+    """Search the flagged groups of some rows of x; write their labels and bounds.
 
     `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
     (of rows with a label). Returns the distances computed.
@@ -173,7 +173,7 @@ def _measure(
     winners: Labels,
     bounded: BoundedCenters,
 ) -> None:
-    """Bring the squared distances of some rows to their winners up to date."""
+    """Update the squared distances of some rows to their winners."""
     exact[which] = squared_distances(block[which], bounded.space, winners[which])
 
 
@@ -185,9 +185,9 @@ def _decide(
     found: tuple[Labels, NDArray[np.float64], NDArray[np.float64]],
     bounded: BoundedCenters,
 ) -> None:
-    """Put rows in doubt with the centre that the dense search would decide for.
+    """Give rows in doubt the centre that the dense search would choose.
 
-    Centres of groups that were left out are farther for certain.
+    Centres of groups that were left out are certainly farther.
     """
     winners, best, following = found
     limits = np.empty(len(rows))
@@ -265,8 +265,8 @@ def _test(
 ) -> None:
     """Test again with the exact distance, and flag the groups that rows have to search.
 
-    If any, then the row's own group too: its bound says nothing of the row's own centre, which
-    may have to go back among the others.
+    If there are any, also the row's own group, whose bound does not cover the row's own centre,
+    which may have to go back among the others.
     """
     ways, group_ways, lengths, radii, of = tables
     product, relative = margins[0], margins[1]
@@ -345,7 +345,7 @@ def _settle(
             if own and list_offsets[g + 1] - list_offsets[g] == 1:
                 lower[rows[r], g] = np.inf
                 continue
-            # the smallest score in the group but for the winner's
+            # the smallest score in the group except the winner's
             score = np.float64(second[p] if candidates[p] == w else first[p])
             if direct:
                 square = min(score, limit) * (1 - relative) - absolute

@@ -67,16 +67,16 @@ BLOCK = 1024
 BLOCK_VALUES = 1 << 17
 """Numbers of the components of a block, at most: within the second-level cache."""
 SPARE = 2
-"""Scores are put into this many groups times C', or more: few are within the limit then."""
+"""Scores are put into at least this many groups times C', so that few are within the limit."""
 GROUPED = 8
 """Groups are of sqrt(n / GROUPED) of n scores: of larger ones there are fewer to rank, but each
 that is picked has more scores to search."""
 FOUR = 4
 """Components whose squares are computed side by side."""
 SHARED = 4
-"""Panels of rows that meet a block of components where all do not stay near."""
+"""Panels of rows that meet a block of components if not all stay in cache."""
 USUAL = 8
-"""As in :mod:`~largek_dask.kernels.dense.gathered`: more than scores are usually off."""
+"""As in :mod:`~largek_dask.kernels.dense.gathered`: more than usual errors of scores."""
 _CONVERTED_VALUES = 1 << 16
 _NO_LIST = readonly(np.empty(0, np.int32))
 _KINDS = {"iso": 0, "isoflex": 1, "diag": 2}

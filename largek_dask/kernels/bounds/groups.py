@@ -50,9 +50,9 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
     ----------
     centers : array (k, d)
     shift : array (d,)
-        About their mean.
+        Near their mean.
     n_groups : int
-        Groups at most, and not more than k; 1 or k need no distances at all.
+        Maximum groups, at most k; 1 or k need no distances at all.
 
     Raises
     ------
@@ -84,9 +84,9 @@ class Drift:
     """Movements of centres, step by step, since bounds began; rounded up, float64."""
 
     centers: NDArray[np.float64]
-    """(k,) sum over the steps of the way of each centre."""
+    """(k,) total movement of each centre over the steps."""
     groups: NDArray[np.float64]
-    """(G,) sum over the steps of the way of the fastest centre of each group."""
+    """(G,) total movement of the fastest centre of each group over the steps."""
 
     @classmethod
     def zero(cls, groups: Groups) -> Drift:

@@ -41,11 +41,11 @@ EXACT = 20_000
 _MEMBERS = 64
 """Centres whose distances to all candidates are held at a time."""
 _CANDIDATES = 16
-"""With many centres, each group has at least this times m candidates."""
+"""Minimum candidates of each group, times m, with many centres."""
 _LEAST = 4096
-"""Candidates of a group, at least: 32,000 centres then cost about a tenth of all pairs."""
+"""Minimum candidates of a group: 32,000 centres then cost about a tenth of all pairs."""
 _SORTED = 64
-"""Among up to this many candidates, numpy sorts all; a first fit of few clusters then need not
+"""Candidates up to which numpy sorts all, so that a first fit of few clusters need not
 wait until the kernel is compiled."""
 _FEW = 1024
 """Maximum number of values sorted by counting, for each, how many come before it."""

@@ -54,7 +54,7 @@ class PairSums:
         return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
 
     def merge(self, other: PairSums) -> PairSums:
-        """Add another one's into this one, which is returned."""
+        """Add another object's pairs to this one, and return it."""
         keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         sums = np.zeros((2, len(keys)), np.int64)
         for row, mine, theirs in zip(

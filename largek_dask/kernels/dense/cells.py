@@ -79,9 +79,9 @@ def cell_means(
     -------
     centers : array (k, d) of the compute dtype
         Those of cell c after those of cell c - 1. One that lost its rows in a full step goes to
-        the row of its cell that was farthest from its centre, if any was away from it.
+        the row of its cell that was farthest from its centre, if any row was not on it.
     labels : int32 array (n,)
-        The centre of each row, of its cell, before the last means were taken; -1 elsewhere.
+        Each row's centre, within its cell, before the last update of means; -1 elsewhere.
 
     Raises
     ------
@@ -287,9 +287,9 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 def _reseat(
     rows: Any, order: Any, weight: Any, found: Any, means: Any, sums: Any, j: Any, d: Any
 ) -> None:
-    """Put centre j, which has no rows, where the row is that is farthest from its own centre.
+    """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
-    That row is then given to centre j, so that no other centre comes there too.
+    That row is then given to centre j, so that no other centre moves there too.
     """
     far, at = 0.0, -1
     for p in range(order.size):

@@ -69,9 +69,9 @@ class Rounding:
     """
 
     product: float
-    """γ, infinite where nothing is certain."""
+    """γ, infinite if nothing is certain."""
     longest: float
-    """Not below the length of any centre from the origin."""
+    """Upper bound of the length of any centre from the origin."""
     exact: float
     absolute: float
     coarse: tuple[float, float, float, float, float]
@@ -134,7 +134,7 @@ def margin(score: Any, square: Any, rounding: Any) -> Any:
     score : float
         The smallest score of a row; or the second smallest: of centres not farther than that one.
     square : float
-        The row's squared length, or more.
+        Upper bound of the row's squared length.
     rounding : tuple
         ``Rounding.as_tuple()``.
     """

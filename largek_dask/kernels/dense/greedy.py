@@ -16,7 +16,7 @@ from largek_dask.kernels.jit import njit, readonly
 __all__ = ["greedy_rows"]
 
 _LANES = 8
-"""Sums that rows are added to in turn."""
+"""Number of sums to which rows are added in turn."""
 
 
 def greedy_rows(

@@ -329,7 +329,7 @@ class DenseForm:
     rounding: Rounding
     """Bounds of the errors of the product form."""
     numbered: Rounding
-    """The same, where their lowest bits are numbers of centres."""
+    """Bounds if the lowest bits of scores are numbers of centres."""
 
 
 def direct_form(centers: Array) -> DenseForm:

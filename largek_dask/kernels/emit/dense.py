@@ -144,7 +144,7 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     fetched = builder.icmp_signed(">=", ahead_at, ir.Constant(I64, 0))
     vectors = range(micro.vectors)
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
-    # push accumulators out of it, so there they are read and written once a tile.
+    # push accumulators out of it, so there they are read and written once per tile.
     kept = unrolled > 0 and micro.mode != SCORES
     before = _load_winners(emit, micro, values, labels) if kept else []
     entry = builder.block

@@ -35,7 +35,7 @@ class Outstanding:
         self.sums = sums
         self.weights = weights
         self.live: NDArray[np.bool_] = (weights != 0) | sums.any(axis=1)
-        """(k,) clusters of which anything is expected."""
+        """(k,) clusters with expected changes."""
 
     @classmethod
     def nothing(cls, k: int, d: int) -> Outstanding:
@@ -137,7 +137,7 @@ def _move(
                 mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
                 centers[j, f] = mean + shift[f]
         else:
-            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must find it at rest.
+            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must not change it.
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]

@@ -36,7 +36,7 @@ _MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
-"""Bits a limb."""
+"""Bits per limb."""
 ORIGIN = 1088
 """The lowest limb counts units of 2^-ORIGIN (below the smallest float64, a multiple of LIMB)."""
 
@@ -79,7 +79,7 @@ def two_product_error(a: Any, b: Any, product: Any) -> Any:
 def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
     """Add ``sign * value`` to one cell of a window that starts at limb ``low``.
 
-    False, and nothing is added, if the value is not finite.
+    Return False, and add nothing, if the value is not finite.
     """
     bits = np.float64(value).view(np.int64)
     exponent = (bits >> 52) & 0x7FF
@@ -264,7 +264,7 @@ class ExactSums:
         ----------
         values : (n,) float64
         weight : (n,) float64, optional
-            The product with the value is exact as well; rows that weigh 0 are absent.
+            The product with the value is exact as well; rows of weight 0 are absent.
         cells : (n,) integers, optional
             Cell of each value, cell 0 by default; rows with a negative cell are left out.
         """
@@ -305,7 +305,7 @@ class ExactSums:
         self._limbs[at + 2 : at + 2 + n] += upper >> LIMB
 
     def merge(self, other: ExactSums) -> ExactSums:
-        """Add another accumulator's sums into this one, which is returned."""
+        """Add another accumulator's sums to this one, and return it."""
         self.n_not_finite += other.n_not_finite
         if len(other._limbs):
             self._cover(other._low, other._low + len(other._limbs))

@@ -55,7 +55,7 @@ class SinglesScan:
         self._n_added = 0
 
     def add(self, x: NDArray[Any]) -> bool:
-        """Add (n, d) float32 rows; False, and nothing is added, if one is not finite."""
+        """Add (n, d) float32 rows; return False, and add nothing, if one is not finite."""
         before = self._limbs.copy(), self._low.copy(), self._high.copy()
         width = len(self._low)
         whole = len(x) * self.n_features // width * width // self.n_features
@@ -76,7 +76,7 @@ class SinglesScan:
         return self._n_added >= 1 << 28
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Move the sums into ``sums``; the extent (d,) (d,) of all rows so far."""
+        """Move the sums into ``sums``; return the extent (d,) (d,) of all rows so far."""
         sums.add_table(self._limbs, _LIMB)
         self._limbs[:] = 0
         self._n_added = 0

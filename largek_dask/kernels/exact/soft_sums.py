@@ -41,7 +41,7 @@ MOST_CANDIDATES = 4096
 """Maximum candidates of a row: with more, rounding could exceed the largest responsibility."""
 _ENTRIES = 1 << 15  # responsibilities that are held at a time
 _DIGITS = 34
-"""Bits below its extent that a grid of up to 2^27 rows has; of fewer, sums are wide."""
+"""Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
 _NO_WEIGHT = readonly(np.empty(0))
 _DIGIT_MASK = (1 << DIGIT) - 1
 
@@ -149,7 +149,7 @@ class SoftSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this is sent."""
+        """Bytes of this object when it is sent."""
         arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
         own = self.grid.extents
         arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
@@ -174,7 +174,7 @@ class SoftSums:
         candidates : (n, C') int32
             The components that a row may belong to, each at most once; -1 is none.
         squares : (n, C') float64
-            Their squared distances, those of "diag" divided by the variances.
+            Their squared distances, for "diag" divided by the variances.
         packed : PackedMixture
             Mixture that gives the responsibilities.
 
@@ -217,7 +217,7 @@ class SoftSums:
                 self._squares.add(energy, None if weight is None else each, cells)
 
     def merge(self, other: SoftSums) -> SoftSums:
-        """Add another accumulator of the same grid into this one, which is returned."""
+        """Add another accumulator of the same grid to this one, and return it."""
         self._sums += other._sums
         if self._is_wide:
             _merge_low(self._sums, self._low, other._low)
@@ -259,7 +259,7 @@ class SoftSums:
     def squares(self) -> float:
         """Weighted sum of squared distances from the old means, by responsibility.
 
-        That of "diag" is not divided by variances.
+        For "diag" it is not divided by variances.
         """
         if self.covariance != "diag":
             return float(self._squares.value)

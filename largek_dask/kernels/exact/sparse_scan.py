@@ -1,4 +1,4 @@
-"""Exact column sums of sparse float32 rows, one integer addition a stored number."""
+"""Exact column sums of sparse float32 rows, with one integer addition per stored number."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SparseScan:
         return True
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Move the sums into ``sums``; the extent (d,) (d,), one for all columns, 0 included."""
+        """Move the sums into ``sums``; return the extent (d,) (d,), one for all columns, with 0."""
         self._hand_over_sums(sums)
         return np.full(len(self._sums), self._low), np.full(len(self._sums), self._high)
 

@@ -47,7 +47,7 @@ class FeatureSquares:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this is sent."""
+        """Bytes of this object when it is sent."""
         return int(self.sums.nbytes + self.largest.nbytes + self.shift.nbytes)
 
     def add(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
@@ -67,7 +67,7 @@ class FeatureSquares:
         self.sums.add_table(limbs)
 
     def merge(self, other: FeatureSquares) -> FeatureSquares:
-        """Add those of other rows about the same point into this one, which is returned."""
+        """Add sums of other rows about the same point to this object, and return it."""
         self.sums.merge(other.sums)
         self.largest = np.maximum(self.largest, other.largest)
         return self
@@ -96,9 +96,9 @@ def row_squares(
 
 
 def check_origin(shift: NDArray[Any]) -> None:
-    """Refuse sparse rows about anything but 0.
+    """Refuse sparse rows about any origin except 0.
 
-    Of sparse rows the numbers that are not stored are 0, and must stay so.
+    Numbers of sparse rows that are not stored are 0, and must stay so.
     """
     if shift.any():
         raise ValueError("sparse rows are summed about 0 only")

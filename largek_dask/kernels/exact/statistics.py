@@ -48,13 +48,13 @@ class Statistics:
     """All rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, float32 or float64: that of the rows, but float64 where they are far from 0
+    """Compute dtype, float32 or float64: that of the rows, but float64 if they are far from 0
     (:func:`.origin.is_far`). Centres are kept in it."""
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
     """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
-    the middle of the many (:mod:`.origin`) where few rows carry the mean; 0 for sparse rows."""
+    the middle of most rows (:mod:`.origin`) if few rows dominate the mean; 0 for sparse rows."""
     max_abs: float
     """Largest ``|x - shift|`` of a feature."""
     total_weight: float
@@ -300,7 +300,7 @@ class RowScan:
         return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
 
     def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
-        """Let the extent hold that of rows, or of several rows one after the other."""
+        """Widen the extent by that of rows, or of several rows one after the other."""
         self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
         self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
@@ -338,7 +338,7 @@ class RowScan:
         self._widen(low, high)
 
     def merge(self, other: RowScan) -> RowScan:
-        """Add another scan's rows into this one, which is returned."""
+        """Add another scan's rows to this one, and return it."""
         self._settle()
         other._settle()
         self._sums.merge(other._sums)

@@ -154,7 +154,7 @@ class ClusterSums:
         self._change(x, old_labels, new_labels, weight)
 
     def merge(self, other: ClusterSums) -> ClusterSums:
-        """Add another accumulator of the same grid into this one, which is returned."""
+        """Add another accumulator of the same grid to this one, and return it."""
         self.sums += other.sums
         self._weights += other._weights
         if self.grid.wide:

@@ -21,7 +21,7 @@ __all__ = ["split_sparse"]
 POWER_STEPS = 3
 """Steps to the direction in which rows lie widest."""
 STEPS = 4
-"""Steps of 2-means, at most."""
+"""Maximum steps of 2-means."""
 WORTH = 1.005
 """Minimum ratio of the gains of successive steps; a step below it is the last."""
 LEAST_ROWS = 6
