@@ -379,7 +379,7 @@ def _rows(passes: Passes, rng: Rng, state: SearchState) -> Any:
 
 
 def _ends_distinct(state: SearchState) -> bool:
-    """Return True if the last partition has a centre per distinct row, and more were requested."""
+    """Return True if the last partition has a centre per distinct row, and no more are possible."""
     return state.n_distinct is not None and state.length == state.n_distinct <= state.wanted
 
 
