@@ -1,8 +1,8 @@
-"""Which algorithm a fit takes where nobody has chosen one.
+"""Default choice of an algorithm.
 
-The choice depends on the shape of the table and the number of clusters alone, so that the same data
-and seed give the same bits on every machine and cluster. Where the rules come from is measured in
-``benchmarks/auto.py`` and said in DESIGN.md.
+It depends on the shape of the table and the number of clusters alone, so that the same data and
+seed give the same bits on every machine and cluster. The rules come from measurements
+(``benchmarks/auto.py``) and are explained in DESIGN.md.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from largek_dask.errors import ParameterError
 __all__ = ["Auto", "Choice"]
 
 FEW_CLUSTERS = 8
-"""Clusters of sparse rows up to which several starts are made: what decides is the start."""
+"""Clusters of sparse rows up to which several starts are made, as the start decides."""
 MANY_ROWS = 100_000
-"""Sparse rows from which on few clusters are found on nested batches, which costs a fraction of
-exact fits and ends alike."""
+"""Sparse rows above which few clusters are found on nested batches, which costs a fraction of
+exact fits with similar results."""
 FEW_ROWS = 1_000
-"""Sparse rows up to which several exact fits cost next to nothing."""
+"""Sparse rows up to which several exact fits are cheap."""
 EVERY_CLUSTERS = 25
-"""Clusters up to which the best effort goes through every number of them."""
+"""Clusters up to which the best effort searches every number of them."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Starts on sparse rows, each from other centres, of which the best is kept."""
+"""Number of starts on sparse rows, the best of which is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
 """Rounds of moves."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
-"""Searches, of which the best is kept."""
+"""Number of searches, the best of which is kept."""
 
 
 class Choice(NamedTuple):
-    """What is run."""
+    """Algorithm to run, and how often."""
 
     algorithm: Algorithm[Any]
     n_init: int
-    """Starts, at least."""
+    """Minimum number of starts."""
     reason: str
-    """In words."""
+    """Explanation."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The algorithm that suits the data: truncated search, or what suits few sparse rows.
+    """The algorithm that suits the data: truncated search, or another one for few sparse rows.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Auto:
             raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
 
     def choose(self, table: TableShape, n_clusters: int, init: object = "auto") -> Choice:
-        """The algorithm for a table of this shape.
+        """Choose the algorithm for a table of this shape.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Auto:
             ``Rows`` or ``Passes``.
         n_clusters : int
         init : str or array
-            What the fit is asked to begin with.
+            ``init`` of the fit.
         """
         if n_clusters == 1:
             return Choice(Lloyd(), 1, "one cluster: its mean")

@@ -1,7 +1,7 @@
-"""What an algorithm is, and what it may ask of the data.
+"""Interface of algorithms, and of their access to the data.
 
-An algorithm is ``init`` and ``step`` over explicit state. It knows no cluster, no storage and no
-clock: its only door to the data is :class:`Passes`, whose ``reduce`` runs one function over
+An algorithm is ``init`` and ``step`` over explicit state. It depends on no cluster, storage or
+clock: it reads the data only through :class:`Passes`, whose ``reduce`` runs one function over
 every chunk and adds the results up. The loop, checkpoints, progress and stop rules are written
 once, in ``largek_dask.driver``.
 """
@@ -53,35 +53,34 @@ ChunkFunction = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """Declares that a pass keeps something per row on whoever owns the chunk.
+    """Values per row that a pass keeps on the worker that owns the chunk.
 
-    What is kept is a cache: any worker can rebuild it. The state of ``generation - 1`` is what
-    ``chunk.state`` shows; where it is missing, or of another generation, the passes rebuild it by
-    calling the same chunk function with each broadcast of ``replay`` in turn on an empty state
-    (totals thrown away), and only then run the pass itself. So a state that is a function of
-    (chunk, model) gives the one model before, ``replay=((model,),)``; a state that depends on
-    the path gives the broadcasts of all passes since its last anchor. On the first pass
-    (``replay=()``) ``chunk.state`` is None.
+    They are a cache: any worker can rebuild them. ``chunk.state`` shows those of the generation
+    before. If they are missing or of another one, the passes rebuild them: they call the chunk
+    function with each broadcast of ``replay`` in turn, beginning with an empty state and discarding
+    totals, and then run the pass itself. So a state that is a function of (chunk, model) gives the
+    previous model, ``replay=((model,),)``; a state that depends on the path gives the broadcasts of
+    all passes since its last anchor. On the first pass (``replay=()``) ``chunk.state`` is None.
     """
 
     name: str
     generation: int
-    """Counter of the pass that writes the state; it reads what ``generation - 1`` left."""
+    """Counter of the pass that writes the state; it reads that of ``generation - 1``."""
     replay: tuple[tuple[Any, ...], ...] = ()
     rebuild: ChunkFunction | None = None
-    """What ``replay`` is replayed with; None: the pass's own chunk function. A pass that only
-    reads a state names the function that writes it, with a scratch total of its
-    own kind (``rebuild_start``)."""
+    """Function to replay with; None: the pass's own chunk function. A pass that only reads a state
+    names the function that writes it, with a scratch total of its own kind
+    (``rebuild_start``)."""
     rebuild_start: Callable[[], Any] | None = None
     """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
     rebuild_rows: RowSlice | None = None
-    """The rows that the replayed broadcasts were for; None: those of the pass that has written the
-    generation before. A pass over a share names them if that pass may have been another process's:
-    after a resume nobody else knows."""
+    """Rows of the replayed broadcasts; None: those of the pass that wrote the generation before. A
+    pass over a share names them if that pass may have run in another process, as after a
+    resume."""
     retain: bool = False
     """Keep the total between passes: ``chunk.counted`` then says that the total already holds
-    this chunk as its row state describes it, and the function adds differences only. Whoever is
-    given such a total must not change it, and has it until the next pass of its name."""
+    this chunk as its row state describes it, and the function adds differences only. The returned
+    total is read-only and valid until the next pass of this name."""
 
 
 class Chunk(Protocol):
@@ -95,9 +94,9 @@ class Chunk(Protocol):
     """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type; or a
     :class:`~largek_dask.kernels.blocks.SparseBlock`, which the kernels take as well."""
     weight: NDArray[np.float64] | None
-    """(n,) row weights; None where every row weighs 1. Rows that are skipped weigh 0."""
+    """(n,) row weights; None if every row weighs 1. Skipped rows weigh 0."""
     rows: NDArray[np.int64] | None
-    """(n,) positions inside the chunk when a ``RowSlice`` was asked for, else None."""
+    """(n,) positions inside the chunk if a ``RowSlice`` was requested, else None."""
     bad: NDArray[np.bool_] | None
     """(n,) rows with NaN or infinity (their ``x`` is replaced by the shift), None if none."""
     state: Mapping[str, NDArray[Any]] | None
@@ -105,73 +104,73 @@ class Chunk(Protocol):
     counted: bool
     """The running total already holds this chunk as ``state`` describes it."""
     threads: Threads
-    """Those that the chunk has for itself: one, unless chunks are shown as one (``joined``)."""
+    """Threads of this chunk: one, unless chunks are shown as one (``joined``)."""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
 
     def pieces(
         self, rows: slice, *, few: bool = False
     ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-        """``x`` and ``weight`` of some of the rows, in pieces that fit a processor's cache.
+        """Yield ``x`` and ``weight`` of some rows, in pieces that fit a processor's cache.
 
-        A share of a table that lies elsewhere in this process is copied piece by piece: what is
-        shown goes with the next piece. Where a pass asks for a share of the rows and ``joined``,
-        they are shown here only, and ``x`` and ``weight`` are those of all rows.
+        A share of a table that lies elsewhere in this process is copied piece by piece; each is
+        valid until the next one. If a pass asks for a share of the rows and ``joined``, only this
+        method shows the share, and ``x`` and ``weight`` are those of all rows.
 
-        ``few``: most of them are not going to be looked at. Such a share is one piece then, whose
-        ``x`` has a length, and copies the rows that it is indexed with.
+        ``few``: most of the rows will not be read. The share is then one piece, whose ``x`` has a
+        length and copies the rows that it is indexed with.
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """(n,) global indices of the rows; in a subset, those in the table that it is of.
+        """Return (n,) global indices of the rows, or of some rows of ``x``.
 
-        Or those of some rows of ``x``.
+        In a subset they are those in the table that it was taken from.
         """
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Where in ``x`` the rows of a share are, ascending; one within that of the pass."""
+        """Return positions in ``x`` of the rows of a share within the pass's, ascending."""
 
     def take_state(self) -> dict[str, NDArray[Any]]:
-        """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""
+        """Return the arrays of ``state``, to be written to and kept; ``state`` is then invalid."""
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation."""
 
 
 class TableShape(Protocol):
-    """How large a table of rows is; both ``Rows`` and ``Passes`` tell."""
+    """Size of a table of rows, as ``Rows`` and ``Passes`` give it."""
 
     @property
     def n_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
 
     @property
     def n_features(self) -> int:
-        """Columns."""
+        """Number of features."""
 
     @property
     def row_values(self) -> int:
-        """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
+        """Numbers per row in memory: features, or stored values of sparse rows."""
 
     @property
     def is_sparse(self) -> bool:
-        """Whether only numbers other than 0 are stored; 0 is then the origin of all computing."""
+        """True if only nonzero numbers are stored; 0 is then the origin of all computing."""
 
 
 class Passes(TableShape, Protocol):
-    """The only door to the data. Implemented by ``passes.local`` and ``passes.cluster``."""
+    """Access to the data, implemented by ``passes.local`` and ``passes.cluster``."""
 
     n_threads: int | None
-    """Threads that compute a pass; None where that may change (a cluster)."""
+    """Threads that compute a pass; None if that may change (a cluster)."""
     state_limit: int | None
-    """Bytes of row state that may be kept by all processes together; None: not known."""
+    """Maximum bytes of row state in all processes together; None if unknown."""
     chunk_table: NDArray[np.int64]
     """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""
 
     @property
     def threads(self) -> Threads:
-        """Of the driver's process, for work between passes; stopped where passes would be."""
+        """Threads of the driver's process for work between passes; they stop where passes would."""
 
     @property
     def statistics(self) -> Statistics:
@@ -188,7 +187,7 @@ class Passes(TableShape, Protocol):
         chunks: Sequence[int] | None = None,
         joined: bool = False,
     ) -> Any:
-        """One distributed map-reduce; every chunk counts exactly once.
+        """Run one distributed map-reduce; every chunk counts exactly once.
 
         Parameters
         ----------
@@ -196,9 +195,9 @@ class Passes(TableShape, Protocol):
             ``chunk_fn(chunk, total, *broadcast) -> None``; importable by name (it travels to
             workers). It adds one chunk to ``total`` in place.
         *broadcast : object
-            Sent once to every worker and unpickled there once a pass.
+            Sent once to every worker and unpickled there once per pass.
         start : callable
-            Makes an empty total; called once a thread.
+            Makes an empty total; called once per thread.
         combine : callable
             ``combine(a, b)`` adds ``b`` into ``a`` and returns ``a``; exact, so that the order
             does not matter.
@@ -211,20 +210,20 @@ class Passes(TableShape, Protocol):
         joined : bool
             ``chunk_fn`` does not depend on where chunks begin and end, and is faster on many rows:
             those that lie in one piece in this process may be shown as one chunk, which has all
-            ``chunk.threads``. Rows that weigh 0 may hold NaN or infinity in it. A share of them is
+            ``chunk.threads``. Rows of weight 0 may hold NaN or infinity in it. A share of them is
             shown by ``chunk.pieces``.
 
         Raises
         ------
         CancelledFit
-            The driver asked for a stop, or the time limit has passed, inside this pass.
+            The driver requested a stop, or the time limit has passed, inside this pass.
         """
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """The rows with these global indices in this order, of the compute dtype; None: all rows.
+        """Return rows by global index, in this order, of the compute dtype; None: all rows.
 
-        A subset's own rows are numbered from 0. Nothing is copied where all rows, in order, lie in
-        one piece in this process.
+        Rows of a subset are numbered from 0. Nothing is copied if all rows lie in order in one
+        piece in this process.
         """
 
     def subset(
@@ -235,45 +234,44 @@ class Passes(TableShape, Protocol):
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Passes:
-        """Passes over some of the rows, which are fetched once and held in the driver's process.
+        """Return passes over some of the rows, fetched once and held in the driver's process.
 
-        No bit of a result depends on whether rows are held, but the order of a subset's rows, where
-        it is not said, and its chunks may be others every time it is made.
+        No result depends on whether rows are held, but the order of a subset's rows, unless it is
+        given, and its chunks may differ each time it is made.
 
-        Of each kind of ``rows`` the last subset stays until another one is asked for, or until it
-        is closed; it is found again by equality. A cache: after a resume it is made anew. A slice
-        that begins with the rows of the last one takes these over with their row state; its
-        ``rebuild_rows`` name a slice that has been asked for before.
+        The last subset of each kind of ``rows`` is cached and found by equality, until another one
+        is requested or it is closed; after a resume it is made again. A slice that begins with the
+        rows of the last one takes these over with their row state; its ``rebuild_rows`` name a
+        slice that was requested before.
 
         Parameters
         ----------
         rows : RowSlice, RowSample, SpacedRows, ProjectedRows or (m,) int64
-            Distinct global indices stay in their order. Of projected rows the statistics are their
-            own.
+            Distinct global indices stay in their order. Projected rows have their own statistics.
         weights : (m,) float64, optional
-            With global indices: what the weight of each row is multiplied by.
+            With global indices: factors on the rows' weights.
         own_weights : bool
-            These weights are unlike those of the table (real numbers, or larger): what the
-            statistics of the subset say of weights, and the grid of its sums, are its own. Else
-            they are the table's, as all the rest is.
+            These weights are unlike those of the table (real numbers, or larger), so the subset has
+            its own statistics of weights and its own grid of sums. Otherwise it takes them from the
+            table, like all other statistics.
         cuts : sequence of int
-            With a slice: no chunk holds rows from both sides of such an end of a share.
+            With a slice: ends of shares, which no chunk crosses.
         """
 
     def close(self) -> None:
-        """Let go of all that is kept."""
+        """Release everything that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What one step did, for events, history and stop rules."""
+    """Record of one step, for events, history and stop rules."""
 
     cost: float
     """The objective (of k-means: the weighted sum of squared distances) as this step met it."""
     rows: int
     """Rows assigned in this step (nominal work)."""
     n_changed: int | None = None
-    """Rows whose label changed; None where the algorithm does not know."""
+    """Rows whose label changed; None if unknown."""
     shift: float | None = None
     """Squared movement of the centres divided by the mean variance of the features. ``tol`` is
     compared with it, unless the objective says with which figure of ``extra``."""
@@ -284,10 +282,10 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory and passes of a fit; ``driver.plan`` and ``cli.plan`` compute all else from it."""
+    """Memory and passes of a fit, from which ``driver.plan`` and ``cli.plan`` compute the rest."""
 
     row_bytes: int = 0
-    """Row state of one generation, in bytes per row, at most."""
+    """Maximum row state of one generation, in bytes per row."""
     fixed_row_bytes: int = 0
     """Part of ``row_bytes`` that no pass changes; two generations share it."""
     model_copies: int = 2
@@ -295,28 +293,28 @@ class Footprint:
     held_rows: int | None = None
     """Rows of all steps, held in the driver's process; None if steps read all rows."""
     held_bytes: int = 0
-    """Most bytes of rows that the driver's process holds, with their state and copies."""
+    """Maximum bytes of rows in the driver's process, with their state and copies."""
     passes_before: int = 1
-    """Passes over all rows before the first step, without that for statistics."""
+    """Passes over all rows before the first step, except that for statistics."""
     passes_after: int = 0
-    """Passes over all rows after the last step, without the last pass."""
+    """Passes over all rows after the last step, except the last pass."""
     step_reads: int = 1
-    """Times that a step reads what does not stay in memory, unless rows are shuffled."""
+    """Reads per step of rows that do not stay in memory, unless rows are shuffled."""
     steps: int | None = None
     """Usual number of steps; None if it is unknown."""
     searches: int = 0
     """Cost of a search in the driver's process, in calls of ``kernels.descent.label_rows``."""
     distances: float | None = None
-    """Cost of a row in a step, in distances; None: those to all centres."""
+    """Cost of a row in a step, in distances; None: one per centre."""
     full_search: str | None = None
-    """How often steps compare rows with all clusters, for people; None if in every step."""
+    """Text on when steps compare rows with all clusters, for display; None: in every step."""
 
 
 class ModelArrays(Protocol):
-    """The numbers of a model, without where they came from: a frozen dataclass of arrays.
+    """Arrays of a model, without provenance: a frozen dataclass.
 
-    The names of the fields are those under which they are stored and sent; the class says which
-    kind of model it is (``model.base.Model.holds``).
+    Field names are those under which arrays are stored and sent; the class determines the kind of
+    model (``model.base.Model.holds``).
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -334,7 +332,7 @@ class Algorithm(Protocol[State]):
     """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
 
     Implementations inherit from it; they are frozen dataclasses with a field ``problem`` (None
-    until a fit sets it). What follows ``model`` is declared only where there is something to say.
+    until a fit sets it). Members after ``model`` have defaults.
 
     A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
     it into checkpoints as it is.
@@ -343,84 +341,81 @@ class Algorithm(Protocol[State]):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     solves: ClassVar[type[Problem]]
-    """The kind of problem that it answers."""
+    """Kind of problem that it solves."""
     takes_starts: ClassVar[bool] = True
-    """Whether it may be run several times (``n_init``), of which the best is kept."""
+    """True if it may be run several times (``n_init``), keeping the best."""
 
     @property
     def problem(self) -> Problem | None:
-        """What is asked."""
+        """Problem to solve; None until a fit sets it."""
 
     def init(self, passes: Passes, rng: Rng) -> State:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     def step(self, passes: Passes, rng: Rng, state: State) -> tuple[State, Info]:
-        """One step of the loop."""
+        """Run one step of the loop."""
 
     def model(self, state: State) -> ModelArrays:
-        """The best model that this state stands for."""
+        """Return the best model of this state."""
 
     def check(self, table: TableShape) -> None:
-        """Raise ``ParameterError`` where it cannot work on such a table; the problem is known."""
+        """Raise ``ParameterError`` if it cannot handle such a table; the problem is set."""
         return
 
     @property
     def objective(self) -> Objective:
-        """What is lowered or raised, if steps do not end by the figure of the problem's."""
+        """Objective; another than the problem's if steps end by another figure."""
         return self.solves.objective
 
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Estimate memory and passes of a fit; the problem is known.
+        """Estimate memory and passes of a fit; the problem is set.
 
         Parameters
         ----------
         table : TableShape
         itemsize : int
-            Bytes of a number of a row that is held.
+            Bytes per number of held rows.
         n_threads : int or None
-            As of ``Passes``.
+            As in ``Passes``.
         budget : int or None
-            Bytes that row state of one generation may take; None: no limit.
+            Maximum bytes of row state of one generation; None: no limit.
         """
         if self.problem is None:
             return Footprint()
         return Footprint(passes_before=self.problem.passes_to_start())
 
     def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
-        """What is to be told of ``model(state)`` in the end, beside how it came about.
-
-        Plain figures, and ``words`` for people; nothing where there is nothing to tell.
-        """
+        """Return figures that describe ``model(state)`` at the end; ``words`` is a text."""
         return {}
 
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> ModelArrays | None:
-        """A model for a fit whose time was over before it had any (``Problem.unsearched``)."""
+        """Return a model for a fit that ran out of time before it had any."""
         if self.problem is None:
             return None
         found: ModelArrays | None = self.problem.unsearched(rows, shift, draws)
         return found
 
     def share_of_labels(self, table: TableShape, k: int) -> float | None:
-        """How long :meth:`labels` takes at most, as a share of the last pass; None: has none."""
+        """Return the most that :meth:`labels` takes, in last passes; None: it has none."""
         return None
 
     def labels(
         self, passes: Passes, rng: Rng, state: State
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]] | None:
-        """Labels as of ``model(state)``, for a fit that has no time for the last pass.
+        """Return labels of ``model(state)`` for a fit without time for the last pass.
 
-        None, and never asked for, where :meth:`share_of_labels` says so.
+        None, and never called, if :meth:`share_of_labels` is None.
 
         Returns
         -------
         labels : (n,) int32
-            -1 for rows that weigh nothing.
+            -1 for rows of weight 0.
         value : float
-            Of the objective, with these labels.
+            Objective with these labels.
         counts : (k,)
             Weight of the rows of each cluster.
         """

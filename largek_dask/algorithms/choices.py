@@ -1,4 +1,4 @@
-"""The words that a user chooses from. Nothing else is imported here: ``largek --help`` reads it."""
+"""Options by name. Nothing else is imported here, as ``largek --help`` reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-"""How long an algorithm that has an effort looks for a lower inertia."""
+"""Valid efforts: how long to look for a lower inertia."""
 DEFAULT_EFFORT: Effort = "balanced"
 
 EmptyClusters = Literal["relocate", "keep"]
@@ -32,7 +32,7 @@ ON_BAD_ROWS: tuple[OnBadRows, ...] = get_args(OnBadRows)
 
 Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
-"""Rows are given unit length (without one of these they stay as they are)."""
+"""Scalings of rows to unit length; without one of these they stay as they are."""
 
 Covariance = Literal["iso", "isoflex", "diag"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
@@ -44,10 +44,10 @@ DITHER: tuple[Dither, ...] = get_args(Dither)
 """Noise in [0, 1) is added to integers (without one of these they stay as they are)."""
 
 INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2")
-"""How the first centres are chosen; "auto" is one of them by the number of clusters."""
+"""Ways to choose the first centres; "auto" takes one of them by the number of clusters."""
 
 OTHER_INITS = {"scalable-k-means++": "k-means||"}
-"""Ways to choose the first centres by their names in other libraries (cuML), and here."""
+"""Names in other libraries (cuML), and here, of ways to choose the first centres."""
 
 MIXTURE_INITS = ("k-means", "two-level", "afk-mc2", "random")
-"""How the first components of a mixture are found; "auto" is one of them."""
+"""Ways to find the first components of a mixture; "auto" takes one of them."""

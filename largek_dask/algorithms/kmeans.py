@@ -1,4 +1,4 @@
-"""What every k-means has in common: what is asked, the numbers of its model, its last pass."""
+"""The k-means problem: its parameters, model arrays and last pass."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from largek_dask.kernels.rows import compute_dtype
 __all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
 
 FAR_VALUES = 1 << 22
-"""Numbers of rows far out that are made dense at once."""
+"""Maximum numbers of far rows that are made dense at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class CenterArrays:
-    """The numbers of a model of centres, without where they came from.
+    """Arrays of a model of centres, without provenance.
 
-    The names of the fields are those under which the arrays are stored and sent.
+    Field names are those under which the arrays are stored and sent.
     """
 
     centers: NDArray[Any]
@@ -46,11 +46,11 @@ class CenterArrays:
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """The same as the last pass has found it: centres (k, d), counts (k,), exact inertia."""
+        """Return the model after the last pass: centres (k, d), counts (k,), exact inertia."""
         return replace(self, centers=centers, counts=counts)
 
     def packed_for(self, dtype: DTypeLike) -> PackedCenters:
-        """The centres for rows of this type: none of their digits, nor of the rows', is lost.
+        """Pack the centres for rows of this type, without losing digits of either.
 
         Rows are packed about the shift of the fit, so that labels of the same rows are the same as
         in the fit, to the bit.
@@ -60,7 +60,7 @@ class CenterArrays:
 
 
 def nearest_center(arrays: CenterArrays, dtype: DTypeLike = np.float32) -> Labelling:
-    """Rows of this type go to their nearest centre; squared distances add up to the inertia."""
+    """Label rows of this type by their nearest centre; sum squared distances to the inertia."""
     return Labelling(
         _nearest_chunk,
         (arrays.packed_for(dtype),),
@@ -85,10 +85,10 @@ def _nearest_chunk(
 def exact_distances(
     x: Table, centers: PackedCenters, labels: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """(n,) squared distances of rows to their nearest centres, in float64.
+    """Return (n,) squared distances of rows to their nearest centres, in float64.
 
-    ``labels`` are those of ``nearest``; those of rows so far out that sums cannot tell are written
-    anew.
+    ``labels`` come from ``nearest``; those of rows so far out that it cannot distinguish centres
+    are corrected in place.
     """
     distances = squared_distances(x, centers, labels)
     far = too_far(distances, centers.dtype, centers.prepared.get(reach_of))
@@ -103,13 +103,13 @@ def exact_distances(
 
 @dataclass(frozen=True, slots=True)
 class KMeansProblem(Problem):
-    """What is asked of every k-means algorithm, whichever it is."""
+    """Problem of all k-means algorithms."""
 
     objective: ClassVar[Objective] = INERTIA
     inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
-    """Move a centre without rows to the rows farthest from theirs, or leave it where it is."""
+    """Relocate a centre without rows to the rows farthest from theirs, or keep it."""
 
     def check(self, table: TableShape) -> None:
         """Refuse starting centres that are not k rows of finite numbers."""
@@ -118,20 +118,20 @@ class KMeansProblem(Problem):
             check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
-        """As many as the way to choose the first centres takes."""
+        """Return the approximate number of passes that choosing the first centres takes."""
         return passes_of(self.init, self.n_clusters)
 
     def labelling(self, arrays: CenterArrays) -> Labelling:
-        """By the nearest centre."""
+        """Label rows by their nearest centre."""
         return nearest_center(arrays)
 
     def finish(self, passes: Passes, arrays: CenterArrays, label_rows: LabelRows) -> Final:
-        """Assign all rows to the centres that are returned; move those that nobody needs.
+        """Assign all rows to the final centres; relocate centres without rows.
 
         A centre without rows goes to the row farthest from its own centre, until every cluster
-        has rows or every distinct row a centre. One round is the rule, two are rare. Every round
-        leaves at least one more centre on a row, from where nothing takes that row away, so there
-        cannot be more rounds than centres.
+        has rows or every distinct row a centre. Usually one round is enough. Every round leaves at
+        least one more centre on a row that no other centre takes away, so there cannot be more
+        rounds than centres.
         """
         n_distinct = None
         searched, rounds = arrays, len(arrays.centers)
@@ -145,7 +145,7 @@ class KMeansProblem(Problem):
             packed = pack_centers(arrays.centers, arrays.shift)
             centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
             if distinct is not None:
-                # What is left of an error is that of a mean of equal rows, or of an early end.
+                # The remaining error is rounding of a mean of equal rows, or due to an early end.
                 n_distinct = len(distinct[0])
                 centers = centers.copy()
                 centers[distinct[0]] = distinct[1]
@@ -164,14 +164,14 @@ class KMeansProblem(Problem):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> CenterArrays:
-        """Distinct rows of the sample, or the centres that were given."""
+        """Return distinct rows of the sample, or the given centres."""
         centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
         return CenterArrays(centers, np.zeros(self.n_clusters), shift)
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Why there are fewer clusters, or why some are empty, unless they were meant to be so."""
+        """Explain why there are fewer clusters, or why some are empty, unless requested."""
         n_found = len(final.arrays.centers)
         if n_found < self.n_clusters:
             return self._ends_early(n_found, last)
@@ -186,7 +186,7 @@ class KMeansProblem(Problem):
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."
 
     def _ends_early(self, n_found: int, last: Mapping[str, float | None]) -> str:
-        """Why partitions end before ``n_clusters``: a last step tells of distinct rows."""
+        """Explain why partitions end before ``n_clusters``."""
         where = f"partitions end at {n_found} clusters, of {self.n_clusters} that were asked for"
         if last.get("distinct"):
             return f"the rows have only {n_found} distinct values: {where}. Ask for fewer clusters."

@@ -1,12 +1,12 @@
-"""Lloyd's algorithm: exact k-means, one pass over all rows a step.
+"""Lloyd's algorithm: exact k-means, one pass over all rows per step.
 
 S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); the starting
 point and the yardstick of all four papers this package implements.
 
-What is kept per row is its label and, once few rows change theirs, bounds of its distances that
-spare most of them (:mod:`largek_dask.kernels.bounds`). Labels do not depend on the bounds, nor on
-whether there are any. Centroid sums are exact, so a pass touches the sums of only those rows whose
-label has changed, and the result is that of a full summation, bit for bit.
+Each row keeps its label and, once few rows change theirs, bounds that save most of its distances
+(:mod:`largek_dask.kernels.bounds`). Labels do not depend on bounds, present or not. Centroid sums
+are exact, so a pass touches the sums of only those rows whose label has changed, and the result is
+that of a full summation, bit for bit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def assign_chunk(
     centers: PackedCenters | BoundedCenters,
     step: int,
 ) -> None:
-    """Label a chunk's rows by their nearest centre and bring the sums up to date."""
+    """Label a chunk's rows by their nearest centre and update the sums."""
     kept, n_evaluated = label_rows(chunk.x, centers, chunk.state)
     old = None if chunk.state is None else chunk.state["labels"]
     total.begin(step)
@@ -68,7 +68,7 @@ def assign_chunk(
 
 @dataclass(frozen=True, slots=True)
 class LloydState:
-    """Between two steps of Lloyd's algorithm."""
+    """State between two steps of Lloyd's algorithm."""
 
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
@@ -79,7 +79,7 @@ class LloydState:
     bounds: BoundsState | None
     """None: the next assignment computes all distances and leaves no bounds."""
     history: History[Assignment] = field(default_factory=History)
-    """The last assignment, by which lost labels are found again."""
+    """The last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -97,10 +97,10 @@ class Lloyd(Algorithm[LloydState]):
     Parameters
     ----------
     bounds : {"auto", None, "hamerly", "elkan", "groups"}
-        How distances are spared in later steps. "auto": by bounds on groups of centres, from the
-        step on in which few rows change their cluster, for many centres and within the budget of
-        row state; otherwise not. None: all distances in every step. The others keep one lower
-        bound a row, one for each centre, or one for each group, from the first step on.
+        Bounds that save distances in later steps. "auto": bounds on groups of centres, as soon as
+        few rows change their cluster, for many centres and within the budget of row state;
+        otherwise none. None: all distances in every step. The others keep one lower bound per row,
+        one per centre, or one per group, from the first step on.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Lloyd(Algorithm[LloydState]):
         check_bounds(self.bounds)
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
-        """Starting centres, no rows assigned yet."""
+        """Return the state at the starting centres, with no rows assigned yet."""
         assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         shift = passes.statistics.shift
@@ -132,7 +132,7 @@ class Lloyd(Algorithm[LloydState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Labels and bounds are kept, as many of these as ``budget`` has room for."""
+        """Estimate memory: labels, and as many bounds as ``budget`` allows."""
         assert self.problem is not None
         n_groups = groups_for(self.bounds, table, self.problem.n_clusters, budget)
         return Footprint(
@@ -179,7 +179,7 @@ class Lloyd(Algorithm[LloydState]):
             extra=extra,
         )
         bounds = self._next_bounds(passes, state, packed, centers, tally.n_changed)
-        # Labels depend on the centres alone: whatever was before may be forgotten.
+        # Labels depend on the centres alone, so earlier passes may be forgotten.
         history = state.history.then(Assignment(state.centers, state.bounds), anchor=True)
         return LloydState(centers, counts, state.shift, bounds, history), info
 
@@ -191,7 +191,7 @@ class Lloyd(Algorithm[LloydState]):
         centers: NDArray[Any],
         n_changed: int,
     ) -> BoundsState | None:
-        """Go on with the bounds there are, or begin with them where rows have become calm."""
+        """Advance the bounds, or begin with them once few rows change their cluster."""
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         if self.bounds != "auto":
@@ -202,5 +202,5 @@ class Lloyd(Algorithm[LloydState]):
         return begin_bounds(centers, state.shift, n_groups)
 
     def model(self, state: LloydState) -> CenterArrays:
-        """The centres that the next step would assign rows to."""
+        """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)

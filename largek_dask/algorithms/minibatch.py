@@ -6,8 +6,8 @@ every assignment ever made counts; their repair (section 3.1) lets only a row's 
 
 With batches of one row it is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
 properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
-clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is none
-for most batches, and such batches take turns row by row, so that is done in a kernel of its own.
+clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is
+empty for most batches, so single rows are taken in a kernel of their own.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def batch_chunk(chunk: Chunk, total: BatchTotal, centers: PackedCenters) -> None
 
 @dataclass(kw_only=True)
 class LatestTally(Tally):
-    """What a batch finds out whose rows take their last votes back."""
+    """Tally of a batch whose rows take their last votes back."""
 
     change: ClusterSums
-    """What it changes in the sums of everybody's latest votes."""
+    """Change in the sums of all rows' latest votes."""
     labels: dict[int, NDArray[np.int32]]
     """The labels it gave, by chunk."""
 
@@ -77,7 +77,7 @@ LatestTotal = AssignmentTotal[LatestTally]
 
 
 def latest_tally(k: int, d: int, grid: FixedPoint) -> LatestTally:
-    """An empty tally."""
+    """Return an empty tally."""
     return LatestTally(change=ClusterSums(k, d, grid), labels={})
 
 
@@ -88,7 +88,7 @@ def latest_chunk(
     last: NDArray[np.int32],
     offsets: NDArray[np.int64],
 ) -> None:
-    """Assign the batch's rows of one chunk; each takes its last vote back and votes anew.
+    """Assign the batch's rows of one chunk; each replaces its last vote by a new one.
 
     ``last`` holds the last labels of the batch's rows, chunk after chunk (-1: none), those of
     chunk c from ``offsets[c]`` on.
@@ -105,7 +105,7 @@ def running_means(
     votes: NDArray[np.float64],
     total: BatchTotal,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means (k, d) and votes (k,) after the votes of a batch.
+    """Return means (k, d) and votes (k,) after the votes of a batch.
 
     The mean of all votes is kept, not their sum: the number of votes has no bound, and a
     fixed-point sum of them would have none either.
@@ -118,7 +118,7 @@ def running_means(
 
 @dataclass(frozen=True, slots=True)
 class MiniBatchState:
-    """Between two batches."""
+    """State between two batches."""
 
     step: int
     means: NDArray[np.float64]
@@ -128,16 +128,16 @@ class MiniBatchState:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     begin: int
-    """Where the next batch begins, in rows of the seeded order (0 to n_rows)."""
+    """Start of the next batch, in rows of the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
     """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``);
     ``votes="latest"`` only."""
     steps: NDArray[np.int64] | None = None
     """(k,) ``votes`` in whole steps of the grid; ``votes="latest"`` only."""
     last: NDArray[np.int32] | None = None
-    """(n_rows,) the label that each row last voted for, -1 before its first vote, batch after
-    batch of a round and, within a batch, chunk after chunk; ``votes="latest"`` only. No model
-    can give it again, so it is part of the state and of every checkpoint: 4 bytes a row."""
+    """(n_rows,) label of each row's last vote, -1 before its first, batch after batch of a round
+    and, within a batch, chunk after chunk; ``votes="latest"`` only. No model can reproduce it, so
+    it is part of the state and of every checkpoint: 4 bytes per row."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +150,17 @@ class MiniBatch(Algorithm[MiniBatchState]):
     ``max_iter`` (batches) or ``max_time``.
 
     Batches of one row (with all votes) are rows drawn with replacement, held in the memory of the
-    process that drives the fit, and a step is as many of them as there are rows.
+    driver's process, and a step is as many of them as there are rows.
 
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows a cluster and at least 4,096. 1 is SGD-KM, for up to
+        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, for up to
         2^27 values (rows by features); with ``votes="latest"`` it is a batch like any other.
     votes : "all" or "latest"
-        Which assignments a centre is the mean of: all that were ever made, as published, or
-        each row's latest (Newling and Fleuret's repair). The latter takes 4 bytes a row where
-        the fit is driven and in every checkpoint.
+        Assignments that a centre is the mean of: all that were ever made, as published, or each
+        row's latest (Newling and Fleuret's repair). The latter takes 4 bytes per row in the
+        driver's process and in every checkpoint.
     """
 
     batch_rows: int | Literal["auto"] = "auto"
@@ -181,14 +181,14 @@ class MiniBatch(Algorithm[MiniBatchState]):
         return self.batch_rows == 1 and self.votes == "all"
 
     def check(self, table: TableShape) -> None:
-        """Refuse a table that cannot be held, where it has to be."""
+        """Refuse a table that has to be held, but cannot."""
         if self._by_row:
             check_gathered(table, "batch_rows")
 
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """All rows are held if they are taken one by one; else each has its place in the order."""
+        """Estimate memory: all rows if taken one by one, else each row's place in the order."""
         assert self.problem is not None
         before = self.problem.passes_to_start()
         if not self._by_row:
@@ -201,7 +201,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
-        """Starting centres, without votes."""
+        """Return the state at the starting centres, without votes."""
         assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         state = MiniBatchState(
@@ -237,7 +237,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
             means, votes = running_means(state.means, state.votes, total)
             after = replace(state, means=means, votes=votes)
         weight = float(total.sums.counts.sum())
-        # The batch's cost under the centres that it met, scaled to all rows: an estimate.
+        # The batch's cost under the centres at that time, scaled to all rows: an estimate.
         cost = total.sums.cost(packed.centers, total.squares.value)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         n_rows = total.tally.n_rows
@@ -245,16 +245,16 @@ class MiniBatch(Algorithm[MiniBatchState]):
         return replace(after, step=state.step + 1, begin=0 if end == n else end), info
 
     def model(self, state: MiniBatchState) -> CenterArrays:
-        """The running means, rounded to the compute dtype."""
+        """Return the running means, rounded to the compute dtype."""
         return CenterArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
 
 
 def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-    """The state after as many batches of one row as there are rows."""
+    """Return the state after as many batches of one row as there are rows."""
     rows = gather_rows(passes, rng)
     order = rows.draws(rng, state.step, "sgd rows", 1.0)
     means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
-    # Each row's cost under the centres that it met, scaled to all rows: an estimate.
+    # Each row's cost under the centres at that time, scaled to all rows: an estimate.
     scale = passes.statistics.total_weight / weight
     info = Info(cost=cost * scale, rows=len(order), extra={"batch_rows": 1.0})
     return replace(state, step=state.step + 1, means=means, votes=votes), info
@@ -263,7 +263,7 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
 def _latest(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
 ) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
-    """The state after a batch whose rows have taken back their last votes."""
+    """Return the state after a batch whose rows have taken back their last votes."""
     assert state.last is not None
     assert state.sums is not None
     assert state.steps is not None

@@ -1,4 +1,4 @@
-"""What every mixture of Gaussians has in common: what is asked, its numbers, its last pass."""
+"""The problem of Gaussian mixtures: its parameters, model arrays and last pass."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ __all__ = [
 
 MIXTURE = Objective("log_likelihood", "F", "nats", "max", change="gain")
 """The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
-components. Steps know F, the variational lower bound of it."""
+components. Steps have F, its variational lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureArrays:
-    """The numbers of a mixture, without where they came from.
+    """Arrays of a mixture, without provenance.
 
-    The names of the fields are those under which the arrays are stored and sent.
+    Field names are those under which the arrays are stored and sent.
     """
 
     means: NDArray[Any]
     """(k, d), compute dtype, in the coordinates of the data."""
     variances: NDArray[np.float64]
-    """(1, 1) where all components share one, (k, 1), or (k, d) of every feature."""
+    """(1, 1) if all components share one, (k, 1), or (k, d), one per feature."""
     log_weights: NDArray[np.float64]
     """(k,) logarithms of the weights, which add up to 1; -infinity of a retired component."""
     alive: NDArray[np.bool_]
@@ -58,7 +58,7 @@ class MixtureArrays:
     """(d,) origin about which the kernels compute, compute dtype."""
 
     def packed_for(self, dtype: DTypeLike) -> PackedMixture:
-        """The components for rows of this type: none of their digits, nor of the rows', is lost.
+        """Pack the components for rows of this type, without losing digits of either.
 
         Rows are packed about the shift of the fit, so that labels of the same rows are the same as
         in the fit, to the bit.
@@ -69,7 +69,7 @@ class MixtureArrays:
 
 
 def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Labelling:
-    """Rows of this type go to their most probable component; log-likelihoods add up."""
+    """Label rows of this type by their most probable component; sum log-likelihoods."""
     return Labelling(
         _most_probable_chunk,
         (arrays.packed_for(dtype),),
@@ -97,7 +97,7 @@ def _most_probable_chunk(
 def label_far(
     x: NDArray[Any], labels: NDArray[np.int32], found: NDArray[np.float64], packed: PackedMixture
 ) -> NDArray[np.int64]:
-    """Label rows anew whose log joints are so low that differences between them are lost.
+    """Correct labels of rows whose log joints are so low that their differences are lost.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def label_far(
     Returns
     -------
     int64 array (m,)
-        Which rows these are. All of their probability is that of their label.
+        Indices of these rows. Their label has all of their probability.
     """
     far = np.flatnonzero(found < LOST)
     step = max(1, FAR_SCORES // packed.n_components)
@@ -122,10 +122,10 @@ def label_far(
 
 
 def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.float64]:
-    """(m, k) -2 log joints less what all have in common, over powers of two, one for each row.
+    """Return (m, k) -2 log joints less their common terms, divided by a power of two per row.
 
-    About the mean of one component and less its precisions, squares of a row count only by how much
-    precisions differ.
+    With the mean and precisions of one component subtracted, squares of a row count only by how
+    much precisions differ.
     """
     d = packed.n_features
     one = int(np.argmax(packed.alive))
@@ -145,20 +145,20 @@ def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.floa
 
 @dataclass(frozen=True, slots=True)
 class MixtureProblem(Problem):
-    """What is asked of every algorithm for mixtures, whichever it is."""
+    """Problem of all mixture algorithms."""
 
     objective: ClassVar[Objective] = MIXTURE
     inits: ClassVar[tuple[str, ...]] = ("auto", *MIXTURE_INITS)
 
     mixture: Covariance = field(default="iso", kw_only=True)
-    """What the components' covariances are."""
+    """Covariances of the components."""
     weights_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """(k,) weights of the first components, or None: found with them."""
+    """(k,) weights of the first components; None: found with them."""
     precisions_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """Inverse variances of the first components, (k,) or of "diag" (k, d); or None."""
+    """Inverse variances of the first components, (k,) or for "diag" (k, d); or None."""
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, and what is no start of k components."""
+        """Refuse sparse rows, and an invalid start of k components."""
         if table.is_sparse:
             raise ParameterError(
                 "mixtures are fitted to dense rows only: about 0 a Gaussian says little of sparse "
@@ -186,17 +186,17 @@ class MixtureProblem(Problem):
             _check_positive("precisions_init", self.precisions_init, wide)
 
     def labelling(self, arrays: MixtureArrays) -> Labelling:
-        """By the most probable component."""
+        """Label rows by their most probable component."""
         return most_probable(arrays)
 
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> MixtureArrays:
-        """Means at rows of the sample, each as wide as all of it; or what was given."""
+        """Return means at rows of the sample, each as wide as all of it; or the given ones."""
         k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
         mean = np.average(x, axis=0, weights=rows.weight)
         own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
-        # Where rows are all equal the rounding of their value is left.
+        # If rows are all equal only rounding of their value remains.
         rounding = np.finfo(shift.dtype).eps * np.where(mean == 0, 1.0, mean)
         own = np.where(own > 0, own, rounding**2).clip(np.finfo(np.float64).smallest_normal)
         if self.mixture == "diag":
@@ -219,7 +219,7 @@ class MixtureProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Which components are retired, and how many others have collapsed."""
+        """Return a warning about retired and collapsed components."""
         told, k = [], self.n_clusters
         gone = np.flatnonzero(~final.arrays.alive)
         if len(gone):
@@ -237,17 +237,17 @@ class MixtureProblem(Problem):
 
 
 FAR_SCORES = 1 << 20
-"""Log joints of rows far out that are held at once."""
+"""Maximum log joints of far rows that are held at once."""
 LOST = -(2.0**46)
 """Log joints below this have lost differences of a hundredth of a nat in float64."""
 NAMED = 10
-"""Retired components whose numbers a warning says, at most."""
+"""Maximum number of retired components that a warning names."""
 MOST_AMISS = 1e-6
-"""How far the sum of starting weights may be from 1: they may have been rounded to float32."""
+"""Tolerance of the sum of starting weights: they may have been rounded to float32."""
 
 
 def _check_positive(name: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Refuse what is not an array of this shape of positive numbers."""
+    """Refuse anything but an array of positive numbers of this shape."""
     if values.shape != shape:
         raise ParameterError(f"{name} has shape {values.shape}, and it must be {shape}.")
     if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values > 0)).all():

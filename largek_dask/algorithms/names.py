@@ -39,28 +39,28 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vc-gmm": VCGMM,
     "vrkm": VRKM,
 }
-"""Algorithms by the name a user gives."""
+"""Algorithms by name."""
 OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
-"""Algorithms by their names in other libraries (scikit-learn, dask-ml), and here: exact k-means,
-whose bounds spare distances and change no label."""
+"""Names in other libraries (scikit-learn, dask-ml), and here, of exact k-means, whose bounds save
+distances and change no label."""
 MIXTURES = "vc-gmm"
-"""The one that answers mixtures, with a field ``covariance``."""
+"""The algorithm for mixtures, with a field ``covariance``."""
 
 
 def name_of(algorithm: Algorithm[Any] | Auto) -> str:
-    """The name by which a user could have asked for an algorithm; its class where there is none."""
+    """Return the name by which users choose an algorithm; its class name if there is none."""
     names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
     return next(names, type(algorithm).__name__)
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:
-    """The algorithm object of a name, with this effort, or the object itself.
+    """Return the algorithm object of a name, with this effort, or the object itself.
 
     Raises
     ------
     ParameterError
-        Unknown name, an object that is no algorithm, or an effort that is not the default for what
-        takes none: an algorithm without one, or an object, which says its own.
+        Unknown name, an object that is no algorithm, or a non-default effort for an object or for
+        an algorithm without one.
     """
     told = ", ".join(repr(name) for name in ALGORITHMS)
     if isinstance(algorithm, str):
@@ -86,12 +86,12 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
 def algorithm_of_mixture(
     algorithm: Any, covariance: Covariance, effort: Effort = DEFAULT_EFFORT
 ) -> Algorithm[Any]:
-    """The algorithm object for a mixture with such covariances, of a name or an object.
+    """Return the algorithm object for a mixture with such covariances, by name or object.
 
     Raises
     ------
     ParameterError
-        It is none for mixtures, or an effort is asked for, which they do not have.
+        Not an algorithm for mixtures, or a non-default effort, which mixtures do not have.
     """
     kind = ALGORITHMS[MIXTURES]
     made: Algorithm[Any]
@@ -110,17 +110,17 @@ def algorithm_of_mixture(
 
 
 def has_effort(kind: type[Any]) -> bool:
-    """Whether an effort is one of the parameters of an algorithm."""
+    """Return True if an effort is a parameter of an algorithm."""
     return any(f.name == "effort" for f in fields(kind))
 
 
 def check_effort(algorithm: Any, effort: Effort) -> None:
-    """Refuse another effort than the default for an algorithm, class or object, that takes none.
+    """Refuse a non-default effort for an algorithm, class or object, that takes none.
 
     Raises
     ------
     ParameterError
-        With what to say instead.
+        The message says what to use instead.
     """
     if effort == DEFAULT_EFFORT:
         return

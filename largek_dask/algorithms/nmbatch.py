@@ -12,7 +12,7 @@ lines of Algorithm 5
 36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
 =======================================  ======================================================
 
-The rows M_t of a batch, split evenly as section 3.3 wants it, are
+The rows M_t of a batch, split evenly as section 3.3 requires, are
 :mod:`largek_dask.algorithms.parts.nested`; Algorithm 1, the assignment with bounds, is
 :mod:`largek_dask.algorithms.parts.labels`; Algorithm 4, against which the paper measures, is
 :mod:`largek_dask.algorithms.minibatch`.
@@ -25,9 +25,9 @@ Choices that the paper leaves open, or that were measured to be better:
   comes from exact sums (squared lengths, sums, counts), not from the rows: only rows whose label
   changed are touched.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
-  sigma_C and does not vote; a centre that did not move (p = 0) holds nothing back.
-* :meth:`NMBatch.paper` is the published form. The default begins with more rows a centre: from
-  few rows a centre Lloyd's steps end in a poor local optimum that no later batch mends.
+  sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
+* :meth:`NMBatch.paper` is the published form. The default begins with more rows per centre: from
+  few rows per centre Lloyd's steps end in a poor local optimum that no later batch mends.
 """
 
 from __future__ import annotations
@@ -76,23 +76,23 @@ from largek_dask.kernels.exact.sums import FixedPoint
 __all__ = ["NMBatch", "NMBatchState", "growth_ratio", "nested_chunk"]
 
 ROWS_A_CENTER = 50
-"""Rows a centre of the first batch, by default."""
+"""Rows per centre of the first batch, by default."""
 LEAST_ROWS = 5_000
-"""Rows of the first batch at least (the paper's b0), where there are as many."""
+"""Minimum rows of the first batch (the paper's b0), if there are as many."""
 SPLIT_SAMPLE = 64
-"""Rows a centre of the sample on which splits are tried."""
+"""Rows per centre of the sample on which splits are tried."""
 WORTHWHILE = 20
-"""While a look moves at least one centre in 20, the next batch is looked at as well; after that
-only all rows are."""
+"""As long as moves include at least one centre in 20, they are also tried on the next batch; after
+that only on all rows."""
 ROUNDS = 5
-"""How often centres are moved once the batch is everything."""
+"""Rounds of moving centres once the batch is everything."""
 PLACE_BYTES = 8
-"""Bytes a row of the seeded order of a chunk, and of which rows are in the batch: 4 each."""
+"""Bytes per row for the seeded order of a chunk, and for the rows of the batch: 4 each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NMBatchState:
-    """Between two steps."""
+    """State between two steps."""
 
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
@@ -107,13 +107,13 @@ class NMBatchState:
     looks: bool = False
     """The next step looks for centres to move."""
     rounds: int = 0
-    """How often that was done on all rows."""
+    """Rounds of moves on all rows so far."""
     worthwhile: bool = True
     """Looks have moved many centres so far (or there was none yet)."""
     previous_rows: int = 0
     """Rows of the batch of the last step; 0 before the first."""
     history: History[Assignment] = field(default_factory=History)
-    """The last assignment, by which lost labels are found again."""
+    """The last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -123,7 +123,7 @@ class NMBatchState:
 
 @dataclass(frozen=True)
 class NMBatch(Algorithm[NMBatchState]):
-    """Nested mini-batch k-means: the way to go where there are many rows a cluster.
+    """Nested mini-batch k-means, for many rows per cluster.
 
     Steps are Lloyd's, on a batch of rows that doubles as soon as its own uncertainty exceeds
     the movement of the centres; the last batch is all rows, so it ends where Lloyd's algorithm
@@ -132,29 +132,29 @@ class NMBatch(Algorithm[NMBatchState]):
     Parameters
     ----------
     b0 : int or "auto"
-        Rows of the first batch (at least two a cluster); "auto" is 50 to 100 rows a cluster
+        Rows of the first batch (at least two per cluster); "auto" is 50 to 100 rows per cluster
         and at least 5,000.
     rho : float
         The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger one means more steps
         on each batch.
     stall : float
         The batch also doubles when the share of its rows that changed their label is below
-        ``stall`` divided by the root of the rows a centre; 0 leaves the decision to ``rho``
+        ``stall`` divided by the root of the rows per centre; 0 leaves the decision to ``rho``
         alone, as published.
     start : "sample" or "random"
-        Where starting centres come from if ``init="auto"``: found on the rows of the first
-        batch, or random rows.
+        Source of starting centres if ``init="auto"``: found on the rows of the first batch, or
+        random rows.
     moves : bool
-        Whether centres that are hardly missed are moved to clusters that gain by a split, each
-        time that the batch grows and a few times more on all rows.
+        Move centres that are hardly missed to clusters that gain by a split, each time that the
+        batch grows and a few times more on all rows.
     gather : int or "auto"
-        Batches of up to this many rows are gathered and computed where the fit is driven;
+        Batches of up to this many rows are gathered and computed in the driver's process;
         "auto": while that takes no longer than a pass over a cluster, and on one thread while
         they take no more than 128 MB (float32). No result depends on it.
     bounds : bool or {"hamerly", "elkan", "groups"}
-        Whether rows keep bounds that spare most distances, once few change their cluster and
-        where that pays (as ``Lloyd(bounds="auto")``); a kind of bounds is kept from the first
-        step on. No result depends on it.
+        Keep bounds that save most distances, once few rows change their cluster and where that
+        pays (as ``Lloyd(bounds="auto")``); a named kind is kept from the first step on. No result
+        depends on it.
     """
 
     b0: int | Literal["auto"] = "auto"
@@ -188,11 +188,11 @@ class NMBatch(Algorithm[NMBatchState]):
 
     @classmethod
     def paper(cls, b0: int | Literal["auto"] = 5_000, rho: float = 100.0) -> NMBatch:
-        """As published: random starting rows, growth by ``rho`` alone, no moves."""
+        """Return the published form: random starting rows, growth by ``rho`` alone, no moves."""
         return cls(b0=b0, rho=rho, stall=0.0, start="random", moves=False)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
-        """Starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
+        """Return starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
 
         Of Algorithm 2 the centres alone: S and v begin empty.
         """
@@ -211,7 +211,7 @@ class NMBatch(Algorithm[NMBatchState]):
         return NMBatchState(centers, np.zeros(k), shift, rows, bounds)
 
     def _first_rows(self, n: int) -> int:
-        """The paper's b0."""
+        """Return the rows of the first batch, the paper's b0."""
         assert self.problem is not None
         k = self.problem.n_clusters
         if self.b0 != "auto":
@@ -230,10 +230,10 @@ class NMBatch(Algorithm[NMBatchState]):
         k, n = len(state.centers), passes.n_rows
         rows, packed = NestedRows(passes, rng), pack_centers(state.centers, state.shift)
         batch = rows.batch(state.rows, state.previous_rows, self._gathers(rows, state.rows, k))
-        # Lines 9 to 29: assignments, and what the rows of each cluster add up to.
+        # Lines 9 to 29: assignments and sums per cluster.
         total = self._assign(rows, batch, packed, state)
         sse, counts = cluster_sse(total, state.centers), total.sums.counts
-        # Lines 30 to 35: centres, and how far they move beside how uncertain they are.
+        # Lines 30 to 35: centres, and their movement relative to their uncertainty.
         centers = total.sums.means(state.centers)
         row_weight = passes.statistics.total_weight / passes.statistics.n_rows
         ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers), row_weight)
@@ -255,13 +255,13 @@ class NMBatch(Algorithm[NMBatchState]):
             counts=counts,
             bounds=self._next_bounds(passes, state, packed, centers, total.tally, n_displaced),
             previous_rows=state.rows,
-            # Labels depend on the centres alone: whatever was before may be forgotten.
+            # Labels depend on the centres alone, so earlier passes may be forgotten.
             history=state.history.then(Assignment(state.centers, state.bounds), anchor=True),
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)
 
     def _gathers(self, rows: NestedRows, size: int, k: int) -> bool:
-        """Whether a batch of this size is gathered."""
+        """Return True if a batch of this size is gathered."""
         return self._is_gathered(rows.passes, rows.passes.n_threads, size, k)
 
     def _is_gathered(self, table: TableShape, n_threads: int | None, size: int, k: int) -> bool:
@@ -274,7 +274,7 @@ class NMBatch(Algorithm[NMBatchState]):
     ) -> NestedTotal:
         """Let every row of the batch vote for its nearest centre (Algorithm 5, lines 9 to 29).
 
-        Lost labels are found again: those of the batch before, under the centres before.
+        Lost labels are recomputed: those of the batch before, under the centres before.
         """
         before = state.history.next_state(
             "nested", lambda last: (last.pack(state.shift), state.step, False), retain=True
@@ -301,7 +301,7 @@ class NMBatch(Algorithm[NMBatchState]):
         centers: NDArray[Any],
         counts: NDArray[np.float64],
     ) -> tuple[NDArray[Any], int]:
-        """Move centres without rows to far ones; and how many were moved."""
+        """Move centres without rows to far ones; return the centres and the number moved."""
         assert self.problem is not None
         empty = np.flatnonzero(counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
@@ -311,29 +311,29 @@ class NMBatch(Algorithm[NMBatchState]):
     def _next_batch(
         self, state: NMBatchState, n: int, tally: NestedTally, ratio: float, n_moves: int
     ) -> NMBatchState:
-        """The state with the next step's batch, and what is done on it (lines 36 to 40).
+        """Return the next state: its batch, and the work to do on it (lines 36 to 40).
 
         Parameters
         ----------
         state : NMBatchState
-            As the step has met it.
+            State that the step began with.
         n : int
-            All rows.
+            Number of all rows.
         tally : NestedTally
-            What the step has found out.
+            Tally of the step.
         ratio : float
             min_j sigma_C(j) / p(j).
         n_moves : int
-            Centres that were moved, if the step looked for some.
+            Number of centres moved, if the step looked for moves.
         """
         k, everything = len(state.centers), state.rows == n
         rounds, worthwhile = state.rounds, state.worthwhile
         if state.looks:
             worthwhile = n_moves * WORTHWHILE >= k
             if everything:
-                # Where nothing pays any more, nothing will a few steps later.
+                # If no move pays now, none will a few steps later.
                 rounds = rounds + 1 if n_moves else ROUNDS
-        # The fewer rows a centre has, the less is to be learnt from the last of them.
+        # The fewer rows per centre, the less there is to learn from the last of them.
         calm = self.stall * np.sqrt(k * tally.n_rows)
         settled = bool(state.rows == state.previous_rows and tally.n_moved < calm)
         grows = not everything and (ratio > self.rho or settled)
@@ -355,10 +355,10 @@ class NMBatch(Algorithm[NMBatchState]):
         tally: NestedTally,
         n_displaced: int,
     ) -> BoundsState | None:
-        """Go on with the bounds there are, begin with them where rows have become calm.
+        """Advance the bounds, or begin with them once few rows change their cluster.
 
-        A centre that has been moved across the data takes all bounds of its group with it: then
-        none are kept until rows are calm again.
+        A centre that has been moved across the data invalidates all bounds of its group: then
+        none are kept until few rows change again.
         """
         if n_displaced:
             return None
@@ -374,7 +374,7 @@ class NMBatch(Algorithm[NMBatchState]):
     def _first_bounds(
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
-        """Bounds from the next assignment on, if there are to be any."""
+        """Return bounds from the next assignment on, if there are to be any."""
         n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
         return begin_bounds(centers, shift, n_groups)
 
@@ -387,7 +387,7 @@ class NMBatch(Algorithm[NMBatchState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Labels, bounds and places in the order are kept; small batches and samples are held."""
+        """Estimate memory: labels, bounds and places in the order; held batches and samples."""
         assert self.problem is not None
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
@@ -415,14 +415,14 @@ class NMBatch(Algorithm[NMBatchState]):
         return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
 
     def model(self, state: NMBatchState) -> CenterArrays:
-        """The centres that the next step would assign rows to."""
+        """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
 
 def _figures(
     batch: NestedBatch, state: NMBatchState, total: NestedTotal, ratio: float
 ) -> dict[str, float]:
-    """What the step tells besides its cost."""
+    """Return the figures of the step besides its cost."""
     n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
     n_rows = total.tally.n_rows
     figures = {
@@ -443,7 +443,7 @@ def _info(
     n_displaced: int,
     extra: dict[str, float],
 ) -> Info:
-    """What the step did; the cost is an estimate until the batch is everything."""
+    """Return the record of the step; the cost is an estimate until the batch is everything."""
     everything = state.rows == passes.n_rows
     all_weight = passes.statistics.total_weight
     weight = sum(total.sums.counts.tolist())
@@ -476,16 +476,16 @@ def _info(
 
 @dataclass(kw_only=True)
 class NestedTally(Tally):
-    """What one step on a batch finds out."""
+    """Tally of one step on a batch."""
 
     n_moved: int = 0
     """Rows that changed their label and had been in the batch before."""
     losses: ExactSums
-    """What every centre's removal would cost, in a step that looks for it."""
+    """Cost of removing each centre, in a step that looks for moves."""
 
     @classmethod
     def of(cls, k: int) -> NestedTally:
-        """Of k clusters, empty."""
+        """Return an empty tally of k clusters."""
         return cls(losses=ExactSums(k))
 
 
@@ -493,7 +493,7 @@ NestedTotal = AssignmentTotal[NestedTally]
 
 
 def nested_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
-    """An empty total of a batch."""
+    """Return an empty total of a batch."""
     return AssignmentTotal(k, d, grid, partial(NestedTally.of, k), by_cluster=True)
 
 
@@ -506,9 +506,9 @@ def nested_chunk(
 ) -> None:
     """Label the batch's rows of a chunk by their nearest centre and let each vote once.
 
-    Algorithm 5, lines 9 to 29: that the bounds of a row decay by p(j) is what ``centers`` say of
-    how far each has moved; a row that was there before takes its last vote back (section 3.1).
-    Where ``looks``, also find what it would cost to remove each centre.
+    Algorithm 5, lines 9 to 29: bounds decay by p(j), the movements in ``centers``; a row that was
+    there before takes its last vote back (section 3.1). If ``looks``, sum the cost of removing each
+    centre, too.
     """
     total.begin(step)
     before = _carried(chunk)
@@ -527,9 +527,9 @@ def nested_chunk(
 
 
 def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
-    """Labels, and bounds if there are any, of the step before, for the rows of now.
+    """Return labels, and any bounds, of the previous step for the rows of this one.
 
-    Rows that enter now have the label -1 and bounds that say nothing.
+    Rows that enter now have the label -1 and bounds that exclude nothing.
     """
     n, state = len(chunk.x), chunk.state
     if state is None:
@@ -537,7 +537,7 @@ def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
     names = [name for name in ("labels", "upper", "lower") if name in state]
     if len(state["labels"]) == n:
         return {name: state[name] for name in names}
-    # The batch has grown: its rows of before lie among those of now, in the same order.
+    # The batch has grown: its previous rows lie among the present ones, in the same order.
     before = state["rows"]
     places = before if chunk.rows is None else np.searchsorted(chunk.rows, before)
     out = {}
@@ -549,20 +549,20 @@ def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
 
 
 def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64]:
-    """(k,) weighted squared distances of each cluster's rows to its row of ``centers``.
+    """Return (k,) weighted squared distances of each cluster's rows to its row of ``centers``.
 
-    Features are added one after the other, so that no vector width shows.
+    Features are added one after the other, so the result is independent of vector width.
     """
     grid = total.sums.grid
     dot, norm = center_terms(centers, grid.shift, total.sums.totals)
     found = total.squares.values - 2.0 * (dot * 2.0**-grid.bits) + norm * total.sums.counts
-    # Rounding may leave a little less than nothing where all rows lie on the centre.
+    # Rounding may leave a small negative number if all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
     return out
 
 
 def center_shifts(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
-    """(k,) distances p(j) by which the centres moved, features added one after the other."""
+    """Return (k,) movements p(j) of the centres, features added one after the other."""
     return np.sqrt(squared_movements(new, old))
 
 
@@ -572,15 +572,15 @@ def growth_ratio(
     moved: NDArray[np.float64],
     unit: float = 1.0,
 ) -> float:
-    """Smallest sigma_C(j) / p(j) over the clusters that vote (equation 4); infinity if none does.
+    """Return the smallest sigma_C(j) / p(j) of clusters that vote (equation 4), or infinity.
 
     Parameters
     ----------
     sse, counts, moved : (k,) float64
         Squared distances within each cluster, its weight, and its centre's movement p(j).
     unit : float
-        What counts as one row: v(j) is the weight in this unit, so that it does not matter
-        in which one the weights are given.
+        Weight of one row: v(j) is the weight in this unit, so that the unit of weights does not
+        matter.
     """
     v = counts / unit
     votes = (v > 1) & (moved > 0)

@@ -1,6 +1,6 @@
-"""What a fit lowers or raises.
+"""The objective of a fit: its names, direction and form in documents.
 
-Nothing heavy is imported here: views that show a fit read it as well.
+Nothing heavy is imported here: views that show a fit import it as well.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ __all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
 
 Sense = Literal["min", "max"]
 TOLD = ("name", "of_step", "unit", "sense")
-"""The fields of an objective that documents tell."""
+"""Fields of an objective in documents."""
 MOST_TEXT = 100
-"""Characters of a name or unit that is read from a document."""
+"""Maximum length of a name or unit read from a document, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a fit lowers or raises, what it is called, and what ``tol`` is compared with.
+    """Objective of a fit: its names, its direction, and the figure that ``tol`` is compared with.
 
-    Starts are compared by it, steps are shown by it, and files hold its value under its name.
+    Starts are compared by it, steps show it, and files hold its value under its name.
     """
 
     name: str
-    """The name of its exact value over all rows, which the last pass finds: a key in files,
+    """Name of its exact value over all rows, which the last pass computes: a key in files,
     results and provenance, with ``_`` between words."""
     of_step: str
-    """The word for the value that a step knows (``Info.cost``): often an estimate, a bound, or
-    the value over a batch."""
+    """Name of the value in a step (``Info.cost``): often an estimate, a bound, or the value over a
+    batch."""
     unit: str
-    """The unit or formula, in symbols."""
+    """Unit or formula, in symbols."""
     sense: Sense = "min"
-    """Whether less is better, or more."""
+    """Direction of improvement: lower ("min") or higher ("max")."""
     change: str = field(default="shift", compare=False)
-    """The figure of a step that ``tol`` is compared with: the field ``shift`` of its record, or
-    the one of this name in its ``extra``. The fit ends once it is no larger. It is no part of what
-    documents tell: algorithms for one objective may differ in it."""
+    """Figure of a step that ``tol`` is compared with: the field ``shift`` of its record, or this
+    key of its ``extra``. The fit ends once it is at most ``tol``. Documents do not hold it:
+    algorithms for one objective may differ in it."""
 
     @property
     def words(self) -> str:
-        """The name as people read it."""
+        """Name with spaces, for display."""
         return self.name.replace("_", " ")
 
     def is_better(self, a: float | None, b: float | None) -> bool:
-        """Whether ``a`` is known to be better than ``b``; None is not known, and never better."""
+        """Return True if ``a`` is known to be better than ``b``; None is unknown, never better."""
         if a is None or b is None:
             return a is not None
         return a < b if self.sense == "min" else a > b
 
     def change_in(self, record: Mapping[str, Any]) -> float | None:
-        """What ``tol`` is compared with, in the record of a step; None where that has none."""
+        """Return the figure of a step's record that ``tol`` is compared with, or None."""
         change = record["shift"] if self.change == "shift" else record["extra"].get(self.change)
         return None if change is None else float(change)
 
@@ -72,10 +72,10 @@ centres. Documents that name no objective mean this one."""
 
 
 def objective_in(document: Mapping[str, Any]) -> Objective:
-    """The objective of what a document tells: see :meth:`Objective.describe`.
+    """Return the objective of a document (see :meth:`Objective.describe`).
 
-    Events and results may come from files that anybody could have written to: what is no
-    objective is passed over.
+    Events and results may come from files that anybody could have written, so an invalid objective
+    is ignored.
     """
     told = document.get("objective")
     if not isinstance(told, Mapping):
@@ -87,7 +87,7 @@ def objective_in(document: Mapping[str, Any]) -> Objective:
 
 
 def value_in(document: Mapping[str, Any]) -> tuple[Objective, Any]:
-    """The objective of what a document tells, and what it says is its value, whatever that is."""
+    """Return the objective of a document, and its value there, unchecked."""
     objective = objective_in(document)
     if objective == INERTIA:
         return objective, document.get(INERTIA.name)

@@ -1,7 +1,7 @@
-"""What is asked of an algorithm, whichever it is, and what comes after its last step.
+"""Problems: labelling of rows by a model, and the last pass of a fit.
 
-A kind of problem declares how rows are labelled and what is known of the model then; the driver
-carries it out, group of chunks by group of chunks, into memory or into a store of labels
+A kind of problem declares how rows are labelled and which sums are taken over them; the driver
+labels one group of chunks after another, into memory or into a store of labels
 (``driver.final``).
 """
 
@@ -40,15 +40,15 @@ SKIPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class RowValues:
-    """What is found for every row, one number each."""
+    """Kind of value that a labelling gives every row."""
 
     name: str
-    """What a store of them says that it holds."""
+    """Name of the values in a store of them."""
     dtype: str
     skipped: float
     """The value of a row with NaN or infinity."""
     missing: float
-    """What a store holds where nothing has been written."""
+    """Fill value of a store, where nothing has been written."""
 
 
 LABELS = RowValues("labels", "<i4", SKIPPED, -2)
@@ -56,43 +56,43 @@ LABELS = RowValues("labels", "<i4", SKIPPED, -2)
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """How a model labels rows, and what is added up over them."""
+    """Labelling of rows by a model, and the sums over them."""
 
     chunk_fn: Callable[..., NDArray[Any]]
-    """``chunk_fn(chunk, sums, *broadcast)`` gives the labels of a chunk's rows and adds to
-    ``sums``, by name; importable by name (it travels to workers). Rows that are skipped weigh 0,
-    and whatever label it gives them becomes -1."""
+    """``chunk_fn(chunk, sums, *broadcast)`` returns the labels of a chunk's rows and adds to
+    ``sums``, by name; importable by name (it travels to workers). Skipped rows weigh 0, and their
+    labels become -1."""
     broadcast: tuple[Any, ...]
-    """What is sent once to every worker: the model, as the function takes it."""
+    """Arguments sent once to every worker: the model, as the function takes it."""
     sums: Mapping[str, int]
-    """The names of the exact sums, and how many each holds."""
+    """Names of the exact sums, and the length of each."""
     marks: Mapping[str, NDArray[Any]]
-    """The arrays by which the model is told from another, whose labels are not gone on with; a
-    store of labels that a fit has written notes their hashes."""
+    """Arrays that identify the model, so that labels of another one are not continued; a store of
+    labels written by a fit records their hashes."""
     values: RowValues = LABELS
-    """What rows are given, if that is anything else than labels."""
+    """Kind of value of the rows."""
     expect: Callable[..., None] | None = None
-    """``expect(n_rows, *broadcast)`` before a trial on a few rows: the function then does with them
-    as it will do with as many as there are. None: how many there are makes no difference to it."""
+    """``expect(n_rows, *broadcast)`` precedes a trial on a few rows, which the function then treats
+    as it will treat ``n_rows``. None: the number of rows makes no difference to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """What a pass over all rows has found."""
+    """Result of a pass that labels all rows."""
 
     labels: NDArray[Any] | None
     """(n,) labels, -1 for rows with NaN or infinity (or other values, as the labelling says); None
     if they went to storage or nowhere."""
     sums: Mapping[str, ExactSums]
-    """The sums of the labelling, by name."""
+    """Sums of the labelling, by name."""
 
     def sum_of(self, name: str) -> float:
-        """A sum of one number, rounded once."""
+        """Return a sum of one number, rounded once."""
         return self.sums[name].value
 
 
 LabelRows = Callable[[Labelling], Labelled]
-"""Labels all rows in one pass; where the labels go, and whether they are kept, is arranged."""
+"""Function that labels all rows in one pass; its maker decides where the labels go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,59 +106,59 @@ class Final:
     labels: NDArray[np.int32] | None
     """(n,) labels; None if they went to storage or nowhere."""
     n_empty: int = 0
-    """Clusters without rows that are left."""
+    """Number of clusters left without rows."""
     n_distinct: int | None = None
-    """How many distinct rows there are where that is fewer than clusters, else None."""
+    """Number of distinct rows if there are fewer than clusters, otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(ABC):
-    """What is asked, whichever algorithm answers: a subclass for each kind, such as k-means.
+    """Problem that algorithms solve: a subclass per kind, such as k-means.
 
-    Fields that are called like an option of a fit are given that option. An algorithm object as
-    a user makes it (``Lloyd()``) holds its own parameters; it runs once it has been given a
-    problem: ``dataclasses.replace(algorithm, problem=problem)``.
+    Fields named like an option of a fit are set to that option. An algorithm object as a user makes
+    it (``Lloyd()``) holds only its own parameters; it runs once it has a problem:
+    ``dataclasses.replace(algorithm, problem=problem)``.
     """
 
     objective: ClassVar[Objective]
-    """What starts are compared by, what steps show, and what ``tol`` is compared with."""
+    """Objective, by which starts are compared and which steps show; it defines ``tol``."""
     inits: ClassVar[tuple[str, ...]] = ("auto",)
-    """The names that ``init`` may be."""
+    """Valid names for ``init``."""
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """How the first model is found: one of ``inits``, or the model itself, (k, d), or the models
-    of several starts, (n_init, k, d)."""
+    """First model: one of ``inits``, or the model itself, (k, d), or the models of several starts,
+    (n_init, k, d)."""
     tol: float = field(default=1e-4, kw_only=True)
     """The ``tol`` of the fit, for algorithms that need it in their own decisions."""
 
     def check(self, table: TableShape) -> None:
-        """Raise ``ParameterError`` where it cannot be answered for such a table."""
+        """Raise ``ParameterError`` if it cannot be solved for such a table."""
         if not isinstance(self.init, str) or self.init not in self.inits:
             told = ", ".join(map(repr, self.inits))
             raise ParameterError(f"init must be one of {told}, got {self.init!r}.")
 
     def passes_to_start(self) -> int:
-        """About how many passes the first model takes, for plans."""
+        """Return the approximate number of passes for the first model, for plans."""
         return 1
 
     @abstractmethod
     def labelling(self, arrays: Any) -> Labelling:
-        """How a model with these arrays labels rows.
+        """Return the labelling of rows by a model with these arrays.
 
-        Among its sums are that of the objective, by its name, and ``counts``, one a cluster.
+        Its sums include that of the objective, by its name, and ``counts``, one per cluster.
         """
 
     def finish(self, passes: Passes, arrays: Any, label_rows: LabelRows) -> Final:
-        """The last pass, or several: labels, the exact objective, what becomes of empty clusters.
+        """Run the last pass, or several: labels, exact objective, and relocation of empty clusters.
 
         Parameters
         ----------
         passes : Passes
         arrays : ModelArrays
-            What the algorithm ended with.
+            Final model of the algorithm.
         label_rows : callable
-            Labels all rows in one pass; the last one's are kept.
+            Labels all rows in one pass; the labels of its last call are kept.
         """
         found = label_rows(self.labelling(arrays))
         counts = found.sums["counts"].values
@@ -170,30 +170,30 @@ class Problem(ABC):
         )
 
     def unsearched(self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator) -> Any:
-        """The arrays of a model for a fit whose time was over before it had any; None: no way.
+        """Return model arrays for a fit that ran out of time before its first; None: impossible.
 
         Parameters
         ----------
         rows : TakenRows
-            A sample, at least ``n_clusters`` rows that weigh something.
+            A sample, at least ``n_clusters`` rows of positive weight.
         shift : (d,)
-            The origin about which the kernels compute.
+            Origin of the kernels.
         draws : Generator
-            What may be drawn from.
+            Source of randomness.
         """
         return None
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """What to warn of.
+        """Return a warning about the final model; None if there is none.
 
         Parameters
         ----------
         final : Final
         had_time : bool
-            Whether there was time for :meth:`finish`.
+            True if there was time for :meth:`finish`.
         last : mapping
-            What the last step has told (``Info.extra``).
+            Figures of the last step (``Info.extra``).
         """
         return None

@@ -1,4 +1,4 @@
-"""Which rows of a table: randomness that depends on no order, shares, samples, and rows taken."""
+"""Selection of rows: randomness independent of order, shares, samples, and rows taken."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Rng:
 
     seed: int
     stream: int = 0
-    """Which restart (``n_init``) draws."""
+    """Restart (``n_init``) that draws."""
 
     def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
-        """A generator of its own for this step, purpose and chunk."""
+        """Return a generator of its own for this step, purpose and chunk."""
         key = (self.stream, step, chunk, *purpose.encode())
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
         return np.random.Generator(np.random.Philox(sequence))
@@ -49,10 +49,10 @@ class RowSlice:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """About ``n`` rows drawn without replacement, the same ones whatever the chunks are.
+    """About ``n`` rows drawn without replacement, independent of chunks.
 
-    Rows that weigh nothing are left out. Samples that differ in ``n`` alone are the first rows of
-    one another: where rows have to be read, that is done once.
+    Rows of weight 0 are left out. Samples that differ in ``n`` alone are prefixes of one another,
+    so that rows have to be read only once.
     """
 
     rng: Rng
@@ -60,16 +60,16 @@ class RowSample:
     """Samples of different purposes are drawn independently."""
     n: int
     largest: int = 0
-    """Rows of the largest sample that will be asked for, if that is more than ``n``."""
+    """Rows of the largest sample that will be requested, if more than ``n``."""
     ascending: bool = False
     """By index, not in random order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpacedRows:
-    """No more than ``most`` rows of a slice, evenly spaced by index.
+    """At most ``most`` rows of a slice, evenly spaced by index.
 
-    Rows that weigh nothing are left out. (The first ones would all be of the first chunks.)
+    Rows of weight 0 are left out. (The first rows would all belong to the first chunks.)
     """
 
     rows: RowSlice
@@ -78,9 +78,9 @@ class SpacedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProjectedRows:
-    """Rows that weigh anything, by index, as they are seen in some directions.
+    """Rows of positive weight, by index, projected onto some directions.
 
-    A table of as many features as there are directions, with statistics of its own.
+    A table of one feature per direction, with statistics of its own.
     """
 
     directions: Directions
@@ -99,11 +99,11 @@ class ProjectedRows:
 
 
 class TakenRows(NamedTuple):
-    """Rows in one piece of memory, not to be written to."""
+    """Rows in one piece of memory, read-only."""
 
     x: Any
     """(m, d)"""
     weight: NDArray[np.float64] | None
-    """(m,); None where every row weighs 1."""
+    """(m,); None if every row weighs 1."""
     rows: NDArray[np.int64]
-    """(m,) their global indices; of a subset's rows, those in the table or subset that it is of."""
+    """(m,) global indices; of a subset's rows, those in the table or subset it was taken from."""

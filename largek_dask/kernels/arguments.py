@@ -1,4 +1,4 @@
-"""What the searches ask of the arrays they are given, and how they take and make them."""
+"""Checks and conversions of the arrays that searches take and make."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: 
 
 
 def check_rows(x: Table, n_features: int) -> int:
-    """How many rows there are; refuses those that have another number of features."""
+    """Return the number of rows; refuse rows of another number of features."""
     if len(x.shape) != 2 or x.shape[1] != n_features:
         raise ParameterError(
             f"rows must have {n_features} features like the centres, got shape {x.shape}."
@@ -59,7 +59,7 @@ def check_rows(x: Table, n_features: int) -> int:
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """C-ordered read-only blocks of the rows in the compute dtype; the whole if it is that."""
+    """Yield C-ordered read-only blocks of the rows in the compute dtype; one if it is that."""
     if len(x) == 0:
         return
     if x.dtype == dtype and x.flags.c_contiguous:
@@ -72,7 +72,7 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
 
 
 def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array to write to: the one that is given, if it fits, or a new one."""
+    """Return the given array to write to, if it fits, or a new one."""
     if given is None:
         return np.empty(shape, dtype)
     if given.shape != shape or given.dtype != dtype or not given.flags.c_contiguous:
@@ -84,10 +84,10 @@ def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def no_outputs(dtype: np.dtype[Any]) -> tuple[Labels, Array]:
-    """Labels and values that are not wanted."""
+    """Return empty labels and values, which are not needed."""
     return np.empty(0, np.int32), np.empty(0, dtype)
 
 
 def two_outputs(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Labels, Array]:
-    """Labels and values of the nearest and the second nearest centre of n rows."""
+    """Return arrays for labels and values of the nearest and second nearest centre of n rows."""
     return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, np.int32), np.empty(n, dtype)

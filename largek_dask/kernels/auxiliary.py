@@ -1,4 +1,4 @@
-"""What one more centre would save, exactly, without a look at every row.
+"""Saving by one more centre, exactly, without reading every row.
 
 Let ``r_a`` be the squared distance of row a to the nearest of the centres that are there. A centre
 at y takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by
@@ -11,9 +11,9 @@ has ``r_a <= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs th
 nearer to y than to their second centre, and a scan for it likewise stops where
 ``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
 
-Sums are compensated (TwoSum, with the rounding of each product by its weight), in lanes whose
-number is no machine's: their error is some 2^-100 of what is added up. So a row of weight 3 and
-three equal rows give the same bits but where the sum is as near to the middle of two numbers.
+Sums are compensated (TwoSum, with the rounding of each product by its weight), in a fixed number
+of lanes: their error is some 2^-100 of what is added up. So a row of weight 3 and three equal rows
+give the same bits, except where the sum is as near to the middle of two numbers.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ __all__ = [
 ]
 
 _LANES = 32
-"""Rows of a block, and sums that are added up side by side."""
+"""Rows of a block, and number of sums added up side by side."""
 _KEPT = 1 - 2.0**-30
-"""Rounding of distances is nothing beside what a scan goes beyond its bound."""
+"""Safety factor of the bound of a scan; rounding of distances is far less."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
-    """The rows of each cluster, those with the largest key first; equal ones by index."""
+    """Rows of each cluster by descending key; equal ones by index."""
 
     order: NDArray[np.int64]
     """(n,) rows, cluster after cluster."""
     starts: NDArray[np.int64]
-    """(k + 1,) where a cluster begins in ``order``."""
+    """(k + 1,) start of each cluster in ``order``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ArrangedRows:
-    """Rows copied in the order in which they are scanned, column by column."""
+    """Rows copied in the order of scans, column by column."""
 
     columns: Array
     """(d, n) coordinates."""
     weight: Array
-    """(n,) weights; empty where every row weighs 1."""
+    """(n,) weights; empty if every row weighs 1."""
     r: Array
     """(n,) squared distances to the nearest centre, descending within a cluster."""
     starts: NDArray[np.int64]
-    """(k + 1,) where a cluster begins."""
+    """(k + 1,) start of each cluster."""
     centers: Array
     """(k, d) nearest centres of the clusters."""
 
@@ -105,7 +105,7 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
 
 
 def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array) -> Array:
-    """What a further centre at each point would save: z(y), not divided by the total weight.
+    """Return the saving by a further centre at each point: z(y), not divided by the total weight.
 
     Parameters
     ----------
@@ -130,14 +130,14 @@ def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, point
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """:func:`gains` at (q, d) points, of rows that have been arranged."""
+    """Return :func:`gains` at (q, d) points, for arranged rows."""
     out = np.empty(len(points))
     _gains(*_arguments(rows), readonly(np.ascontiguousarray(points)), out)
     return out
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """What B(y) is: ``(gains, mass, sums)`` at (q, d) points.
+    """Return ``(gains, mass, sums)`` of B(y) at (q, d) points.
 
     Returns
     -------
@@ -164,20 +164,20 @@ def descend(
     x, weight, centers, order, r, points
         As in :func:`gains`.
     steps : int
-        0 only evaluates.
+        Maximum steps; 0 only evaluates.
 
     Returns
     -------
     points : (q, d) float64
-        A point that no row is nearer to than to its centre stays where it is.
+        A point stays if no row is nearer to it than to its own centre.
     gains : (q,) float64
-        Those at the points that are returned.
+        Gains at the returned points.
     """
     return descend_from(arrange(x, weight, centers, order, r), points, steps)
 
 
 def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """:func:`descend` of (q, d) points, of rows that have been arranged."""
+    """Run :func:`descend` from (q, d) points, for arranged rows."""
     points = np.array(points, order="C")
     found = np.empty(len(points))
     moving = np.arange(len(points))
@@ -205,7 +205,7 @@ def swap_costs(
     second: Array,
     points: Array,
 ) -> Array:
-    """What every swap (a centre out, a point in) changes the objective by, nothing moved after.
+    """Return the change of the objective by every swap (centre out, point in), nothing moved after.
 
     Parameters
     ----------
@@ -220,9 +220,9 @@ def swap_costs(
     Returns
     -------
     costs : (q, k) float64
-        Of points[q] in place of centre j:
+        For points[q] in place of centre j:
         ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and d1_a
-        elsewhere. Negative where the swap lowers the objective.
+        elsewhere. Negative if the swap lowers the objective.
     """
     rows = arrange(x, weight, centers, order_by_sum, first)
     far = second[order_by_sum.order]
@@ -244,7 +244,7 @@ def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
 
 @njit
 def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
-    """Squared distance of a point to a centre."""
+    """Return the squared distance of a point to a centre."""
     square = 0.0
     for f in range(centers.shape[1]):
         t = points[q, f] - centers[j, f]
@@ -254,7 +254,7 @@ def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
 
 @njit
 def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
-    """Where in a descending run the first key is that is not above a bound."""
+    """Return the place of the first key in a descending run that is not above a bound."""
     while begin < end:
         middle = (begin + end) // 2
         if keys[middle] > bound:
@@ -266,7 +266,7 @@ def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
 
 @njit
 def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any) -> None:
-    """Squared distances of ``size`` rows to a point."""
+    """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
     for f in range(columns.shape[0]):
@@ -279,7 +279,7 @@ def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any)
 
 @njit
 def _add(high: Any, low: Any, values: Any, size: Any) -> None:
-    """Add values to lanes, and what rounding takes from them to the low ones (Knuth's TwoSum)."""
+    """Add values to the high lanes, and rounding errors to the low ones (Knuth's TwoSum)."""
     for i in range(size):
         a, b = high[i], values[i]
         s = a + b
@@ -290,9 +290,9 @@ def _add(high: Any, low: Any, values: Any, size: Any) -> None:
 
 @njit
 def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, size: Any) -> None:
-    """Add values times the weights of rows, which are empty where they are all 1.
+    """Add values times the weights of rows, which are empty if all are 1.
 
-    ``values`` are used up.
+    ``values`` are overwritten.
     """
     if weight.shape[0] > 0:
         for i in range(size):
@@ -304,7 +304,7 @@ def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, siz
 
 @njit
 def _joined(high: Any, low: Any) -> Any:
-    """All lanes in one, in order."""
+    """Add up all lanes, in order."""
     total, rest = 0.0, 0.0
     for i in range(high.shape[0]):
         s = total + high[i]
@@ -387,9 +387,9 @@ def _members(
 
 @njit
 def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> None:
-    """What the rows from each place to the end of their cluster lose with their centre.
+    """Sum the losses of rows from each place to the end of their cluster, without their centre.
 
-    Nothing where there is no second centre: all rows are scanned then.
+    They are 0 if there is no second centre: all rows are scanned then.
     """
     value, total, rest = np.empty(1), np.empty(1), np.empty(1)
     for j in range(starts.shape[0] - 1):
@@ -450,7 +450,7 @@ def _swap_costs(
 
 @njit
 def _sum_of_two(a: Any, b: Any) -> Any:
-    """A sum, and what rounding has taken from it."""
+    """Return a sum and its rounding error."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)

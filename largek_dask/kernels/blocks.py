@@ -29,12 +29,12 @@ class SparseBlock:
     indices: NDArray[np.int32]
     """(n_stored,) their columns."""
     indptr: NDArray[np.int64]
-    """(n + 1,) where each row's numbers begin."""
+    """(n + 1,) start of each row's numbers."""
     n_features: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns (n, d)."""
+        """Number of rows and columns (n, d)."""
         return len(self), self.n_features
 
     @property
@@ -52,7 +52,7 @@ class SparseBlock:
 
     @property
     def stored(self) -> slice:
-        """Where in `data` and `indices` the numbers of these rows are."""
+        """Slice of `data` and `indices` that holds the numbers of these rows."""
         return slice(int(self.indptr[0]), int(self.indptr[-1]))
 
     def __getitem__(self, rows: Any) -> Any:
@@ -73,30 +73,30 @@ class SparseBlock:
         return SparseBlock(data, indices, indptr, self.n_features)
 
     def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
-        """The same rows with numbers of another type; of the same type a copy only if asked."""
+        """Return the same rows in another type; for the same type a copy only on request."""
         if self.data.dtype == dtype and not copy:
             return self
         return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
 
     def toarray(self) -> Array:
-        """(n, d) the rows with all their zeros."""
+        """Return (n, d) rows with all their zeros."""
         out = np.zeros(self.shape, self.dtype)
         out[self.row_numbers(), self.indices[self.stored]] = self.data[self.stored]
         return out
 
     def row_numbers(self) -> NDArray[np.int64]:
-        """(n_stored,) row of every stored number."""
+        """Return (n_stored,) row of every stored number."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def with_rows_zero(self, rows: NDArray[np.bool_]) -> SparseBlock:
-        """The same rows, but zeros stored where the mask is set."""
+        """Return the same rows with zeros stored where the mask is set."""
         data = self.data.copy()
         data[self.stored][rows[self.row_numbers()]] = 0
         return SparseBlock(data, self.indices, self.indptr, self.n_features)
 
 
 def _as_bits(data: Array) -> Array:
-    """The same memory as unsigned integers: there is one kernel for all types of a size."""
+    """View the same memory as unsigned integers: there is one kernel for all types of a size."""
     return data.view(f"u{data.dtype.itemsize}")
 
 
@@ -104,7 +104,7 @@ def _as_bits(data: Array) -> Array:
 def _copy_rows(
     data: Any, indices: Any, indptr: Any, rows: Any, into: Any, out: Any, columns: Any
 ) -> None:
-    """Stored numbers of some rows, one row after the other."""
+    """Copy stored numbers of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
         for p in range(into[i + 1] - at):
@@ -117,15 +117,15 @@ Table = Array | SparseBlock
 
 
 def dense_rows(x: Table) -> Array:
-    """The rows as a dense (n, d) array."""
+    """Return the rows as a dense (n, d) array."""
     return x.toarray() if isinstance(x, SparseBlock) else x
 
 
 def sparse_rows(x: Array) -> SparseBlock:
-    """The rows of a dense (n, d) array as sparse ones."""
+    """Return the rows of a dense (n, d) array as sparse ones."""
     x = readonly(np.ascontiguousarray(x))
     indptr, columns = np.zeros(len(x) + 1, np.int64), np.empty(x.size + 1, np.int32)
-    # Of memory that nobody writes to nothing is taken.
+    # Reading memory that was never written to takes none.
     _find_stored(x, indptr, columns)
     data = np.empty(indptr[-1], x.dtype)
     _take_stored(x, readonly(indptr), readonly(columns), data)
@@ -137,7 +137,7 @@ def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
-            # Written in any case: to branch takes longer where many numbers are not 0.
+            # Written in any case: a branch takes longer if many numbers are not 0.
             columns[n] = f
             n += x[j, f] != 0
         indptr[j + 1] = n
@@ -151,12 +151,12 @@ def _take_stored(x: Any, indptr: Any, columns: Any, out: Any) -> None:
 
 
 def rows_at(x: Table, places: NDArray[Any]) -> Any:
-    """``x[places]``; numpy takes dense rows several times faster than it indexes them."""
+    """Return ``x[places]``; numpy's take is several times faster on dense rows than indexing."""
     return x[places] if isinstance(x, SparseBlock) else x.take(places, axis=0)
 
 
 def stack_rows(parts: Sequence[Table]) -> Table:
-    """All parts below each other, in read-only arrays."""
+    """Return all parts below each other, in read-only arrays."""
     blocks = [part for part in parts if isinstance(part, SparseBlock)]
     if not blocks:
         return readonly(np.concatenate([dense_rows(part) for part in parts]))

@@ -1,4 +1,4 @@
-"""Count the kernels that this process compiles, and the seconds that it takes.
+"""Count the kernels that this process compiles, and the seconds it takes.
 
 Numba reports when it starts and ends compiling a function; what is loaded from the cache is not
 compiled. A function is compiled inside the compilation of its caller, all of it under numba's lock:
@@ -36,7 +36,7 @@ FIRST_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What this process has compiled so far."""
+    """Functions that this process has compiled so far, and their time."""
 
     functions: int = 0
     seconds: float = 0.0
@@ -64,7 +64,7 @@ _here = _Here()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Count; numba calls it under its lock, from whichever thread compiles."""
+    """Count compilations; numba calls it under its lock, from the compiling thread."""
 
     def __init__(self) -> None:
         self.functions = 0
@@ -78,7 +78,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         """Count a kernel, unless this thread's work refuses it."""
         if not is_kernel(event.data["dispatcher"]):
             return
-        # Numba reports an end as well where this raises.
+        # Numba reports an end as well if this raises.
         self.depth += 1
         if self.depth == 1:
             self.began = time.perf_counter()
@@ -102,7 +102,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
             hook()
 
     def now(self) -> Compiled:
-        """Return what has been compiled so far."""
+        """Return the functions and seconds compiled so far."""
         # Read once: another thread may end meanwhile.
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
@@ -114,7 +114,7 @@ event.register("numba:compile", _listener)
 
 
 def compiled() -> Compiled:
-    """Return what this process has compiled so far."""
+    """Return the functions and seconds that this process has compiled so far."""
     return _listener.now()
 
 
@@ -138,8 +138,8 @@ def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
 class asked_before:  # a context manager, written out: it is entered very often
     """Call ``ask`` in this thread before it compiles a function.
 
-    What it raises comes out of the kernel that was called; the function is not compiled then, and
-    may be the next time. Functions compiled before are kept.
+    An exception that it raises comes out of the kernel that was called; the function is then not
+    compiled, but may be the next time. Functions compiled before are kept.
     """
 
     __slots__ = ("_ask", "_before")

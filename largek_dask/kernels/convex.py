@@ -3,9 +3,9 @@
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
 ``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. One assignment tells all: with n_j the weight and S_j the sum of the rows of
+nearest centres. One assignment gives everything: with n_j the weight and S_j the sum of the rows of
 cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the
-subdifferential of f_2 (equations 18 to 22). Any way to share out the rows that tie gives another
+subdifferential of f_2 (equations 18 to 22). Each way to assign the rows that tie gives another
 one.
 
 The auxiliary function of one more centre y (equations 10 to 14) is
@@ -38,7 +38,7 @@ from largek_dask.kernels.exact.sums import ClusterSums
 __all__ = ["AuxiliaryFunction", "ClusteringFunction", "Evaluation", "MeasuredRows"]
 
 TIE = 2.0**-40
-"""Two squared distances are taken as equal if they differ by no more than this share: centres are
+"""Relative difference up to which two squared distances count as equal: centres are
 rounded, too."""
 
 Array = NDArray[np.float64]
@@ -46,7 +46,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Evaluation:
-    """What is known of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
+    """Values and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
 
     value: float
     """f, in the unit of squared distances."""
@@ -63,13 +63,13 @@ class MeasuredRows:
     x: Table
     """(n, d) of any type that a table of dense rows may have."""
     weight: Array | None
-    """(n,); None where every row weighs 1."""
+    """(n,); None if every row weighs 1."""
     statistics: Statistics
     """Mean, total weight and the grid of sums."""
 
     @classmethod
     def of(cls, x: Table, weight: Array | None = None) -> MeasuredRows:
-        """Rows that all count: finite, with weights above 0."""
+        """Prepare rows that all count: finite, with weights above 0."""
         scan = RowScan(x.shape[1], x.dtype)
         scan.add(x, weight)
         return cls(x, weight, scan.finish())
@@ -80,7 +80,7 @@ class MeasuredRows:
         return self.statistics.total_weight
 
     def pack(self, centers: Array) -> PackedCenters:
-        """Centres, to be searched in float64 whatever the rows are."""
+        """Pack centres, to be searched in float64 for rows of any type."""
         shift = self.statistics.shift.astype(np.float64)
         return pack_centers(np.ascontiguousarray(centers), shift)
 
@@ -95,7 +95,7 @@ class ClusteringFunction:
 
     Notes
     -----
-    Sums are carried along from one point to the next: only rows that change clusters are read for
+    Sums are kept from one point to the next: only rows that change clusters are read for
     them. They are exact, so a value does not depend on where it was evaluated before.
     """
 
@@ -105,7 +105,7 @@ class ClusteringFunction:
         self._labels: NDArray[np.int32] | None = None
 
     def evaluate(self, centers: Array) -> Evaluation:
-        """Value and subgradients at (k, d) centres, tied rows with their first centre."""
+        """Return value and subgradients at (k, d) centres, tied rows with their first centre."""
         packed = self.rows.pack(centers)
         labels = nearest(self.rows.x, packed)
         gradient = 2.0 * (centers - self.rows.statistics.mean)
@@ -113,14 +113,14 @@ class ClusteringFunction:
         return Evaluation(value, gradient, gradient - self._difference(centers, labels))
 
     def value(self, centers: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
         packed = self.rows.pack(centers)
         return self._value(packed, nearest(self.rows.x, packed))
 
     def second(self, centers: Array) -> Array | None:
-        """Another subgradient of f_2: rows that tie are given to their second centre.
+        """Return another subgradient of f_2: tied rows are given to their second centre.
 
-        None where no row ties.
+        None if no row ties.
         """
         packed = self.rows.pack(centers)
         x, weight = self.rows.x, self.rows.weight
@@ -143,7 +143,7 @@ class ClusteringFunction:
         return squares.value / self.rows.total
 
     def _difference(self, centers: Array, labels: NDArray[np.int32]) -> Array:
-        """``grad f_1 - xi_2`` with rows in the clusters of their labels."""
+        """Return ``grad f_1 - xi_2`` with rows in the clusters of their labels."""
         if self._labels is None:
             self._sums.add(self.rows.x, labels, self.rows.weight)
         else:
@@ -157,7 +157,7 @@ class ClusteringFunction:
 
 
 class AuxiliaryFunction:
-    """The auxiliary function of one more centre beside (k, d) centres.
+    """The auxiliary function of one more centre, in addition to (k, d) centres.
 
     Parameters
     ----------
@@ -167,9 +167,9 @@ class AuxiliaryFunction:
     Attributes
     ----------
     arranged : ArrangedRows
-        The rows, as scans for many points want them.
+        The rows, arranged for scans of many points.
     without : float
-        The objective of the (k, d) centres, not divided by the total weight.
+        Objective of the (k, d) centres, not divided by the total weight.
     """
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
@@ -186,20 +186,20 @@ class AuxiliaryFunction:
         self.without = squares.value
 
     def evaluate(self, y: Array) -> Evaluation:
-        """Value and subgradients at a point (d,), tied rows left to their centres (outside B)."""
+        """Return value and subgradients at a point (d,); tied rows stay with their centres."""
         gains, mass, sums = members_at(self.arranged, y[None])
         value = (self.without - float(gains[0])) / self.rows.total
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
         return Evaluation(value, gradient, gradient - self._difference(y, mass[0], sums[0]))
 
     def value(self, y: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
         return self.evaluate(y).value
 
     def second(self, y: Array) -> Array | None:
-        """Another subgradient of f_2: of the rows that tie, the farthest is given to y.
+        """Return another subgradient of f_2: of the tied rows, the farthest is given to y.
 
-        None where no row ties, or where those that do lie at y.
+        None if no row ties, or if the tied rows lie at y.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))
@@ -221,5 +221,5 @@ class AuxiliaryFunction:
         return gradient - self._difference(y, mass[0] + sign, given)
 
     def _difference(self, y: Array, mass: float, sums: Array) -> Array:
-        """``grad g_1 - xi_2`` where y has rows of this weight and sum."""
+        """Return ``grad g_1 - xi_2`` if y has rows of this weight and sum."""
         return (2.0 / self.rows.total) * (mass * y - sums)

@@ -1,16 +1,16 @@
-"""Lloyd's algorithm where little changes: on rows in memory, from a partition that is settled.
+"""Lloyd's algorithm with few changes: on rows in memory, from a settled partition.
 
 A search over partitions takes a settled one, adds a centre or takes one out, and lets Lloyd's
-algorithm settle it again, thousands of times. Most clusters are then far from what happens. So work
-is local: sums and costs are made anew of clusters whose rows have changed only, and rows are looked
-at only in clusters that have moved, or that a moved centre could take a row from. The others have
-not even bounds to be updated. Within the former, Hamerly's bounds (G. Hamerly, Making k-means even
+algorithm settle it again, thousands of times. Most clusters are then far from the change. So work
+is local: sums and costs are computed only for clusters whose rows have changed, and rows are read
+only in clusters that have moved, or that a moved centre could take a row from. The others need not
+even update bounds. Within the former, Hamerly's bounds (G. Hamerly, Making k-means even
 faster, SDM 2010) leave rows out, and a row that they do not settle meets the centres within twice
 its cluster's radius only (J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
 
 Everything is float64, about the mean of the rows. Sums are made in the order of the rows, of all
-rows of a cluster at a time, so centres and costs are functions of the labels to the bit, whatever
-path led to them.
+rows of a cluster at a time, so centres and costs are functions of the labels to the bit, for any
+path that leads to them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 _LITTLE = 1e-300
 _BLOCK = 256
-"""Rows whose distances to a centre are found side by side."""
+"""Rows whose distances to a centre are computed side by side."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class Rows:
 
     @classmethod
     def of(cls, x: Floats, weight: Floats | None = None) -> Rows:
-        """Rows as they are given: (n, d), float64, about their mean already."""
+        """Take rows as they are: (n, d), float64, already about their mean."""
         weight = np.ones(len(x)) if weight is None else weight
         x = np.ascontiguousarray(x, np.float64)
         columns = np.ascontiguousarray(x.T)
@@ -66,9 +66,9 @@ class Rows:
 
 @dataclass(slots=True, eq=False)
 class Settled:
-    """A partition of rows, and what is known of each row: all that a change begins from.
+    """A partition of rows, and the row state from which changes begin.
 
-    Whoever changes one takes a :meth:`copy` first.
+    To change one, take a :meth:`copy` first.
     """
 
     centers: Floats
@@ -80,19 +80,19 @@ class Settled:
     labels: NDArray[np.int32]
     """(n,)"""
     upper: Floats
-    """(n,) no row is farther from its centre."""
+    """(n,) upper bounds of the distances of rows to their centres."""
     lower: Floats
-    """(n,) no row is nearer to any other centre."""
+    """(n,) lower bounds of the distances of rows to other centres."""
     stale: NDArray[np.bool_]
     """(k,) clusters that have changed since rows were last labelled."""
 
     @property
     def cost(self) -> float:
-        """Objective: what all clusters cost."""
+        """Objective: the sum over all clusters."""
         return float(_added(readonly(self.costs)))
 
     def copy(self) -> Settled:
-        """One that may be changed."""
+        """Return a copy that may be changed."""
         return Settled(
             self.centers.copy(),
             self.counts.copy(),
@@ -111,9 +111,9 @@ class Nearest:
     first: Floats
     """(n,) squared distances to the nearest."""
     label: NDArray[np.int32]
-    """(n,) the nearest of the others; 0 where there is no other."""
+    """(n,) the nearest of the others; 0 if there is no other."""
     second: Floats
-    """(n,) squared distances to that; infinity where there is no other."""
+    """(n,) squared distances to that; infinity if there is no other."""
 
 
 def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
@@ -123,8 +123,8 @@ def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
     ----------
     rows : Rows
     centers : (k, d) float64
-        About the same origin. Where they are not the means of their rows all clusters are stale:
-        say so before it is settled.
+        About the same origin. If they are not the means of their rows all clusters are stale:
+        mark them so before settling.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
@@ -140,7 +140,7 @@ def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
 
 
 def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
-    """One centre more: rows that are nearer to it are its own. Nothing has moved yet."""
+    """Add one centre, with the rows that are nearer to it; nothing moves yet."""
     grown = Settled(
         np.concatenate([partition.centers, center[None]]),
         np.append(partition.counts, 0.0),
@@ -159,7 +159,7 @@ def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
 
 
 def drop_center(rows: Rows, partition: Settled, which: int) -> Settled:
-    """One centre less, its rows with their next nearest; the last one takes over its number."""
+    """Remove one centre; its rows go to their next nearest, the last one takes over its number."""
     left = partition.copy()
     centers = readonly(partition.centers)
     _drop(rows.x, centers, which, left.labels, left.upper, left.lower, left.stale)
@@ -181,15 +181,15 @@ def settle(rows: Rows, partition: Settled, most_steps: int = 1000, calm: int = 0
     rows : Rows
     partition : Settled
     most_steps : int
-        Steps after which it ends even where labels still change. Centres are the means of their
-        rows then, too, but rows need not be with the nearest; clusters that moved last are stale.
+        Maximum steps, even if labels still change. Centres are the means of their rows then, too,
+        but rows need not be with the nearest; clusters that moved last are stale.
     calm : int
-        It ends likewise once no more rows than this change in a step.
+        It also ends once at most this many rows change in a step.
 
     Returns
     -------
     int
-        Steps that were taken.
+        Number of steps.
     """
     p = partition
     return int(
@@ -210,7 +210,7 @@ def _added(values: Any) -> Any:
 
 @njit
 def distance_of(x: Any, i: Any, centers: Any, j: Any) -> Any:
-    """Squared distance of a row to a centre, its features in order."""
+    """Return the squared distance of a row to a centre, its features in order."""
     total = 0.0
     for f in range(x.shape[1]):
         t = x[i, f] - centers[j, f]
@@ -222,7 +222,7 @@ def distance_of(x: Any, i: Any, centers: Any, j: Any) -> Any:
 def _two_nearest(
     columns: Any, centers: Any, labels: Any, first: Any, others: Any, next_: Any
 ) -> None:
-    """The nearest two centres of all rows, a block of rows at a time; ties to the lower index."""
+    """Find the nearest two centres of all rows, by blocks of rows; ties to the lower index."""
     n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -251,7 +251,7 @@ def _take_stock(weight: Any, labels: Any, squares: Any, counts: Any, costs: Any)
 
 @njit
 def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
-    """Squared distances of rows from ``begin`` on to one centre."""
+    """Compute squared distances of rows from ``begin`` on to one centre."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
         c, values = center[f], columns[f, begin : begin + m]
@@ -279,8 +279,8 @@ def _add(
             row = begin + i
             reach = max(upper[row], lower[row])
             if found[i] < reach * reach:
-                # Only now is it worth knowing how far the row's own centre is: the bound may be
-                # loose, so it neither tells who is nearer nor is less than that distance.
+                # Only now compute the distance to the row's own centre: the bound may be
+                # loose, so it neither shows which is nearer nor is less than that distance.
                 own = distance_of(x, row, centers, labels[row])
                 u, v = np.sqrt(own), np.sqrt(found[i])
                 if found[i] < own:
@@ -338,7 +338,7 @@ def _settle(
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # Its rows have not been looked at since it moved, or was made.
+                # Its rows have not been searched since it moved, or was made.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
             own[j] += moved[j]
@@ -357,7 +357,7 @@ def _settle(
         if changed <= calm:
             most_steps = step
     for a in range(k):
-        # Those that were far from it may have come nearer unseen.
+        # Rows that were far from it may have come nearer without being read.
         others[a] += (own - seen[a]).max()
     for i in range(x.shape[0]):
         upper[i] += own[labels[i]]
@@ -370,7 +370,7 @@ def _settle(
 def _means(
     x: Any, weight: Any, labels: Any, stale: Any, centers: Any, counts: Any, moved: Any
 ) -> None:
-    """Centres of stale clusters become the means of their rows; how far each centre has moved."""
+    """Set centres of stale clusters to the means of their rows; record how far they moved."""
     k, d = centers.shape
     sums, mass = np.zeros((k, d)), np.zeros(k)
     if stale.any():
@@ -397,7 +397,7 @@ def _means(
 
 @njit
 def _measure(centers: Any, moved: Any, gaps: Any) -> None:
-    """Distances between centres, anew for those that have moved."""
+    """Update distances between centres, for those that have moved."""
     k = centers.shape[0]
     for a in range(k):
         if moved[a] != 0.0:
@@ -413,10 +413,10 @@ def _choose(
     moved: Any, gaps: Any, own: Any, others: Any, seen: Any, radius: Any, active: Any,
     near: Any, n_near: Any, far: Any,
 ) -> None:  # fmt: skip
-    """Clusters whose rows may change, the centres that could take them, and how far others are.
+    """Find clusters whose rows may change, centres that could take them, and other distances.
 
     A row within r of its centre is nearer to that than to any centre that lies 2 r from it. So
-    lower bounds fall by what the centres near a cluster have moved only, each since it was last
+    lower bounds fall only by the movement of the centres near a cluster, each since it was last
     taken into account there.
     """
     k = moved.shape[0]
@@ -449,7 +449,7 @@ def _look(
     own: Any, others: Any, labels: Any, upper: Any, lower: Any, radius: Any, stale: Any,
     waiting: Any, space: Any,
 ) -> Any:  # fmt: skip
-    """Label the rows of active clusters anew; how many have changed."""
+    """Update labels of the rows of active clusters; return the number of changes."""
     k = centers.shape[0]
     half = np.empty(k)
     for a in range(k):
@@ -478,7 +478,7 @@ def _doubtful(
     active: Any, half: Any, own: Any, others: Any, labels: Any, upper: Any, lower: Any,
     radius: Any, waiting: Any,
 ) -> Any:  # fmt: skip
-    """Rows of active clusters that their bounds do not settle, cluster by cluster; where each ends.
+    """Find rows of active clusters that bounds do not settle, by cluster; return where each ends.
 
     ``waiting`` is (2, n): the rows are its first line.
     """
@@ -509,7 +509,7 @@ def _near_own(
     x: Any, centers: Any, a: Any, rows: Any, half: Any, own: Any, others: Any,
     upper: Any, lower: Any, radius: Any, space: Any,
 ) -> Any:  # fmt: skip
-    """Distances of a cluster's rows to its centre; those still in doubt come first, how many."""
+    """Compute a cluster's distances to its centre; put rows in doubt first, return their number."""
     d = x.shape[1]
     m = rows.shape[0]
     columns, found = space[:d], space[d, :m]
@@ -538,7 +538,7 @@ def _near_others(
     centers: Any, a: Any, rows: Any, near: Any, far: Any, own: Any, others: Any,
     labels: Any, upper: Any, lower: Any, radius: Any, stale: Any, space: Any,
 ) -> Any:  # fmt: skip
-    """Label rows of one cluster by the centres that could take them; how many have changed."""
+    """Label rows of one cluster by the centres that could take them; return the changes."""
     d, m = centers.shape[1], rows.shape[0]
     columns, best, found, next_ = space[:d], space[d, :m], space[d + 1, :m], space[d + 2, :m]
     at = np.full(m, a, np.int32)
@@ -568,7 +568,7 @@ def _near_others(
 
 @njit
 def _cost(x: Any, weight: Any, labels: Any, which: Any, centers: Any, costs: Any) -> None:
-    """What the rows of some clusters cost."""
+    """Compute the costs of some clusters."""
     for j in range(costs.shape[0]):
         if which[j]:
             costs[j] = 0.0

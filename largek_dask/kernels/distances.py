@@ -73,29 +73,29 @@ Labels = NDArray[np.int32]
 _NO_LIST = np.empty(0, np.int32)
 
 WITHOUT = 1 << 27
-"""Pairs of a row and a centre that a process compares, in all, before it has a kernel compiled that
-finds the nearest alone: some tenths of a second of work, where that takes more than one."""
+"""Pairs of a row and a centre that a process compares before it compiles the kernel that finds the
+nearest alone: some tenths of a second of work, compared with more than one for compiling."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Pairs that were compared, by the kernel that would have been the right one."""
+"""Pairs compared so far, by the kernel that would have been the right one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCenters:
-    """Centres as the kernels want them; made by :func:`pack_centers`.
+    """Centres packed for the kernels; made by :func:`pack_centers`.
 
-    Pickles as (centers, shift) and is packed again where it arrives. All arrays are read-only.
+    Pickles as (centers, shift) and is packed again on arrival. All arrays are read-only.
     """
 
     centers: Array
     """(k, d) centres."""
     shift: Array
-    """(d,) what is taken off rows and centres, about the data's mean."""
+    """(d,) origin subtracted from rows and centres, near the data's mean."""
     prepared: Prepared
     """Forms for sparse and for dense rows."""
 
     @property
     def dense(self) -> panels.DenseForm:
-        """What dense rows are compared with; sparse ones do without."""
+        """Form of the centres for dense rows; sparse ones do without."""
         return self.prepared.get(panels.dense_form, self.shift)
 
     @property
@@ -105,7 +105,7 @@ class PackedCenters:
 
     @property
     def values(self) -> Array:
-        """(k, d) ``centers - shift``, made anew at every call."""
+        """(k, d) ``centers - shift``, computed at every access."""
         return self.centers - self.shift
 
     @property
@@ -120,7 +120,7 @@ class PackedCenters:
 
     @property
     def direct(self) -> int:
-        """The number of features if scores are sums of (x - c)² rather than products, else 0."""
+        """Number of features if scores are sums of (x - c)² rather than products, else 0."""
         return direct_features(self.n_features)
 
     @property
@@ -140,7 +140,7 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     centers : array (k, d)
         k ≥ 1, d ≥ 1. Its compute dtype is that of everything computed with the result.
     shift : array (d,)
-        About the data's mean; any finite value gives correct results, a good one exact digits.
+        Near the data's mean; any finite value gives correct results, a good one exact digits.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
 
 
 def _nobody_elses(array: Array, dtype: np.dtype[Any]) -> Array:
-    """A copy, unless the array is its own and was made read-only: nobody can write to it later."""
+    """Return a copy, unless the array owns its data and is read-only, so that it cannot change."""
     settled = array.base is None and not array.flags.writeable and array.flags.c_contiguous
     return array if settled and array.dtype == dtype else np.array(array, dtype, order="C")
 
@@ -170,7 +170,7 @@ def nearest(
     labels_out: Labels | None = None,
     distances_out: Array | None = None,
 ) -> Labels:
-    """Index of the nearest centre of every row; ties go to the lowest.
+    """Return the index of the nearest centre of every row; ties go to the lowest.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def nearest(
 
 
 def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
-    """The nearest and the second nearest centre of every row.
+    """Return the nearest and the second nearest centre of every row.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def nearest_in_lists(
     list_offsets: NDArray[np.int64],
     lists: Labels,
 ) -> Labels:
-    """The nearest centre of every row within the list of its segment.
+    """Return the nearest centre of every row within the list of its segment.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def nearest_in_lists(
         `row_offsets` from 0 to n.
     lists : int32 array
         ``lists[list_offsets[s] : list_offsets[s + 1]]`` are the centres of segment s, ascending,
-        at least one where the segment has rows.
+        at least one if the segment has rows.
 
     Returns
     -------
@@ -260,11 +260,11 @@ def nearest_in_lists(
 
 
 def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
-    """Squared distances of all rows to all centres.
+    """Return squared distances of all rows to all centres.
 
-    They are sums (x - c)² whatever the number of features (of sparse rows where the product form
-    would lose digits): a row is at distance 0 from a centre that equals it, and every number that
-    does not underflow is right to the rounding of its own size.
+    They are sums (x - c)² for any number of features (for sparse rows if the product form would
+    lose digits): a row is at distance 0 from a centre that equals it, and every number that does
+    not underflow is right to the rounding of its own size.
 
     Returns
     -------
@@ -298,7 +298,7 @@ def _score(
 def squared_distances(
     x: Table, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Squared distance of every row to the centre its label names, in float64.
+    """Return the squared distance of every row to the centre of its label, in float64.
 
     Rows are taken in the compute dtype, differences, squares and sums in float64, in an order
     that depends on the number of features alone.
@@ -324,7 +324,7 @@ def squared_distances(
 
 
 def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
-    """Every row against every centre."""
+    """Search the centres of every row."""
     if isinstance(x, SparseBlock):
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.prepared, two)
         for part, values in zip(out, found, strict=True):
@@ -347,14 +347,14 @@ def _run(
     longest: int,
     out: tuple[Array, ...],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Write what is found for every row of a block; which are left in doubt, and their limits."""
+    """Write the results for every row of a block; return the rows in doubt, and their limits."""
     n_features = packed.n_features
     mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
     blockwise = not two and panels.blockwise(len(block), n_features, longest)
     mode = BLOCK if blockwise else mode
     kernel = select_tile(), packed.dtype, mode, n_features
     if packed.direct and not two and not _pays(kernel, len(block) * longest):
-        # What finds two is there in most fits. The nearest has the same bits by either.
+        # The kernel that finds two exists in most fits. The nearest has the same bits by either.
         mode, two, blockwise = TWO, True, False
         second = np.empty(len(block), np.int32), np.empty(len(out[1]), packed.dtype)
         out = (*out[:2], *second)
@@ -374,7 +374,7 @@ def _run(
 
 
 def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
-    """Whether a kernel is worth compiling, with these pairs, by what it has not been there for."""
+    """Return True if a kernel is worth compiling, by the pairs compared without it so far."""
     done = _compared[kernel] = _compared.get(kernel, 0) + pairs
     return done > WITHOUT
 
@@ -382,22 +382,22 @@ def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
 def decide(
     x: Array, rows: NDArray[np.int64], limits: NDArray[np.float64], packed: PackedCenters
 ) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
-    """The nearest two centres of some rows by sums (x - c)² in float64, ties to the lowest index.
+    """Return the nearest two centres of some rows by sums (x - c)² in float64, ties to the lowest.
 
     Parameters
     ----------
     x : array (n, d)
         Rows of any real type.
     rows : int64 array (m,)
-        Those that are asked for.
+        Rows to decide.
     limits : float64 array (m,)
-        Centres whose score is above a row's limit are out of the question.
+        Centres whose score is above a row's limit are excluded.
     packed : PackedCenters
 
     Returns
     -------
     labels, first, second_labels, second : arrays (m,)
-        As :func:`nearest_two`, with squared distances in float64, of the centres in question.
+        As :func:`nearest_two`, with squared distances in float64, of the remaining centres.
     """
     m, k = len(rows), packed.n_clusters
     out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
@@ -418,7 +418,7 @@ def decide(
 def _write(
     out: tuple[Array, ...], rows: NDArray[np.int64], found: tuple[Array, ...], two: bool
 ) -> None:
-    """Write what was decided where it is wanted."""
+    """Write decided rows into the output."""
     for i in range(4 if two else 2):
         if len(out[i]):
             with np.errstate(over="ignore"):
@@ -429,7 +429,7 @@ def _write(
 def _method(
     tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, longest: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
-    """What depends on the centres' shape alone: a chunk of 1 MB is too short to ask again."""
+    """Return tile, blocking and kernel, cached: a chunk of 1 MB is too short to find them again."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)

@@ -1,13 +1,13 @@
-"""How likely rows are under a mixture, their most probable component, and their posteriors.
+"""Log-likelihoods of rows under a mixture, their most probable component, and posteriors.
 
-Every row meets every component on the register tile, whose scores are rounded. How far each may be
-from the log joint that it stands for is bounded (:class:`_Bounds`), so it is known which components
-may lie within `NEAR` nats of the best one: their log joints are computed anew in float64, in the
-direct form, and so is the choice among them. Others count by their scores, down to `FAR` nats; what
-is left out adds up to less than k e^-45 of a row's likelihood. No bit depends on the tile.
+Every row meets every component on the register tile, whose scores are rounded. Their distance from
+the log joint that they represent is bounded (:class:`_Bounds`), so it is known which components may
+lie within `NEAR` nats of the best one: their log joints are computed again in float64, in the
+direct form, and so is the choice among them. Others count by their scores, down to `FAR` nats; the
+rest adds up to less than k e^-45 of a row's likelihood. No bit depends on the tile.
 
-Of many components few are so near to a row, and others to the next row of its panel: those of each
-lane are picked by a bit mask, and their exponentials taken together.
+If there are many components, few are that near to a row, and others to the next row of its panel:
+those of each lane are picked by a bit mask, and their exponentials taken together.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ NEAR = 14.0
 """Components that may be so near the best one, in nats, are computed exactly: e^-14 is 2^-20, and a
 score's error of 2^-20 in it is lost in float64 sums of log-likelihoods."""
 FAR = 45.0
-"""What is certainly farther than this counts for nothing: e^-45 is 2^-65."""
+"""Components certainly farther than this count for nothing: e^-45 is 2^-65."""
 UNSURE = 2.0**-5
-"""A score that may be off by half of this, or more, is none to count by."""
+"""A score with an error of half of this, or more, does not count."""
 _TOGETHER = 128
-"""Components whose scores are looked at while they are in the first-level cache."""
+"""Components whose scores are processed while they are in the first-level cache."""
 _TERMS = 256
-"""Components between which exponentials are taken: with a panel of rows 96 KB."""
+"""Components between which exponentials are computed: with a panel of rows 96 KB."""
 _KEPT = 8
-"""Posteriors that a row is expected to have."""
+"""Expected posteriors per row."""
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -67,7 +67,7 @@ Labels = NDArray[np.int32]
 
 
 def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
-    """The most probable component of every row, and the row's log-likelihood over all of them.
+    """Return the most probable component of every row, and its log-likelihood over all of them.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
     labels : int32 array (n,)
         By the largest log joint in float64; ties go to the lowest index.
     log_likelihood : float64 array (n,)
-        The smallest number there is where all squares overflow float64.
+        The smallest number there is if all squares overflow float64.
     """
     n = check_rows(x, packed.n_features)
     labels, found = np.empty(n, np.int32), np.empty(n)
@@ -93,7 +93,7 @@ def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
 def posteriors(
     x: Array, packed: PackedMixture, least: float = 2.0**-20
 ) -> tuple[NDArray[np.int64], Labels, Floats]:
-    """The components that have a share in each row, and their shares.
+    """Return the components that have a share in each row, and their shares.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def posteriors(
         Dense rows of any real type.
     packed : PackedMixture
     least : float
-        Components are left out whose probability is not above this; what is kept of a row adds up
-        to 1. Probabilities below 2^-64 are left out in any case, the most probable component never.
+        Components of at most this probability are left out; the rest of a row adds up to 1.
+        Probabilities below 2^-64 are left out in any case, the most probable component never.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def posteriors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Bounds:
-    r"""What the tile multiplies with, and how far its scores may be from log joints.
+    r"""Factors and starts for the tile, and bounds of the distance of its scores from log joints.
 
     With weights w (half a precision of each feature), v the mean and x the row less the shift, the
     tile gives S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n products and sums, of
@@ -153,13 +153,13 @@ class _Bounds:
     starts: Array
     """(k padded,)"""
     offsets: Array
-    """(d padded,) what packing takes off a row."""
+    """(d padded,) origin subtracted from a row in packing."""
     lower: Array
     lower_share: Array
     upper: Array
     upper_share: Array
     shares: Floats
-    """(k,) what a computed S is multiplied with: half the precision, or 1 where that is in it."""
+    """(k,) factor of a computed S: half the precision, or 1 if S includes that."""
     largest: float
     """Rows whose squared length times this is finite and far from overflow are safe on the tile;
     infinity if none is."""
@@ -171,7 +171,7 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
     kind = np.finfo(dtype)
     diagonal = packed.covariance == "diag"
     direct = packed.centers.direct and not diagonal
-    # (of padding and retired components nothing is asked)
+    # (padding and retired components are not used)
     weights = packed.precisions / 2 if diagonal else packed.halves[:, None]
     lengths = np.empty(k)
     with np.errstate(all="ignore"):
@@ -206,21 +206,21 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
 
 
 def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
-    """In another type, and never on the other side; infinite stays what it is."""
+    """Convert to another type, rounding in one direction only; infinity stays infinity."""
     narrow = values.astype(dtype)
     moved = np.nextafter(narrow, dtype.type(towards))
     return readonly(np.where(np.isfinite(narrow), moved, narrow).astype(dtype))
 
 
 def _safe(dtype: np.dtype[Any]) -> float:
-    """Squares below this do not overflow, whatever is done with them on the tile."""
+    """Return the limit of squares that cannot overflow in any computation on the tile."""
     limit: float = float(np.finfo(dtype).max) ** 0.75
     return limit
 
 
 @njit
 def _lengths(values: Any, weights: Any, out: Any) -> None:
-    """Weighted squared lengths."""
+    """Compute weighted squared lengths."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):
@@ -257,13 +257,13 @@ class _Search:
         self._scratch = (space, *lists, *limits, *far, np.empty(k), np.empty(k))
 
     def run(self, block: Array, begin: int, near: float, least: float, *out: Any) -> Any:
-        """Rows from `begin` on, until there is no room for posteriors: where, and how many."""
+        """Search rows from `begin` until posteriors fill their room; return where, and how many."""
         return self._kernel(block, begin, *self._model, *self._scratch, near, least, *out)
 
 
 @cache
 def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """The search of all components, a panel of rows at a time."""
+    """Compile the search of all components, a panel of rows at a time."""
     meet = _meet(tile, dtype, direct, diagonal)
     collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -305,7 +305,7 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
 
 @cache
 def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """A packed panel against all components: their S, and the best that is certain of each row."""
+    """Compile a packed panel against all components: their S, and each row's certain best."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
@@ -349,7 +349,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
 
 @cache
 def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Of each row of a panel the components to be computed anew, ascending, and what others add."""
+    """Compile the choice of components to compute again, ascending, and the sum of the others."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     slack = 4 * float(np.finfo(dtype).eps)
     more, unsure = real(slack), real(UNSURE)
@@ -385,7 +385,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                 )  # fmt: skip
                 mask: Any = every
                 if share > 0:
-                    # A little more than the scores that may count: they are looked at below.
+                    # A little more than the scores that may count, which are selected below.
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times
@@ -421,7 +421,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
-    """One row: the log joints of what may be near, the sum, and what they are of it."""
+    """Compile one row: log joints of near components, their sum, and their shares."""
 
     @panels.inner
     def settle(
@@ -442,14 +442,14 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
                 best, label = joints[p], np.int32(c)
         labels[i], found[i] = label, -_LARGEST
         if best == -np.inf:
-            # farther from everything than can be told
+            # farther from everything than numbers can distinguish
             if indices.size > 0:
                 kept[i], indices[written], probabilities[written] = 1, label, 1.0
                 written += 1
             return written
         for p in range(n):
             terms[p] = exp_of(min(joints[p] - best, 0.0))
-        # (nothing is added up beside rows that all components may count for)
+        # (nothing is added if all components may count for a row)
         total = others * exp_of(min(np.float64(level) - best, 0.0)) if others > 0 else 0.0
         for p in range(n):
             total += terms[p]
@@ -473,7 +473,7 @@ _LARGEST = 1.7976931348623157e308
 
 
 def _signature(dtype: panels.Dtype) -> tuple[Any, ...]:
-    """The types of what :func:`_weigh` is called with."""
+    """Return the types of the arguments of :func:`_weigh`."""
     x, means, factors, starts, offsets, *bounds = panels.real_arrays(
         dtype, 2, 2, 2, 1, 1, 1, 1, 1, 1
     )

@@ -1,9 +1,9 @@
-"""What it would raise the likelihood of a mixture to split a component in two.
+"""Gain in the likelihood of a mixture by splitting a component in two.
 
-Each component is looked at alone, with some of the rows that it has a share of: EM of two halves
+Each component is treated alone, with some of the rows that it has a share of: EM of two halves
 that divide its weight, while all other components stay as they are. Halves are found on every
 second of these rows and judged on the others: on its own rows any split seems to pay, most of all
-one that gives a few of them a variance of next to nothing.
+one that gives a few of them a variance close to 0.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ else:
 __all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
 
 MOST_ROWS = 256
-"""Rows of a component that are looked at, evenly spaced, if it has more."""
+"""Maximum rows of a component that are used, evenly spaced."""
 _STEPS = 8
-"""EM steps with two halves, on the rows that they are found on."""
+"""EM steps with two halves, on the rows that fit them."""
 _LAST_STEPS = 2
-"""And on all rows, once they are judged."""
+"""Further steps on all rows, once halves are judged."""
 _POWER_STEPS = 3
 _LEAST_MASS = 4.0
-"""Rows, in shares of them, that either half is found on, at least."""
+"""Minimum fraction of rows used to fit each half, as a sum of shares."""
 _LITTLE = 1e-9
-"""A share of which what is lost without it, -log(1 - share), is it."""
+"""Share below which its loss, -log(1 - share), equals it."""
 _PART = 16
 """Components that a thread takes at a time."""
 
@@ -50,8 +50,8 @@ class Halves:
     """Two components in place of each of some."""
 
     gains: Real
-    """(m,) how much the log-likelihood of the rows would rise for each unit of the component's
-    mass; -infinity where there are too few rows to tell."""
+    """(m,) increase of the log-likelihood of the rows per unit of the component's mass; -infinity
+    if there are too few rows."""
     means: Array
     """(m, 2, d) compute dtype."""
     variances: Real
@@ -63,7 +63,7 @@ class Halves:
 def shares_of(
     x: Array, weight: Real | None, candidates: NDArray[np.int32], packed: PackedMixture
 ) -> tuple[Real, Real]:
-    """How far candidates are responsible for rows, and what would be lost without them.
+    """Return the responsibilities of candidates for rows, and the loss without them.
 
     Parameters
     ----------
@@ -75,10 +75,10 @@ def shares_of(
     Returns
     -------
     shares : (n, C')
-        0 where there is no candidate.
+        0 if there is no candidate.
     losses : (k,)
-        How much lower the free energy of these rows would be without each component, while all
-        others stay as they are; infinity of one that is the only candidate of a row.
+        Decrease of the free energy of these rows without each component, while all others stay as
+        they are; infinity for one that is the only candidate of a row.
     """
     shares, losses = np.zeros(candidates.shape), np.zeros(packed.n_components)
     _shares(
@@ -127,7 +127,7 @@ def _shares(
         for q in range(width):
             if joint[q] > -np.inf:
                 shares[i, q] = small[q] / total
-                # The others of the best one may all be too small beside it.
+                # All others may be too small compared with the best one.
                 if q == best:
                     lost = joint[best] + whole - _log_sum(joint, q)
                 elif shares[i, q] < _LITTLE:
@@ -139,7 +139,7 @@ def _shares(
 
 @njit
 def _log_sum(joint: Any, without: Any) -> Any:
-    """The logarithm of the sum of exponentials of all but one of them."""
+    """Return the logarithm of the sum of exponentials of all but one of them."""
     best, total = -np.inf, 0.0
     for q in range(joint.shape[0]):
         if q != without:
@@ -176,11 +176,11 @@ def split_components(
     which : (m,) int64
         Components to split.
     packed : PackedMixture
-        Of variances of their own.
+        Mixture with variances per component.
     floor : float or array (1,) or (d,)
-        No variance is below it.
+        Lower limit of variances.
     row : float
-        The mean weight of a row.
+        Mean weight of a row.
     threads : Threads
         No result depends on it.
     """
@@ -275,7 +275,7 @@ def _across(
     y: Any, weight: Any, share: Any, old: Any, scale: Any, count: Any, fitted: Any, way: Any,
     first: Any,
 ) -> None:  # fmt: skip
-    """Halves on either side of the component's mean, along where its rows lie widest."""
+    """Start halves on either side of the component's mean, along where its rows lie widest."""
     d = y.shape[1]
     far = 0
     for p in range(fitted):
@@ -307,7 +307,7 @@ def _across(
 
 @njit
 def _within(weight: Any, share: Any, old: Any, count: Any, fitted: Any, first: Any) -> None:
-    """Halves nearer to the component's mean than most of its rows, and farther from it."""
+    """Start halves nearer to the component's mean than most of its rows, and farther from it."""
     total, mass = 0.0, 0.0
     for p in range(fitted):
         total += weight[p] * share[p] * old[p]
@@ -320,7 +320,7 @@ def _within(weight: Any, share: Any, old: Any, count: Any, fitted: Any, first: A
 def _maximise(
     y: Any, weight: Any, first: Any, own: Any, count: Any, floor: Any, mu: Any, var: Any, part: Any
 ) -> None:
-    """Means, variances and masses of two halves, from the first rows."""
+    """Compute means, variances and masses of two halves, from the first rows."""
     d, width = y.shape[1], var.shape[1]
     rows, means = y.reshape(y.size), mu.reshape(mu.size)
     mu[:] = 0.0
@@ -356,10 +356,10 @@ def _expect(
     y: Any, weight: Any, share: Any, old: Any, before: Any, mu: Any, var: Any, part: Any,
     begin: Any, end: Any, rises: Any, values: Any, first: Any, own: Any,
 ) -> Any:  # fmt: skip
-    """What rows gain by two halves, and how much of them was the component's.
+    """Return the gain of rows by two halves, and how much of them belonged to the component.
 
-    Of the rows from ``begin`` to ``end``; of these ``first`` becomes the share that the first
-    half has of what the two have, and ``own`` what the two have of the row.
+    For the rows from ``begin`` to ``end``: ``first`` becomes the share of the first half in that of
+    the two, and ``own`` the share of the two in the row.
     """
     d, width = y.shape[1], var.shape[1]
     base, scale = np.empty(2), np.empty((2, d))
@@ -387,7 +387,7 @@ def _expect(
 def _share_out(
     share: Any, one: Any, other: Any, begin: Any, end: Any, values: Any, first: Any, own: Any
 ) -> None:
-    """``values``: what rows gain by halves whose log joints are so much above the component's."""
+    """Set ``values`` to the gains of rows, given the halves' log joints less the component's."""
     for p in range(begin, end):
         a, b, r = one[p], other[p], share[p]
         high = max(a, b)
@@ -399,7 +399,7 @@ def _share_out(
         left = (1.0 - r) * (times if rise > 0.0 else 1.0)
         had = r * (1.0 if rise > 0.0 else times)
         total = had + left
-        # Nothing at all is left of a row that was all the component's.
+        # Nothing is left for a row that belonged to the component alone.
         own[p] = had / total if total > 0.0 else 1.0
         value = log_of(total)
         values[p] = rise + value if rise > 0.0 else max(rise, value)
@@ -407,7 +407,7 @@ def _share_out(
 
 @njit
 def _is_wide(var: Any, floor: Any) -> Any:
-    """Whether neither half is at the floor."""
+    """Return True if neither half is at the floor."""
     for h in range(2):
         above = False
         for f in range(var.shape[1]):

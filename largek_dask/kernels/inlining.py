@@ -1,4 +1,4 @@
-"""Inline kernels into those that call them, and save compiled code: all that is private of numba.
+"""Inline kernels into those that call them, and save compiled code: all use of numba's internals.
 
 Numba optimises a function that another one calls to the end and makes machine code of it, links
 it into the caller, and does both again, level by level. Most kernels are called by kernels only,
@@ -82,7 +82,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """The folder of this version."""
+        """Folder of this version."""
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
@@ -199,7 +199,7 @@ _FLAGS_HASH = hash(compiler.Flags())
 class KnownCalls:
     """Cache how numba's typing context resolves operators and builtin functions.
 
-    For each call numba tries one definition of a function after the other, also for the
+    For each call numba tries one definition of a function after the other, even for the
     hundredth sum of two integers.
     """
 
@@ -229,7 +229,7 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 class KernelLower(lowering.Lower):  # type: ignore[misc]
     """Lower indexing of arrays by integers, which is most of a kernel, to less code.
 
-    Numba's own goes through memory for the fields of the array and types each access again.
+    Numba's own loads the fields of the array from memory and types each access again.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:

@@ -1,8 +1,8 @@
-r"""Components of a Gaussian mixture as the kernels want them.
+r"""Components of a Gaussian mixture, packed for the kernels.
 
 One variance is shared by all components (``"iso"``), or each has one of its own (``"isoflex"``), or
-one for each feature (``"diag"``). Whatever is ranked, weighed or summed is the *log joint* of a row
-and a component, ``log pi_c + log N(x; c)``, and is computed in one way only:
+one per feature (``"diag"``). Everything that is ranked, weighed or summed is the *log joint* of a
+row and a component, ``log pi_c + log N(x; c)``, and is computed in one way only:
 
 .. math:: \mathrm{constants}_c - \mathrm{halves}_c \cdot \mathrm{squares}
 
@@ -35,15 +35,15 @@ Floats = NDArray[np.float64]
 
 @njit
 def log_joint(constant: Any, half: Any, square: Any) -> Any:
-    """The log joint of a row and a component; two roundings, in this order."""
+    """Return the log joint of a row and a component; two roundings, in this order."""
     return constant - half * square
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixtureForm:
-    """What the tile multiplies rows with, in the compute dtype. All arrays are read-only.
+    """Factors and starts of components for the tile, in the compute dtype, read-only.
 
-    Scores are to be small: squared distances less the row's squared length (squared distances of
+    Small scores are near: squared distances less the row's squared length (squared distances of
     few features) for ``"iso"``, minus the log joint for the others. There rows have more features:
     their squared length about the shift, or each feature's square.
     """
@@ -51,18 +51,18 @@ class MixtureForm:
     factors: Array
     """(k padded, features) as of :class:`~.dense.panels.DenseForm`, and of the further features."""
     starts: Array
-    """(k padded,) what scores start from; infinity for padding, and for retired components."""
+    """(k padded,) initial scores; infinity for padding, and for retired components."""
     offsets: Array
-    """(d padded,) what is taken off a row."""
+    """(d padded,) origin subtracted from a row."""
     level: float
     """The largest number among the constants: scores have its rounding, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedMixture:
-    """Components as the kernels want them; made by :func:`pack_mixture`.
+    """Components packed for the kernels; made by :func:`pack_mixture`.
 
-    Pickles as its first four arrays and is packed again where it arrives. All are read-only.
+    Pickles as its first four arrays and is packed again on arrival. All are read-only.
     """
 
     means: Array
@@ -72,11 +72,11 @@ class PackedMixture:
     log_weights: Floats
     """(k,) minus infinity of a retired component."""
     shift: Array
-    """(d,) what is taken off rows and means, about the data's mean."""
+    """(d,) origin subtracted from rows and means, near the data's mean."""
     constants: Floats
     """(k,) log weight and normalisation; minus infinity of a retired component."""
     halves: Floats
-    """(k,) what a sum of squares is multiplied with: half the precision, or 1/2 (``"diag"``)."""
+    """(k,) factor of a sum of squares: half the precision, or 1/2 (``"diag"``)."""
     precisions: Floats
     """(k, d) ``"diag"``, else (0, 0)."""
     centers: PackedCenters
@@ -106,22 +106,22 @@ class PackedMixture:
 
     @property
     def direct(self) -> int:
-        """As of the centres, if there is one variance; else 0."""
+        """Number of features in the direct form, if there is one variance; else 0."""
         return self.centers.direct if self.covariance == "iso" else 0
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """(k,) the components that are not retired."""
+        """(k,) components that are not retired."""
         return self.log_weights > -np.inf
 
     @property
     def form(self) -> MixtureForm:
-        """What dense rows are compared with."""
+        """Form of the components for dense rows."""
         return self.centers.prepared.get(_form, self)
 
     @property
     def weighted_form(self) -> MixtureForm:
-        """The same, as if each component had a variance of its own."""
+        """The same form, as if each component had a variance of its own."""
         return self.centers.prepared.get(_weighted_form, self)
 
     @property
@@ -187,7 +187,7 @@ def pack_mixture(
 
 
 def _normalisation(variances: Floats, d: int) -> Floats:
-    """(k,) or (1,) half the sum of log(2 pi variance) over the features, added in their order."""
+    """Return (k,) or (1,) half the sum of log(2 pi variance) over the features, in their order."""
     logs = log((_TWO_PI * variances).ravel()).reshape(variances.shape)
     if variances.shape[1] == 1:
         return 0.5 * (d * logs[:, 0])
@@ -222,7 +222,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 @njit
 def _fill(values: Any, weights: Any, constants: Any, factors: Any, starts: Any) -> None:
-    """Factors of the features, and of their squares; the starts of all scores."""
+    """Fill factors of the features, and of their squares; and the starts of all scores."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):

@@ -1,4 +1,4 @@
-"""k-means in one dimension, solved: the best partition into l clusters for every l up to k.
+"""k-means in one dimension, solved exactly: the best partition into l clusters for all l up to k.
 
 In one dimension the clusters of a best partition are intervals of the sorted values, so it is found
 by dynamic programming over their ends: with f(l, m) the least objective of l clusters on the first
@@ -7,13 +7,13 @@ m values,
     f(l, m) = min over j < m of f(l - 1, j) + cost(j, m),
 
 cost(j, m) being that of the values from j up to m about their mean. The best j never falls as m
-grows (cost is concave Monge), so the m in the middle halves what is left to be looked at on either
+grows (cost is concave Monge), so the m in the middle halves the remaining candidates on either
 side: O(k n log n) in all.
 
-Costs are differences of sums from one value on, and what such a difference loses may be all of it:
-values at 1e9 +- 1 have squares of 1e18. So sums are kept in two float64 each, counted from the
+Costs are differences of sums from one value on, which may lose all their digits: values at
+1e9 +- 1 have squares of 1e18. So sums are kept in two float64 each, counted from the
 value in the middle, and a search has two steps: costs from the first halves of the sums, with a
-bound of what they may be off by, leave few ends in doubt, and these are compared by costs from both
+bound of their error, leave few ends in doubt, and these are compared by costs from both
 halves.
 
 Sources: X. Wu, "Optimal quantization by matrix searching", Journal of Algorithms 12 (1991), for
@@ -37,15 +37,15 @@ Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50
 """8 roundings: of two sums and their difference, of a mean, a product, and the sum of all. A weight
-of which little or nothing is left makes the mean, and so what a cost may be off by, very large."""
+of which little or nothing is left makes the mean, and so the error of a cost, very large."""
 _FINE = 2.0**-43
-"""A cost that is known so well (twice what it may be off by, of itself) is not computed anew."""
+"""Relative error (doubled) up to which a cost is not computed again."""
 _DEPTH = 128
-"""Intervals that wait to be halved; there are no more than halvings of all rows."""
+"""Intervals that wait to be halved; at most as many as halvings of all rows."""
 
 
 def distinct(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
-    """The distinct values of rows, ascending, and the weight of each.
+    """Return the distinct values of rows, ascending, and the weight of each.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def distinct(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats
 def optimal_partitions(
     values: Floats, weights: Floats, n_clusters: int
 ) -> tuple[Floats, list[Floats]]:
-    """The best partition into 1, 2, ... clusters.
+    """Return the best partition into 1, 2, ... clusters.
 
     Parameters
     ----------
@@ -80,15 +80,15 @@ def optimal_partitions(
     weights : (n,) float64
         Positive.
     n_clusters : int
-        k: the most clusters that are asked for.
+        k: largest number of clusters.
 
     Returns
     -------
     objectives : (min(k, n),) float64
-        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`at_least` is what
-        no other falls below. That of n clusters is 0.
+        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`at_least` gives
+        lower bounds. That of n clusters is 0.
     centers : list of float64 arrays (l, 1)
-        The means of the clusters of such a partition, ascending, for each l. Where several
+        The means of the clusters of such a partition, ascending, for each l. If several
         partitions are best, the last cluster is the one that begins first.
     """
     n = len(values)
@@ -107,9 +107,9 @@ def optimal_partitions(
     packed = []
     for size in range(2, k + 1):
         first = np.zeros(n + 1, np.int64)
-        # of the last level nothing but the end is asked for
+        # only the end of the last level is needed
         begin = size if size < k else n
-        with np.errstate(all="ignore"):  # a weight may be lost: then nothing is known of a cost
+        with np.errstate(all="ignore"):  # a weight may be lost: then the cost is unknown
             _level(sums, readonly(before), size, begin, scratch, after, first)
         packed.append(_packed(first, begin))
         before, after = after, before
@@ -120,11 +120,11 @@ def optimal_partitions(
 
 
 def at_least(objectives: Floats) -> Floats:
-    """What no partition into 1, 2, ... clusters falls below, of :func:`optimal_partitions`.
+    """Return lower bounds of all partitions into 1, 2, ... clusters, by :func:`optimal_partitions`.
 
-    A cluster's cost may be off by 2^-44 of itself in the search, and once more where it is compared
-    with another; sums in two float64 by 2^-98 of the objective of one cluster, which counts where
-    values lie 10^14 times farther apart than those of a cluster.
+    The error of a cluster's cost is up to 2^-44 of itself in the search, and once more when
+    compared with another; that of sums in two float64 2^-98 of the objective of one cluster, which
+    counts if values lie 10^14 times farther apart than those of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
@@ -132,9 +132,9 @@ def at_least(objectives: Floats) -> Floats:
 
 
 def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
-    """Numbers that never fall, from one place on, as 2 bits each.
+    """Pack numbers that never fall, from one place on, into 2 bits each.
 
-    A bit that is set stands for a number, one that is not for a step up.
+    A set bit stands for a number, others for a step up.
     """
     kept = first[begin:]
     bits = np.zeros(int(kept[-1]) + len(kept), np.bool_)
@@ -143,13 +143,13 @@ def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], in
 
 
 def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArray[np.int64]:
-    """(k, k + 1) where the clusters of each partition begin, and n at the end."""
+    """Return (k, k + 1) starts of the clusters of each partition, and n at the end."""
     cuts = np.zeros((k, k + 1), np.int64)
     cuts[np.arange(k), np.arange(k) + 1] = n
     for size in range(k, 1, -1):
         bits, begin = packed[size - 2]
         ones = np.flatnonzero(np.unpackbits(bits))
-        # the clusters numbered `size` from the left, in all partitions that have so many
+        # the clusters numbered `size` from the left, in all partitions that have them
         ends = cuts[size - 1 :, size] - begin
         cuts[size - 1 :, size - 1] = ones[ends] - ends
     return cuts
@@ -157,7 +157,7 @@ def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArra
 
 @njit
 def _two_sum(a: Any, b: Any) -> Any:
-    """The sum rounded, and what rounding has left."""
+    """Return the rounded sum, and its error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -165,7 +165,7 @@ def _two_sum(a: Any, b: Any) -> Any:
 
 @njit
 def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
-    """The sum of two numbers of two float64 each."""
+    """Return the sum of two numbers of two float64 each."""
     total, rest = _two_sum(high, other)
     rest += low + other_low
     joined = total + rest
@@ -174,7 +174,7 @@ def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
 
 @njit
 def _sums_from(values: Any, weights: Any, middle: Any, sums: Any) -> None:
-    """Sums of w, w y and w y^2 from the value in the middle on, y being the distance to it.
+    """Write sums of w, w y and w y^2 from the middle value on, y being the distance to it.
 
     Rows 0 to 2 of ``sums`` are their first halves, 3 to 5 the second; left of the middle they are
     those of the values up to it, with the sign changed.
@@ -212,7 +212,7 @@ def _costs_of_one(sums: Any, out: Any) -> None:
 
 @njit
 def _moments(sums: Any, j: Any, m: Any) -> Any:
-    """Of the values from j up to m: weight, sum and mean, and the parts of the last two missing."""
+    """Return weight, sum and mean of the values from j up to m, and errors of the last two."""
     w, w_low = _plus(sums[0, m], sums[3, m], -sums[0, j], -sums[3, j])
     s, s_low = _plus(sums[1, m], sums[4, m], -sums[1, j], -sums[4, j])
     mean = s / w
@@ -223,9 +223,9 @@ def _moments(sums: Any, j: Any, m: Any) -> Any:
 
 @njit
 def _cost(sums: Any, j: Any, m: Any) -> Any:
-    """The cost of the values from j up to m about their mean, from both halves of the sums.
+    """Return the cost of the values from j up to m about their mean, from both halves of the sums.
 
-    With a mean t and what is missing of it, r: Q - t (S + W r) - W r^2.
+    With a mean t and its error r: Q - t (S + W r) - W r^2.
     """
     if m - j < 2:
         return 0.0
@@ -241,7 +241,7 @@ def _cost(sums: Any, j: Any, m: Any) -> Any:
 def _level(
     sums: Any, before: Any, size: Any, begin: Any, scratch: Any, after: Any, first: Any
 ) -> None:
-    """Best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
+    """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _level(
         Objectives of one cluster less, from m = ``size`` - 1 on.
     scratch : (2, n)
     after, first : (n + 1,)
-        Where objectives, and where the last cluster begins, are written.
+        Written to: objectives, and starts of the last cluster.
     """
     n = after.shape[0] - 1
     waiting = np.empty((_DEPTH, 4), np.int64)
@@ -291,18 +291,18 @@ def _search(
     lows: Any,
     highs: Any,
 ) -> Any:
-    """Where the last cluster of the first m values begins, and the objective.
+    """Return the start of the last cluster of the first m values, and the objective.
 
     Parameters
     ----------
     sums : (6, n + 1)
     w, s, q : (n + 1,)
-        Its first three rows: views cost more than what is done with a few of their values.
+        Its first three rows: views cost more than the work on a few of their values.
     before : (n + 1,)
     m, least, most : int
-        It begins from ``least`` to ``most``, below m.
+        Range of its start, both ends included, below m.
     lows, highs : (n,)
-        Room for what values are at least and at most.
+        Room for lower and upper bounds of values.
     """
     w_m, s_m, q_m = w[m], s[m], q[m]
     n = most + 1 - least
@@ -320,7 +320,7 @@ def _search(
     bound = _least(highs, n)
     found, smallest = least, np.inf
     for i in range(n):
-        # (not a number where nothing is known of the cost)
+        # (NaN if nothing is known of the cost)
         if not lows[i] > bound:
             if highs[i] - lows[i] < _FINE * highs[i]:
                 value = 0.5 * (lows[i] + highs[i])
@@ -333,7 +333,7 @@ def _search(
 
 @njit
 def _least(values: Any, n: Any) -> Any:
-    """The least of the first n values that are numbers, by four comparisons at a time."""
+    """Return the least of the first n values that are numbers, by four comparisons at a time."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     for i in range(0, n - 3, 4):
         a = values[i] if values[i] < a else a
@@ -347,7 +347,7 @@ def _least(values: Any, n: Any) -> Any:
 
 @njit
 def _finish(sums: Any, cuts: Any, middle: Any, objectives: Any, means: Any) -> None:
-    """Objectives, and means about 0 again, of the clusters between cuts (k, k + 1)."""
+    """Compute objectives, and means about 0 again, of the clusters between cuts (k, k + 1)."""
     for size in range(means.shape[0]):
         for c in range(size + 1):
             begin, end = cuts[size, c], cuts[size, c + 1]

@@ -1,7 +1,7 @@
-"""Compile in a second process what a first fit needs last.
+"""Compile in a second process, in reverse order, the kernels that a first fit needs.
 
-The fit compiles what it needs when it needs it, this process the same in reverse order, until they
-meet. Nothing is imported here but kernels: a process that starts late is of little use.
+The fit compiles kernels when it needs them, this process the same in reverse order, until they
+meet. Only kernels are imported here: a process that starts late is of little use.
 """
 
 from __future__ import annotations

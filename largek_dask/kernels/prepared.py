@@ -1,4 +1,4 @@
-"""Forms of one set of centres for each kind of rows, made once a process when needed."""
+"""Forms of one set of centres for each kind of rows, made once per process when needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Form = TypeVar("Form")
 
 
 class Prepared:
-    """What was made of (k, d) centres so far, by the function that makes it."""
+    """Cache of forms made from (k, d) centres, by the function that makes them."""
 
     __slots__ = ("_centers", "_lock", "_made")
 
@@ -25,7 +25,7 @@ class Prepared:
         self._made: dict[Callable[..., Any], Any] = {}
 
     def get(self, make: Callable[..., Form], *more: Any) -> Form:
-        """``make(centers, *more)``, made at the first call; other threads wait for it."""
+        """Return ``make(centers, *more)``, made at the first call; other threads wait for it."""
         with self._lock:
             if make not in self._made:
                 self._made[make] = make(self._centers, *more)

@@ -1,9 +1,9 @@
-"""Rows seen in few directions: products with them, and an orthonormal basis of what they span.
+"""Rows in few directions: products with them, and an orthonormal basis of vectors.
 
 Every product is summed feature by feature with one fused multiply-add each, as scores of rows and
 centres are (:mod:`~.dense.search`), so it depends neither on the row's place nor on the vector
-width; and so is everything that comes of them. No library whose bits depend on the processor takes
-part.
+width; and so does everything computed from it. No library whose bits depend on the processor is
+used.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ __all__ = ["Directions", "orthonormal", "project"]
 Array = NDArray[Any]
 
 _LANES = 8
-"""Sums that products are added to in turn."""
+"""Number of sums to which products are added in turn."""
 _DEPENDENT = 2.0**-26
-"""What is left of a vector without its parts along earlier ones counts as rounding, where its
-length is a smaller share of what it was."""
+"""Relative length below which the rest of a vector, without its parts along earlier ones, counts
+as rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directions:
-    """Directions as the kernel wants them. Pickles as (vectors, origin)."""
+    """Directions packed for the kernel. Pickles as (vectors, origin)."""
 
     vectors: Array
     """(m, d) in the compute dtype, read-only."""
     origin: Array
-    """(d,) of that dtype, read-only: what is taken off rows, about their mean."""
+    """(d,) of that dtype, read-only: origin subtracted from rows, near their mean."""
     _padded: Array = field(repr=False)
     _offsets: Array = field(repr=False)
 
@@ -69,20 +69,20 @@ class Directions:
         return cls(*(readonly(array) for array in arrays))
 
     def same(self, other: Directions) -> bool:
-        """Whether products with these are those with the other ones."""
+        """Return True if products with these are those with the other ones."""
         return np.array_equal(self.vectors, other.vectors) and np.array_equal(
             self.origin, other.origin
         )
 
     def extend(self, other: Directions) -> bool:
-        """Whether the first of these are the other ones, about the same origin."""
+        """Return True if the first of these are the other ones, about the same origin."""
         m = len(other.vectors)
         return np.array_equal(self.vectors[:m], other.vectors) and np.array_equal(
             self.origin, other.origin
         )
 
     def beyond(self, m: int) -> Directions:
-        """Those behind the first m, of which there must be one."""
+        """Return the directions behind the first m; there must be one."""
         return Directions.of(self.vectors[m:], self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,7 +90,7 @@ class Directions:
 
 
 def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
-    """Products of rows, less the origin, and directions.
+    """Compute products of rows, less the origin, and directions.
 
     Parameters
     ----------
@@ -125,10 +125,10 @@ def _workspace(tile: Tile, dtype: np.dtype[Any], d: int) -> tuple[Any, ...]:
 
 
 def orthonormal(vectors: Array) -> NDArray[np.float64]:
-    """An orthonormal basis of what vectors span, in their order.
+    """Return an orthonormal basis of the span of vectors, in their order.
 
     By the modified Gram-Schmidt process, each vector twice (G. H. Golub and C. F. Van Loan, "Matrix
-    computations", 4th edition, 2013, section 5.2.8): once more is enough for products of 1e-15.
+    computations", 4th edition, 2013, section 5.2.8): twice is enough for products of 1e-15.
 
     Parameters
     ----------
@@ -137,8 +137,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
     Returns
     -------
     (r, d) float64
-        r <= m: vectors that depend on those before them are left out, and so are all that are not
-        finite.
+        r <= m: vectors that depend on those before them, or are not finite, are left out.
     """
     work = np.array(vectors, np.float64, order="C")
     # A power of two changes no digit, and no square is too large or too small then.
@@ -151,7 +150,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
 
 @njit
 def _orthonormalize(work: Any) -> Any:
-    """Write the basis to the first rows; how many there are."""
+    """Write the basis to the first rows; return their number."""
     m, d = work.shape
     parts = np.empty(_LANES)
     found = 0
@@ -172,7 +171,7 @@ def _orthonormalize(work: Any) -> Any:
 
 @njit
 def _product(work: Any, i: Any, j: Any, parts: Any) -> Any:
-    """Of two rows; no addition waits for the one before."""
+    """Return the inner product of two rows; no addition waits for the one before."""
     d = work.shape[1]
     whole = d // _LANES * _LANES
     parts[:] = 0.0

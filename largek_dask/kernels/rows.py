@@ -21,7 +21,7 @@ _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF000
 
 
 def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """The type in which the kernels compute with rows of this type.
+    """Return the type in which the kernels compute with rows of this type.
 
     float32 for float16, float32, bool and integers of up to 16 bits; float64 for float64 and
     larger integers.
@@ -45,9 +45,9 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """The rows in one of the types that kernels are compiled for: ``(rows, x[rows])``.
+    """Yield the rows in a type that kernels are compiled for: ``(rows, x[rows])``.
 
-    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is seen as
+    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is viewed as
     uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
     """
     if x.dtype in NATIVE or x.dtype == np.bool_:
@@ -61,7 +61,7 @@ def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 
 def finite_rows(x: Table) -> NDArray[np.bool_]:
-    """(n,) True where no feature of a row is NaN or infinite."""
+    """Return (n,) True where no feature of a row is NaN or infinite."""
     finite = np.ones(len(x), np.bool_)
     if isinstance(x, SparseBlock):
         wrong = ~np.isfinite(x.data[x.stored])
@@ -94,7 +94,7 @@ def _finite_rows(bits: Any, mask: Any, finite: Any) -> None:
 
 
 def normalize_rows(x: Table) -> Any:
-    """(n, d) rows of unit Euclidean length in the compute dtype.
+    """Return (n, d) rows of unit Euclidean length in the compute dtype.
 
     Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in
     float64 in the order of the features, the same bits everywhere.
@@ -125,7 +125,7 @@ def _normalize_sparse(data: Any, indptr: Any, out: Any) -> None:
 
 @njit
 def _normalize(x: Any, out: Any) -> None:
-    """One row; numbers that are not stored would change nothing here."""
+    """Normalize one row; numbers that are not stored make no difference."""
     largest = 0.0
     for f in range(x.shape[0]):
         largest = max(largest, abs(np.float64(x[f])))

@@ -39,16 +39,16 @@ def update_d2(
     labels: NDArray[np.int32] | None = None,
     offset: int = 0,
 ) -> None:
-    """Account for new centres in the rows' squared distances, in place.
+    """Update the rows' squared distances for new centres, in place.
 
     Parameters
     ----------
     x : (n, d)
     packed : PackedCenters
-        The new centres. Which of them is nearest is found with the rounding of the compute dtype;
+        The new centres. The nearest of them is found with the rounding of the compute dtype;
         its distance is then exact: 0 for a row that equals it.
     d2 : (n,) float64
-        Squared distance to the nearest of the centres so far (infinity where there was none).
+        Squared distance to the nearest of the centres so far (infinity if there was none).
     labels : (n,) int32, optional
         Index of that centre; new centres count from ``offset``. Earlier ones win ties.
     offset : int
@@ -70,7 +70,7 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> Squares:
-    """What each candidate, taken as a centre, would leave: ``sum w min(d2, ||x - c||^2)``.
+    """Return the objective left by each candidate as a centre: ``sum w min(d2, ||x - c||^2)``.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def draw_by_d2(
     Returns
     -------
     rows : (m,) int64
-        Never a row of no mass; empty if no row has any.
+        Never a row of mass 0; empty if no row has any.
     mass : float
         The sum of ``weight * d2``, added in the order of the rows.
     """
@@ -187,7 +187,7 @@ def bernoulli_by_d2(
     factor: float,
     uniforms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
+    """Draw rows independently, each with probability ``min(1, factor * weight * d2)``.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def bernoulli_by_d2(
 
     Returns
     -------
-    (m,) int64, ascending; never a row of no mass.
+    (m,) int64, ascending; never a row of mass 0.
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)
@@ -209,7 +209,7 @@ def settle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin
     """Settle further places of a random permutation, in place, and leave the rest for later.
 
     Fisher and Yates's shuffle from the front: place ``i`` is exchanged with one drawn from ``i``
-    to the last, so that the first places cost nothing but themselves.
+    to the last, so that the first places do not need the rest.
 
     Parameters
     ----------
@@ -233,14 +233,14 @@ def _settle_places(order: Any, uniforms: Any, begin: Any) -> None:
 def share_of_all(
     order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
 ) -> NDArray[Any]:
-    """A share of every chunk's order, below each other.
+    """Return a share of every chunk's order, below each other.
 
     Parameters
     ----------
     order : (n,) integers
         The chunks' orders, below each other.
     table : (n_chunks + 1,) int64
-        Where each of them begins, and n.
+        Start of each chunk, and n.
     begin, end, of : int
         Of a chunk of m rows the places ``begin * m // of`` to ``end * m // of``.
     """

@@ -1,4 +1,4 @@
-"""Moves of single rows: what Lloyd's algorithm cannot see.
+"""Moves of single rows, which Lloyd's algorithm does not find.
 
 J. A. Hartigan, M. A. Wong, Algorithm AS 136: a k-means clustering algorithm, Applied Statistics 28
 (1979). A row of weight w that goes from cluster a to cluster b, both of which follow their rows,
@@ -6,10 +6,10 @@ changes the objective by
 
     w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
 
-so it may be worth leaving the nearest centre. Where no row gains, every row of a cluster with
-others is strictly nearer to its own centre than to any that is elsewhere, but for rounding: such a
-partition is still for Lloyd's algorithm, and the objective is differentiable there. Centres follow
-each move at once.
+so it may be worth leaving the nearest centre. If no row gains, every row of a cluster with others
+is strictly nearer to its own centre than to any at another place, except for rounding: such a
+partition is also settled for Lloyd's algorithm, and the objective is differentiable there. Centres
+follow each move at once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["count_moves", "move_rows"]
 
 _MANY = 1e300
 _WORTH = 1e-12
-"""Least gain of a move, as a share of what its row costs: below is rounding."""
+"""Minimum gain of a move, relative to the cost of its row: below is rounding."""
 _SAME = 1e-28
-"""And as a share of the row's squared norm: equal rows differ from their mean by rounding."""
+"""The same relative to the row's squared norm: equal rows differ from their mean by rounding."""
 
 
 def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
@@ -37,15 +37,15 @@ def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
     ----------
     rows : Rows
     partition : Settled
-        Its clusters are those of its labels: what :func:`~.descent.settle` leaves.
+        Its clusters are those of its labels, as after :func:`~.descent.settle`.
     most_sweeps : int
-        Times that all rows are gone through, at most.
+        Maximum passes over all rows.
 
     Returns
     -------
     int
-        Moves. Clusters that rows have left or joined are stale: their centres are means but for
-        rounding, and their costs those of before. ``settle`` makes both anew.
+        Number of moves. Clusters that rows have left or joined are stale: their centres are means
+        except for rounding, and their costs are old. ``settle`` updates both.
     """
     p = partition
     return int(
@@ -57,7 +57,7 @@ def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
 
 
 def count_moves(rows: Rows, partition: Settled) -> int:
-    """How many rows there are whose move would lower the objective; none is moved."""
+    """Count rows whose move would lower the objective, without moving any."""
     p = partition
     return int(_count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower))
 
@@ -90,11 +90,11 @@ def _move_rows(
     upper: Any, lower: Any, stale: Any,
 ) -> Any:  # fmt: skip
     k = centers.shape[0]
-    # Bounds are kept as if centres stood where they stood at first.
+    # Bounds are kept as if centres were still at their initial places.
     own, farthest, moves = np.zeros(k), 0.0, 0
     radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
     equal = weight.min() == weight.max()
-    # Counts that are added to and taken from are rounded: they do not tell who is alone.
+    # Counts that rows join and leave are rounded, so they do not show which row is alone.
     sizes = np.zeros(k, np.int64)
     for i in range(x.shape[0]):
         sizes[labels[i]] += 1
@@ -132,7 +132,7 @@ def _move_rows(
             own[a] += away
             own[b] += toward
             farthest += max(away, toward)
-            # Among the others is now the cluster that it has left.
+            # The others now include the cluster that it has left.
             lower[i] = min(left, u) - max(away, toward) + farthest
             labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
             upper[i] = u - own[b]
@@ -150,18 +150,18 @@ def _move_rows(
 
 @njit
 def _measure(centers: Any, a: Any, gaps: Any) -> None:
-    """Distances of one centre to all others."""
+    """Compute the distances of one centre to all others."""
     for b in range(centers.shape[0]):
         gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
 
 
 @njit
 def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
-    """The lightest cluster that could take a row of each.
+    """Find the lightest cluster that could take a row of each.
 
-    To leave a cluster saves at most twice what a row costs there, and to join one costs at least
-    half of its squared distance, where all rows weigh the same: who is three times as far away
-    takes none, unless it has no rows: to join it is free. (Where they do not, the radius is
+    Leaving a cluster saves at most twice the cost of a row there, and joining one costs at least
+    half of its squared distance, if all rows weigh the same: a cluster three times as far away
+    takes none, unless it has no rows, which makes joining free. (With other weights the radius is
     infinite.)
     """
     for a in range(counts.shape[0]):
@@ -175,7 +175,7 @@ def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
 def _best_other(
     x: Any, i: Any, w: Any, centers: Any, counts: Any, gaps: Any, a: Any, u: Any, cost: Any
 ) -> Any:
-    """The cluster in which a row costs least, and how far at least any other centre is."""
+    """Return the cluster in which a row costs least, and a lower bound of other distances."""
     norm = 0.0
     for f in range(x.shape[1]):
         norm += x[i, f] * x[i, f]
@@ -196,7 +196,7 @@ def _best_other(
 
 @njit
 def _shift(x: Any, i: Any, centers: Any, j: Any, share: Any) -> Any:
-    """Move a centre along the line to a row; how far."""
+    """Move a centre along the line to a row; return how far."""
     gap = 0.0
     for f in range(x.shape[1]):
         t = share * (x[i, f] - centers[j, f])

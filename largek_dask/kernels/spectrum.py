@@ -1,13 +1,13 @@
-"""The scatter matrix of rows, and its eigenvalues, with bounds of what they may be off by.
+"""The scatter matrix of rows, and its eigenvalues, with error bounds.
 
-Eigenvalues are found by Jacobi's rotations: a few plain products a step in a fixed order, and no
-library whose bits depend on the processor. Every rotation adds to what the matrix may be off by as
-much as its roundings can amount to, by the lengths of the two rows that it changes; so the bound is
-one of this very run, not of the worst one.
+Eigenvalues are found by Jacobi's rotations: a few plain products per step in a fixed order, and no
+library whose bits depend on the processor. Every rotation adds to the error bound as much as its
+roundings can amount to, by the lengths of the two rows that it changes; so the bound holds for
+this very run, not for the worst one.
 
 Source: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
 2013), section 8.5; A. J. Hoffman and H. W. Wielandt, "The variation of the spectrum of a normal
-matrix" (1953), for what a change of a matrix does to its eigenvalues.
+matrix" (1953), for the effect of a change of a matrix on its eigenvalues.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["ScatterSums", "eigenvalues"]
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60
-"""Ten suffice as a rule; what is left then counts as an error."""
+"""Ten suffice as a rule; the rest then counts as an error."""
 _ROTATED = 2.0**-48
-"""A rotation's roundings, of the length of the two rows: two products and a sum an entry, and of an
-angle whose cosine and sine are off by two."""
+"""A rotation's roundings, of the length of the two rows: two products and a sum per entry, and of
+an angle whose cosine and sine have an error of two."""
 _NEGLIGIBLE = 2.0**-56
-"""Entries that are this small beside the whole matrix are left; they count as an error."""
+"""Entries that are this small relative to the whole matrix are left; they count as an error."""
 _SUMMED = 2.0**-49
 """Roundings of a row's products: of differences, of two products and of the mean's part."""
 _VANISHED = 2.0**-1000
-"""More than all that can be lost of products that are subnormal, or 0."""
+"""Upper bound of what products lose that are subnormal, or 0."""
 _MOST = 2**1000
 _VALUES = 1 << 15
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
@@ -73,7 +73,7 @@ class ScatterSums:
             Dense rows of any real type.
         weight : (n,) float64 or None
         shift : (d,)
-            Where y = x - shift is counted from: near the mean, or digits are lost.
+            Origin of y = x - shift: near the mean, or digits are lost.
         """
         about = readonly(shift.astype(np.float64))
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
@@ -85,25 +85,24 @@ class ScatterSums:
         self.sums.add_table(limbs)
 
     def merge(self, other: ScatterSums) -> ScatterSums:
-        """Add another one's rows into this one, which is returned."""
+        """Add another object's rows to this one, and return it."""
         self.sums.merge(other.sums)
         return self
 
     def matrix(self) -> tuple[Floats, float]:
-        """The scatter matrix about the mean, and what it may be off by.
+        """Return the scatter matrix about the mean, and its error bound.
 
         Returns
         -------
         scatter : (d, d) float64
             Sum of ``w (x - mean) (x - mean)'``, each entry rounded once from the sums.
         error : float
-            Bound of the Frobenius norm of what is missing of the true one; infinity where numbers
-            are too large.
+            Bound of the Frobenius norm of the error; infinity if numbers are too large.
 
         Notes
         -----
         With u = 2^-53: y is off by u |y| at most, w y_a y_b then by 4 u of itself, and the part of
-        the mean, (sum w y_a) (sum w y_b) / W, by no more than as much again, since
+        the mean, (sum w y_a) (sum w y_b) / W, by at most as much again, since
         (sum w |y|)^2 <= W sum w y^2. Over all entries that is at most 16 u times the trace about
         the shift.
         """
@@ -129,12 +128,12 @@ class ScatterSums:
 
 
 def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
-    """Eigenvalues of a symmetric matrix, and what they may be off by together.
+    """Return the eigenvalues of a symmetric matrix, and their joint error bound.
 
     Parameters
     ----------
     matrix : (d, d) float64
-        Finite; what is below the diagonal is not looked at.
+        Finite; only the upper triangle is used.
 
     Returns
     -------
@@ -156,14 +155,14 @@ def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
     values = np.empty(d)
     error = float(_jacobi(work, values))
     values = np.sort(values)[::-1]
-    # what scaling has rounded to subnormal numbers, or to 0
+    # numbers that scaling has rounded to subnormal ones, or to 0
     error += d * _VANISHED
     return np.array([ldexp(value, power) for value in values.tolist()]), ldexp(error, power)
 
 
 @njit
 def _add_products(x: Any, weight: Any, shift: Any, limbs: Any) -> Any:
-    """Add w y_a y_b of rows to the limbs; returns how many were not finite."""
+    """Add w y_a y_b of rows to the limbs; return how many were not finite."""
     n, d = x.shape
     width = limbs.shape[1]
     step = min(max(_VALUES // width, 16), 1 << 15)
@@ -192,7 +191,7 @@ def _add_products(x: Any, weight: Any, shift: Any, limbs: Any) -> Any:
 
 @njit
 def _jacobi(a: Any, values: Any) -> Any:
-    """Rotate a symmetric matrix until it is diagonal; what its diagonal may be off by."""
+    """Rotate a symmetric matrix until it is diagonal; return the error of its diagonal."""
     d = a.shape[0]
     whole = 0.0
     for i in range(d):
@@ -221,7 +220,7 @@ def _jacobi(a: Any, values: Any) -> Any:
 
 @njit
 def _rotate(a: Any, p: Any, q: Any) -> Any:
-    """Make one entry 0 (rows and columns p and q change); what that may be off by."""
+    """Make one entry 0 (rows and columns p and q change); return the error."""
     d = a.shape[0]
     entry = a[p, q]
     ratio = (a[q, q] - a[p, p]) / (2.0 * entry)

@@ -2,10 +2,10 @@
 
 Y. Zhao et al., Large-scale k-means clustering via variance reduction: Algorithms 1, 3 and 4.
 
-Whatever the rows are stored as, all computing is in float64: the squared distances of a row are
+For rows of any type, all computing is in float64: the squared distances of a row are
 sums of ``(x - c)^2`` over its features in their order, for every centre alike (centres lie side by
-side, so vector registers hold several of them, and their width shows in no bit), and an update is
-one subtraction and one multiplication a feature. Of equally near centres the first is taken.
+side, so vector registers hold several of them, and their width affects no bit), and an update is
+one subtraction and one multiplication per feature. Of equally near centres the first is taken.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def sgd_rows(
     means: NDArray[np.float64],
     votes: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:
-    """Running means, moved by one row after the other (Algorithm 1 with m = 1).
+    """Move running means by one row after the other (Algorithm 1 with m = 1).
 
     Parameters
     ----------
     x : (n, d) float32 or float64
     weight : (n,), optional
-        What a row's vote counts; positive.
+        Weight of a row's vote; positive.
     order : (t,) int64
-        The rows as they come, repeats allowed.
+        Rows in order, repeats allowed.
     means : (k, d)
     votes : (k,)
         Weight of all votes so far.
@@ -47,11 +47,11 @@ def sgd_rows(
     Returns
     -------
     means, votes
-        After the last row.
+        State after the last row.
     cost : float
-        Weighted squared distances of the rows to their centres as they met them, in that order.
+        Weighted squared distances of the rows to their centres at the time, in that order.
     weight : float
-        Of these rows.
+        Weight of these rows.
     """
     means, votes = np.array(means, np.float64, order="C"), votes.copy()
     weight = _NO_WEIGHT if weight is None else weight
@@ -70,7 +70,7 @@ def vrkm_rows(
     eta: float,
     gradient: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], int]:
-    """Centres after one row after the other has moved them by its variance-reduced gradient.
+    """Move centres by the variance-reduced gradient of one row after the other.
 
     The inner loop of Algorithm 4 or, with a gradient, of Algorithm 3.
 
@@ -78,11 +78,11 @@ def vrkm_rows(
     ----------
     x : (n, d) float32 or float64
     weight : (n,), optional
-        What a row's gradient is multiplied by.
+        Factor of a row's gradient.
     labels : (n,) int32
         Each row's centre in the snapshot.
     order : (t,) int64
-        The rows as they come, repeats allowed.
+        Rows in order, repeats allowed.
     snapshot : (k, d)
         Centres after the position correction, from which the epoch begins.
     eta : float
@@ -93,7 +93,7 @@ def vrkm_rows(
     Returns
     -------
     centers : (k, d)
-        They may be infinite or NaN where ``eta`` is too large.
+        They may be infinite or NaN if ``eta`` is too large.
     n_moved : int
         Rows whose nearest centre was not that of the snapshot.
     """
@@ -114,7 +114,7 @@ def vrkm_rows(
 
 
 def _columns(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(d, k) a copy whose rows are features."""
+    """Return (d, k) a copy whose rows are features."""
     return np.array(centers.T, order="C")
 
 
@@ -166,7 +166,7 @@ def _vrkm_rows(
             if a != b or _differ(centers[b], snapshot[b]):
                 _step_all(row, a, b, step, snapshot, gradient, centers, columns)
         elif a == b:
-            # (c - x) - (c~ - x): nothing where the centre has not moved since the snapshot
+            # (c - x) - (c~ - x): 0 if the centre has not moved since the snapshot
             for f in range(d):
                 value = centers[b, f] - step * (centers[b, f] - snapshot[b, f])
                 centers[b, f] = value
@@ -195,7 +195,7 @@ def _differ(a: Any, b: Any) -> Any:
 def _step_all(
     row: Any, a: Any, b: Any, step: Any, snapshot: Any, gradient: Any, centers: Any, columns: Any
 ) -> None:
-    """Line 13 of Algorithm 3: the batch gradient moves every centre, the row's own one or two."""
+    """Apply line 13 of Algorithm 3: the batch gradient moves every centre, the row one or two."""
     for j in range(centers.shape[0]):
         for f in range(row.shape[0]):
             own = 0.0
@@ -212,7 +212,7 @@ def _step_all(
 
 @njit
 def _nearest(row: Any, columns: Any, scores: Any) -> Any:
-    """Index of the nearest centre; ``scores`` receives all squared distances.
+    """Return the index of the nearest centre; ``scores`` receives all squared distances.
 
     Four features are taken at a time so that sums are loaded and stored once for all of them;
     they are added one after the other all the same.
@@ -239,7 +239,7 @@ def _nearest(row: Any, columns: Any, scores: Any) -> Any:
 
 
 def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
-    """(k, d) batch gradient of every cluster, its mean of ``c~ - x`` (Algorithm 3, line 7).
+    """Return (k, d) batch gradient of every cluster, its mean of ``c~ - x`` (Algorithm 3, line 7).
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArr
 
     Notes
     -----
-    With exact sums nothing is left of it but that the mean was rounded (equation 9).
+    With exact sums it is only the rounding of the mean (equation 9).
     """
     out = np.zeros(snapshot.shape)
     grid = sums.grid
@@ -283,7 +283,7 @@ def round_step(
     eta: float,
     gradient: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    r"""Centres after a round of rows that have shared them: ``c - eta * Gamma``.
+    r"""Return centres after a round of rows that have shared them: ``c - eta * Gamma``.
 
     With :math:`\tilde n_j` and :math:`n_j` the weight of the round's rows under the snapshot's and
     their present labels, and :math:`\Delta S_j` the sum of those that came to a cluster minus those
@@ -356,12 +356,12 @@ def _round_step(
 
 
 def is_away(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: float) -> bool:
-    """Whether a coordinate of (k, d) centres is not finite, or has moved by more than ``most``.
+    """Return True if a coordinate of (k, d) centres is not finite, or moved more than ``most``.
 
     Parameters
     ----------
     centers, snapshot : (k, d)
-        Where the centres are, and where they were.
+        Present and previous centres.
     most : float
     """
     return bool(

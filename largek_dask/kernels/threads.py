@@ -27,11 +27,11 @@ _here = threading.local()
 def on_threads(
     n_threads: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> list[Result]:
-    """``[function(item) for item in items]`` on up to ``n_threads`` threads, this one included.
+    """Return ``[function(item) for item in items]``, on up to ``n_threads`` threads with this one.
 
-    Kernels give the interpreter back while they run. Nothing may depend on which thread does what.
-    The first error is raised when nobody is at work any more; pieces not yet begun are left out.
-    What is called on one of these threads has no others for itself.
+    Kernels release the interpreter's lock while they run. Nothing may depend on which thread does
+    what. The first error is raised once all threads have stopped; pieces not yet begun are left
+    out. A call on one of these threads has no others for itself.
     """
     items = list(items)
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
@@ -42,13 +42,13 @@ def on_threads(
     try:
         n_others = min(n_threads, len(items)) - 1
         helpers.extend(pool.submit(carried(work.go)) for _ in range(n_others))
-        # This thread begins at once: to wake another one may take longer than a short piece.
+        # This thread begins at once: waking another one may take longer than a short piece.
         _here.is_one = True
         work.go()
     finally:
         _here.is_one = False
         work.left.clear()
-        # Who has not begun yet is not waited for.
+        # Threads that have not begun are not waited for.
         wait([helper for helper in helpers if not helper.cancel()])
     if work.errors:
         raise min(work.errors, key=lambda error: error[0])[1]
@@ -67,7 +67,7 @@ class _Work(Generic[Item, Result]):
         self.errors: list[tuple[int, BaseException]] = []
 
     def go(self) -> None:
-        """Take pieces while there are any."""
+        """Take pieces while any are left."""
         while True:
             try:
                 i, item = self.left.popleft()
@@ -81,20 +81,20 @@ class _Work(Generic[Item, Result]):
 
 
 def _go_on() -> None:
-    """Nobody asks for a stop."""
+    """Do nothing: there is no stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The threads that a piece of work has for itself, and who says that it is to end."""
+    """The threads that a piece of work has for itself, and a check for its end."""
 
     n: int = 1
-    """No result may depend on it."""
+    """Number of threads; no result may depend on it."""
     check: Callable[[], object] = _go_on
-    """Called before every part of the work; what it raises ends the work."""
+    """Called before every part of the work; an exception from it ends the work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """``[function(item) for item in items]``, as :func:`on_threads` does it."""
+        """Return ``[function(item) for item in items]`` by :func:`on_threads`."""
 
         def checked(item: Item) -> Result:
             self.check()
@@ -105,13 +105,13 @@ class Threads:
 
 
 ALONE = Threads()
-"""The thread that asks, and nobody who ends the work."""
+"""The calling thread, without a check."""
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     key = os.getpid(), n_threads
     if key not in _pools:
-        # Threads begin with the first piece of work: who comes second has made nothing.
+        # Threads begin with the first piece of work: a pool that is not used has started none.
         _pools.setdefault(key, ThreadPoolExecutor(n_threads, "largek-kernels", _enlist))
     return _pools[key]
 

@@ -1,4 +1,4 @@
-"""Register tiles: which shape suits this CPU, and what the micro-kernels are asked to do.
+"""Register tiles: shapes by CPU, and the tasks of micro-kernels.
 
 A tile is `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
 single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
@@ -48,15 +48,15 @@ NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's n
 MINIMA = 6  # store the smallest score of the tile; keep the smallest of all and the tile it was in
 
 NUMBERS = 8
-"""Numbers that these bits have room for: no tile has more centres."""
+"""Limit of the numbers in these bits: no tile has more centres."""
 FEW = 2
-"""Centres of the tiles at the end of a search, where those that are left fill no half of a tile."""
+"""Centres of the tiles at the end of a search, if the remaining ones fill less than half a tile."""
 
 
 def direct_features(n_features: int) -> int:
-    """The number of features if the direct form is used for as many, else 0.
+    """Return the number of features if the direct form is used for as many, else 0.
 
-    Kernels of the direct form are compiled for their number of features: all of them would take
+    Kernels of the direct form are compiled for one number of features: all of them would take
     eight times as long, and a table has one.
     """
     return n_features if n_features <= DIRECT_FEATURES else 0
@@ -77,11 +77,11 @@ class Micro:
     direct: int = 0
     """Features of which (x - c)² is summed, unrolled, or `SOME`; 0 for the product x·c."""
     carry: bool = False
-    """Accumulators go on from stored ones: a later block of features."""
+    """Accumulators continue from stored ones: a later block of features."""
 
     @property
     def code(self) -> int:
-        """The fields as one integer."""
+        """Fields as one integer."""
         result = self.centres
         for field in (self.vectors, self.lanes, self.mode, self.direct, int(self.carry)):
             result = result * 64 + field
@@ -89,7 +89,7 @@ class Micro:
 
     @classmethod
     def decode(cls, code: int) -> Micro:
-        """The micro-kernel with this `code`."""
+        """Return the micro-kernel with this `code`."""
         fields = []
         for _ in range(6):
             code, field = divmod(code, 64)
@@ -104,7 +104,7 @@ class Tile:
 
     name: str
     centres: int
-    """Centres a tile."""
+    """Centres per tile."""
     vectors: int
     """Vectors of rows."""
     lanes: int
@@ -113,18 +113,18 @@ class Tile:
     """Vectors of rows in the direct form, whose differences need registers too."""
 
     def for_form(self, direct: int) -> Tile:
-        """The tile in the direct form, or itself."""
+        """Return the tile for the direct form, or itself."""
         return replace(self, vectors=self.direct_vectors) if direct else self
 
     def lanes_of(self, itemsize: int) -> int:
-        """Lanes of a vector of elements of `itemsize` bytes."""
+        """Return the lanes of a vector of elements of `itemsize` bytes."""
         return self.lanes * 4 // itemsize
 
 
 TILES = {
     "avx512": Tile("avx512", centres=8, vectors=3, lanes=16, direct_vectors=3),
     "avx2": Tile("avx2", centres=4, vectors=3, lanes=8, direct_vectors=2),
-    # 16 registers of 4 lanes (SSE) or 32 (NEON); also what runs where there is no vector unit
+    # 16 registers of 4 lanes (SSE) or 32 (NEON); also for CPUs without a vector unit
     "plain": Tile("plain", centres=4, vectors=2, lanes=4, direct_vectors=2),
 }
 
@@ -142,7 +142,7 @@ def _host_tile() -> str:
 
 
 def select_tile(name: str | None = None) -> Tile:
-    """The tile to use: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
+    """Return the tile: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def select_tile(name: str | None = None) -> Tile:
     Raises
     ------
     ParameterError
-        For a name that is none of these.
+        `name` is none of these.
     """
     name = config.get("kernels.tile") if name is None else name
     if name == "auto":

@@ -11,7 +11,7 @@ import pytest
 from largek_dask.kernels.bounds import prefix as prefix_module
 from largek_dask.kernels.bounds import prefix_search
 from largek_dask.kernels.bounds.prefix import Margin, Prefix, principal_directions
-from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from largek_dask.kernels.emit import standins as twins
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.projection import orthonormal
@@ -101,6 +101,32 @@ def test_labels_are_those_of_the_dense_search(kind, name, size, monkeypatch):
     elif kind == "groups" and COMPILED and k > 40:
         assert len(left) == 0
         assert n_evaluated < 0.6 * len(x) * k
+
+
+@pytest.mark.parametrize(("kind", "name", "size"), every_two(KINDS, DIRECTIONS, SIZES[:3]))
+def test_the_two_nearest_are_those_of_the_dense_search(kind, name, size, monkeypatch):
+    """Labels and squared distances, to the bit where they are compiled."""
+    d, k, dtype = size
+    monkeypatch.setattr(prefix_module, "FEWEST_MET", k)
+    x, packed = scene(kind, 150 if COMPILED else 9, k, d, np.dtype(dtype))
+    with np.errstate(all="ignore"):
+        expected = nearest_two(x, packed)
+        out, left = tuple(np.full_like(part, -2) for part in expected), np.empty(len(x), np.int64)
+        prefix = Prefix(packed, directions_of(name, packed, 8))
+        _, n_left, n_evaluated, _ = prefix.search(x, 0, len(x), np.inf, out, left)
+    rows = np.setdiff1d(np.arange(len(x)), left[:n_left])
+    assert len(rows) + n_left == len(x)
+    for found, dense in zip(out, expected, strict=True):
+        assert (found[left[:n_left]] == -2).all()
+        if COMPILED:
+            np.testing.assert_array_equal(found[rows], dense[rows])
+    if not COMPILED:  # (scores are added in another order, so near ones may change places)
+        np.testing.assert_allclose(out[1][rows], expected[1][rows], rtol=1e-3, atol=1e-3)
+    if name == "scaled":  # nothing is passed over
+        assert n_evaluated == len(rows) * (k + 2)
+    elif kind == "groups" and COMPILED and k > 40:
+        assert n_left == 0
+        assert n_evaluated < 0.8 * len(x) * k
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

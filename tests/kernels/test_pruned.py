@@ -13,8 +13,13 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds import pruned
 from largek_dask.kernels.bounds.boxes import Boxes
 from largek_dask.kernels.bounds.prefix import Prefix, least_work
-from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned, spares_most
-from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.bounds.pruned import (
+    expect_rows,
+    nearest_pruned,
+    nearest_two_pruned,
+    spares_most,
+)
+from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
@@ -102,6 +107,42 @@ def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
     packed = again(packed)
     expect_rows(51, packed)
     assert label(x, packed) < 50 * 64
+
+
+# --- the two nearest -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", ["float32", "int16", "transposed", "not finite", "12 features"])
+def test_the_two_nearest_are_those_of_the_dense_search(limits, searched, case):
+    """Of all rows: also of those that are left to it, and of those that nobody searches for."""
+    r = np.random.default_rng(9)
+    d = 12 if case == "12 features" else 40
+    x, packed = clusters(300, 90, d)
+    x[::7] = (packed.centers[r.integers(90, size=43)] + packed.centers[r.integers(90, size=43)]) / 2
+    x[::11] = 1e-3 * r.normal(size=x[::11].shape)
+    if case == "int16":
+        x = np.rint(x).astype(np.int16)
+    elif case == "transposed":
+        x = np.asfortranarray(x)
+    elif case == "not finite":
+        x[5], x[6, 0] = np.inf, np.nan
+    limits(TRIED=64)
+    with np.errstate(all="ignore"):
+        found, expected = nearest_two_pruned(x, packed), nearest_two(x, packed)
+    assert any(isinstance(by, Prefix) for by, *_ in searched[0]) == (d > 32)
+    for part, dense in zip(found, expected, strict=True):
+        assert part.dtype == dense.dtype
+        if COMPILED:
+            np.testing.assert_array_equal(part, dense)
+        else:
+            np.testing.assert_allclose(part, dense, rtol=1e-4)
+
+
+def test_the_two_nearest_of_one_centre(limits):
+    x, packed = clusters(20, 60, 40)
+    one = pack_centers(packed.centers[:1], packed.shift)
+    for part, dense in zip(nearest_two_pruned(x, one), nearest_two(x, one), strict=True):
+        np.testing.assert_array_equal(part, dense)
 
 
 # --- few rows, few centres, other rows -----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""DCD-Bundle: every partition up to k in one fit, and what is certain of them."""
+"""DCD-Bundle: every partition up to k in one fit, with bounds and measures of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DCD-Bundle: as it should be, and as published.
+"""DCD-Bundle: the recommended form, and the published one.
 
 N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large data
 sets, European Journal of Operational Research 263 (2017). The method is :mod:`~.published`, with
@@ -35,14 +35,14 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
 
     The objective is a difference of two convex functions, and the published method lowers it by a
     bundle method with a diagonal metric, from l - 1 to l clusters. In the metric that fits the
-    problem, m / (2 n_j), its step is Lloyd's; so that is what is taken, with bounds, and the time
-    goes into where to begin: up and down through the numbers of clusters, moves of single rows,
-    swaps, recombination. ``km.path_`` has all partitions, what is certain of each, and which number
-    of clusters halves of the rows agree on.
+    problem, m / (2 n_j), its step is Lloyd's; so this takes Lloyd's steps, with bounds, and spends
+    its time on starting points: up and down through the numbers of clusters, moves of single rows,
+    swaps, recombination. ``km.path_`` has all partitions, what is certain of each, and the numbers
+    of clusters on which halves of the rows agree.
 
-    Rows are searched in the process that drives the fit: up to 131,072 of up to 2^23 values
-    themselves, else a sample that holds the rows farthest out. All rows then meet all partitions in
-    one reading a pass. Of one feature partitions are optimal.
+    Rows are searched in the driver's process: up to 131,072 of up to 2^23 values themselves, else a
+    sample that holds the rows farthest out. All rows then meet all partitions in one reading per
+    pass. Of one feature partitions are optimal.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         "fast" goes up, "balanced" also down and on while neighbours gain, "best" swaps and
         recombines as well.
     aim : {"all", "last"}
-        What the stages of "best" lower: every partition, or the last one, in a fraction of the
-        time. (The others are there as well.)
+        Partitions that the stages of "best" lower: every one, or the last one, in a fraction of
+        the time. (The others are returned as well.)
     metric : {"lloyd", "printed"}
         "printed" is the published method, which has no effort; see :meth:`paper`.
 
@@ -87,7 +87,7 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
 
     @classmethod
     def paper(cls) -> DCDBundle:
-        """The published method: Algorithms 5.1, 5.2 and 7.1, and nothing else."""
+        """Return the published method: Algorithms 5.1, 5.2 and 7.1, and nothing else."""
         return cls(metric="printed")
 
     @property
@@ -97,25 +97,25 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
         return PathSearch(self.effort, self.aim, problem=self.problem)
 
     def init(self, passes: Passes, rng: Rng) -> SearchState | PublishedState:
-        """The partition into one cluster."""
+        """Return the partition into one cluster."""
         state: SearchState | PublishedState = self._form.init(passes, rng)
         return state
 
     def step(
         self, passes: Passes, rng: Rng, state: SearchState | PublishedState
     ) -> tuple[SearchState | PublishedState, Info]:
-        """A piece of a search, a pass over all rows, or one cluster more."""
+        """Run a piece of a search, a pass over all rows, or add one cluster."""
         return self._form.step(passes, rng, state)
 
     def model(self, state: SearchState | PublishedState) -> PathArrays:
-        """All partitions so far, of either form: the state tells which one."""
+        """Return all partitions so far, of the form that the state belongs to."""
         form: Algorithm[Any] = Published() if isinstance(state, PublishedState) else PathSearch()
         arrays = form.model(state)
         assert isinstance(arrays, PathArrays)
         return arrays
 
     def check(self, table: TableShape) -> None:
-        """Refuse what cannot work with such a table."""
+        """Raise an error if the form cannot handle such a table."""
         self._form.check(table)
 
     def footprint(
@@ -127,11 +127,11 @@ class DCDBundle(Algorithm[SearchState | PublishedState]):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> PathArrays:
-        """The partition into one cluster."""
+        """Return the partition into one cluster."""
         return path_of_one(rows, shift)
 
     def report(
         self, passes: Passes, rng: Rng, state: SearchState | PublishedState
     ) -> Mapping[str, float | str]:
-        """What the published form has evaluated."""
+        """Return the evaluations of the published form."""
         return self._form.report(passes, rng, state)

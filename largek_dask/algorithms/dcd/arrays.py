@@ -1,4 +1,4 @@
-"""The numbers of a model that holds every partition up to its own.
+"""Arrays of a model that holds every partition up to its own.
 
 Partitions are packed one after the other: the centres of the one into l clusters are rows
 l (l - 1) / 2 up to l (l + 1) / 2 of one array.
@@ -20,27 +20,27 @@ from largek_dask.kernels.blocks import dense_rows
 __all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "path_of_one", "rows_of_path"]
 
 FIGURES = ("movement", "ties", "moves", "swap")
-"""What is known of how still a partition stands, in the order of ``PathArrays.stationarity``."""
+"""Measures of how stationary a partition is, in the order of ``PathArrays.stationarity``."""
 
 
 def rows_of_path(length: int) -> int:
-    """Centres of all partitions into 1 to ``length`` clusters."""
+    """Return the number of centres of all partitions into 1 to ``length`` clusters."""
     return length * (length + 1) // 2
 
 
 def centers_in(path: NDArray[Any], n_clusters: int) -> NDArray[Any]:
-    """(l, d) the centres of the partition into l clusters, a view."""
+    """Return (l, d) centres of the partition into l clusters, a view."""
     return path[rows_of_path(n_clusters - 1) : rows_of_path(n_clusters)]
 
 
 def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The centres of partitions into 1, 2, 3, ... clusters, one after the other."""
+    """Pack the centres of partitions into 1, 2, 3, ... clusters one after the other."""
     assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
     return np.concatenate(partitions)
 
 
 def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
-    """The partition into one cluster, about the mean of a few rows; nothing more is known."""
+    """Return the partition into one cluster, about the mean of a few rows; the rest is unknown."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
     return PathArrays(
@@ -72,9 +72,9 @@ class PathArrays(CenterArrays):
     """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres. Of
     a large table whose fit was cut all but the last are estimates, by a sample."""
     lower_bound: NDArray[np.float64]
-    """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
+    """(k,) lower bounds of the inertia of all partitions into 1, 2, ... k clusters."""
     stationarity: NDArray[np.float64]
-    """(k, 4) one column for each of ``FIGURES``; NaN where it is not known.
+    """(k, 4) one column for each of ``FIGURES``; NaN where unknown.
 
     movement
         Largest distance of a centre to the mean of its rows.
@@ -83,19 +83,19 @@ class PathArrays(CenterArrays):
     moves
         Rows that would lower the objective by going to another cluster.
     swap
-        The least that any swap looked at (a centre out, a row in, nothing moved after) would
-        change the objective by: negative where one lowers it.
+        Smallest change of the objective by any swap examined (a centre out, a row in, nothing
+        moved after): negative if one lowers it.
     """
     stability: NDArray[np.float64]
-    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where it
-    is not known. The first is 1."""
+    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
+    unknown. The first is 1."""
 
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """The same with the last partition as the last pass has found it.
+        """Return the arrays with the last partition as found by the last pass.
 
-        Where that has moved a centre, nothing is known any more of how still the partition stands.
+        If that has moved a centre, it is no longer known how stationary the partition is.
         """
         n_before = rows_of_path(len(self.centers) - 1)
         last = self.stationarity[-1:]
@@ -107,7 +107,7 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            # Of a search that was stopped these are estimates, by a sample, and may be too low.
+            # If the search was stopped these are estimates, by a sample, and may be too low.
             inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -4,18 +4,18 @@ N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering pr
 data sets. It lowers ``f = f_1 - f_2``, f_1 smooth and both convex, to a point that is stationary in
 Clarke's sense. It is implemented as printed; equations and steps carry the paper's numbers.
 
-What the paper leaves open is decided so:
+Choices that the paper leaves open:
 
-* A coordinate that no stored correction has moved keeps D = 1: equation 24 says nothing of it.
-* The final accuracy is relative to f: Algorithm 5.1 stops where ``w <= eps |f(x)|``.
+* A coordinate that no stored correction has moved keeps D = 1: equation 24 does not define it.
+* The final accuracy is relative to f: Algorithm 5.1 stops if ``w <= eps |f(x)|``.
 * Steps without a printed counter advance it (Step 5 does not).
-* D_1 also serves in w after Step 8, where the direction was found with another metric.
+* D_1 also serves in w after Step 8, if the direction was found with another metric.
 * alpha = 0 (equation 33) counts as convex.
-* The t of Step 6 is looked for by halving an interval whose upper end does not descend. If rounding
+* The t of Step 6 is searched by halving an interval whose upper end does not descend. If rounding
   leaves none that satisfies equation 27, the descent ends ("rounding").
 
-What the mathematics says of k-means
-------------------------------------
+Consequences for k-means
+------------------------
 f_1 has the Hessian 2I, so every coordinate that has moved has ``D_1 = 1/2`` from the second
 iteration on. The convex direction is then exactly
 
@@ -60,30 +60,30 @@ _HALVINGS = 60
 _Kind = Literal["serious", "convex", "concave"]
 _Begun = tuple[Array, Array, float, float, float, Array, float]
 _Null = tuple[float, Array, float, Array, Array]
-"""Fields of :class:`Iteration`: what is known before a step is judged, and of a null step."""
+"""Fields of :class:`Iteration`: values before a step is judged, also of a null step."""
 
 
 class DCFunction(Protocol):
     """``f = f_1 - f_2``; points are arrays of any shape."""
 
     def evaluate(self, x: Array) -> Evaluation:
-        """The value, the gradient of f_1 and a subgradient of f_2."""
+        """Return the value, the gradient of f_1 and a subgradient of f_2."""
 
     def value(self, x: Array) -> float:
-        """The value alone."""
+        """Return the value alone."""
 
     def second(self, x: Array) -> Array | None:
-        """Another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
+        """Return another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
 
 
 class Counted:
-    """A function that counts what is asked of it.
+    """A function that counts its evaluations.
 
     Parameters
     ----------
     function : DCFunction
     check : callable
-        Called before every evaluation; what it raises ends the work.
+        Called before every evaluation; an exception from it ends the work.
     """
 
     def __init__(self, function: DCFunction, check: Callable[[], object] = bool) -> None:
@@ -95,20 +95,20 @@ class Counted:
         """Subgradients of f_2 that were computed."""
 
     def evaluate(self, x: Array) -> Evaluation:
-        """Counts as one value and one subgradient."""
+        """Evaluate, counted as one value and one subgradient."""
         self.check()
         self.values += 1
         self.subgradients += 1
         return self.function.evaluate(x)
 
     def value(self, x: Array) -> float:
-        """Counts as one value."""
+        """Evaluate, counted as one value."""
         self.check()
         self.values += 1
         return self.function.value(x)
 
     def second(self, x: Array) -> Array | None:
-        """Counts as one subgradient."""
+        """Evaluate, counted as one subgradient."""
         self.subgradients += 1
         return self.function.second(x)
 
@@ -120,7 +120,7 @@ class Accuracy:
     Raises
     ------
     ParameterError
-        A value out of the range that the paper gives.
+        A value outside the range given by the paper.
     """
 
     tolerance: float = 1e-9
@@ -140,7 +140,7 @@ class Accuracy:
     escape: float = 1e-4
     """Line search parameter eps_T of Algorithm 5.2, in (0, 1/2]."""
     most: int = 20_000
-    """Iterations of one descent at most."""
+    """Maximum iterations of one descent."""
 
     def __post_init__(self) -> None:
         whole = self.corrections >= 1 and self.most >= 1
@@ -162,27 +162,27 @@ class Accuracy:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Descent:
-    """Where a descent has ended."""
+    """Result of a descent."""
 
     x: Array
     found: Evaluation
-    """What is known at ``x``."""
+    """Evaluation at ``x``."""
     serious: int
     """Steps that moved x."""
     null: int
     """Steps that only gathered information."""
     ended: Literal["accuracy", "most", "rounding"]
-    """Why: stationary up to the tolerance; too many iterations; f no longer tells points apart."""
+    """Reason: stationary within tolerance; too many iterations; f cannot distinguish points."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Iteration:
-    """One iteration of Algorithm 5.1, for whoever watches."""
+    """One iteration of Algorithm 5.1, for callbacks."""
 
     kind: _Kind
     """A serious step, or the kind of null step."""
     x: Array
-    """The point it began at."""
+    """The point at which it began."""
     direction: Array
     value: float
     """f at ``x``."""
@@ -209,7 +209,7 @@ class Iteration:
 
 
 def inner(a: Array, b: Array) -> float:
-    """The inner product: products are rounded, their sum once."""
+    """Return the inner product: products are rounded, their sum once."""
     return math.fsum((a * b).ravel().tolist())
 
 
@@ -219,7 +219,7 @@ def bundle(
     accuracy: Accuracy,
     watch: Callable[[Iteration], object] | None = None,
 ) -> Descent:
-    """Algorithm 5.1 from a starting point.
+    """Run Algorithm 5.1 from a starting point.
 
     Parameters
     ----------
@@ -228,13 +228,13 @@ def bundle(
         Of any shape.
     accuracy : Accuracy
     watch : callable, optional
-        Told of every iteration.
+        Called with every iteration.
     """
     return _Bundle(function, np.array(start, np.float64), accuracy, watch).run()
 
 
 class _Bundle:
-    """What Algorithm 5.1 holds between its steps."""
+    """State of Algorithm 5.1 between its steps."""
 
     def __init__(
         self,
@@ -253,14 +253,14 @@ class _Bundle:
         self.serious = self.null = 0
 
     def run(self) -> Descent:
-        """Steps 1 to 8."""
+        """Run steps 1 to 8."""
         while True:
             ended = self._serious_step()
             if ended is not None:
                 return Descent(self.x, self.found, self.serious, self.null, ended)
 
     def _serious_step(self) -> Literal["accuracy", "most", "rounding"] | None:
-        """From one serious step to the next; why there is none, at the end."""
+        """Go from one serious step to the next; return the reason if there is none."""
         a = self.accuracy
         latest = aggregate = self.found.gradient - self.found.subgradient
         locality, consecutive = 0.0, 0
@@ -303,7 +303,7 @@ class _Bundle:
             direction = -metric * aggregate
 
     def _store(self, step: Array, trial: Evaluation) -> None:
-        """Step 4: the corrections, the latest m_c of them."""
+        """Store the corrections, the latest m_c of them (Step 4)."""
         self.steps.append(step)
         self.changes[0].append(trial.gradient - self.found.gradient)
         self.changes[1].append(trial.subgradient - self.found.subgradient)
@@ -311,7 +311,7 @@ class _Bundle:
             del stored[: -self.accuracy.corrections]
 
     def _diagonal(self, of: Literal[0, 1]) -> Array:
-        """Equation 24: the inverse of the diagonal nearest to the Hessian, within safeguards."""
+        """Return the inverse diagonal nearest to the Hessian, with safeguards (equation 24)."""
         products, squares = np.zeros_like(self.x), np.zeros_like(self.x)
         for step, change in zip(self.steps, self.changes[of], strict=True):
             products += step * change
@@ -362,7 +362,7 @@ class _Bundle:
 def multipliers(
     vectors: tuple[Array, Array, Array], localities: tuple[float, float, float], metric: Array
 ) -> Array:
-    """(3,) shares, none negative and 1 in total, that minimise equation 30, found exactly.
+    """Return (3,) shares, nonnegative and summing to 1, that minimise equation 30 exactly.
 
     ``(sum_i s_i v_i)' D (sum_i s_i v_i) + 2 sum_i s_i b_i`` is convex: its minimum over the
     triangle is that over one of the corners, the edges' insides or the inside, each of which has a

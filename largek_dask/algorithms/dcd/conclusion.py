@@ -1,6 +1,6 @@
-"""What is known of partitions once they are found.
+"""Figures of partitions once they are found.
 
-Their exact objectives over all rows, a bound that nothing falls below, how still each stands, and
+These are exact objectives over all rows, lower bounds, how stationary each partition is, and
 whether halves of the rows agree on it.
 """
 
@@ -29,16 +29,16 @@ __all__ = ["Found", "conclude", "path_of_half", "unfinished"]
 Floats = NDArray[np.float64]
 
 SCANNED = 16
-"""Rows, far ones, whose swaps with every centre are looked at."""
+"""Far rows whose swaps with every centre are examined."""
 STABLE_CLUSTERS = 32
-"""Clusters up to which halves are compared: nobody takes more for the number of clusters."""
+"""Clusters up to which halves are compared; larger numbers are not meant as an estimate."""
 OF_HALVES = Plan(down=False, drawn=64)
-"""How the partitions of half of a sample are found."""
+"""Plan of the search on half of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Partitions that a search has found."""
+    """Partitions found by a search."""
 
     path: NDArray[np.float64]
     """(l (l + 1) / 2, d) packed centres, in the coordinates of the data."""
@@ -49,13 +49,13 @@ class Found:
     sample: Sample | None = None
     """The rows that were searched; None: all."""
     are_means: bool = False
-    """Centres are those that passes over all rows have left."""
+    """Centres are those after passes over all rows."""
     ends_distinct: bool = False
     """The last partition has a centre for each distinct row."""
 
 
 def unfinished(found: Found, shift: NDArray[np.floating], inertia: Floats) -> PathArrays:
-    """What there is to say of partitions that have met no last pass."""
+    """Return the figures of partitions without a last pass."""
     path = found.path.astype(shift.dtype)
     length = found.length
     unknown = np.full((length, len(FIGURES)), np.nan)
@@ -73,27 +73,27 @@ def unfinished(found: Found, shift: NDArray[np.floating], inertia: Floats) -> Pa
 
 
 def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
-    """Count what partitions cost, and find out what is certain of them.
+    """Compute the objectives of partitions, and what is certain of them.
 
-    Two passes over all rows, one where centres are means already; more only where a cluster has
-    been left without rows.
+    Takes two passes over all rows, one if centres are means already; more only if a cluster is left
+    without rows.
     """
     statistics, length = passes.statistics, found.length
     path = found.path.astype(statistics.dtype)
     if not found.are_means:
-        # Exact means, rounded once, whatever the search has added them up by.
+        # Exact means, rounded once, however the search has summed.
         path = path_step(passes, begin_path(path, length)).path
     if found.ends_distinct:
         x, _ = taken_rows(passes, rng, found.sample)
         distinct = distinct_rows(x)
-        if len(distinct) == length:  # (it may have ended as no other row was worth a centre)
+        if len(distinct) == length:  # (the search may have ended without a use for another centre)
             centers_in(path, length)[:] = distinct
     path, count = _falling(passes, path, count_pass(passes, path, length), length)
     rows = hold_rows(passes, rng, statistics.mean, found.sample)
     still = np.full((length, len(FIGURES)), np.nan)
     still[:, 0], still[:, 1] = count.movement, count.ties
     search = Search(rows, passes.threads)
-    # Of a sample they would say nothing of the rows that it lacks.
+    # On a sample they would ignore the rows that it lacks.
     for size in range(1, length + 1 if found.sample is None else 1):
         generator = rng.generator(0, "swaps looked at", size)
         centers = centers_in(path, size).astype(np.float64) - statistics.mean
@@ -114,7 +114,7 @@ def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:
 def _falling(
     passes: Passes, path: NDArray[np.floating], count: PathCount, length: int
 ) -> tuple[NDArray[np.floating], PathCount]:
-    """Partitions of which none costs more than one of fewer clusters.
+    """Return partitions of which none costs more than one of fewer clusters.
 
     One that does is that of fewer clusters, and the row that is farthest there.
     """
@@ -130,7 +130,7 @@ def _falling(
 
 
 def _stability(search: Search, rng: Rng, length: int) -> Floats:
-    """Agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
+    """Return the agreement of halves, for up to ``STABLE_CLUSTERS`` clusters."""
     compared = min(length, STABLE_CLUSTERS)
     out = np.full(length, np.nan)
     rows, find_path = search.rows, partial(path_of_half, search.threads, rng)
@@ -139,7 +139,7 @@ def _stability(search: Search, rng: Rng, length: int) -> Floats:
 
 
 def path_of_half(threads: Threads, rng: Rng, x: Floats, weight: Floats, k: int) -> list[Floats]:
-    """The partitions of half of a sample into 1 to k clusters, found in the cheapest way."""
+    """Return partitions of half of a sample into 1 to k clusters, found in the cheapest way."""
     center = x.sum(axis=0) / len(x)
     book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), threads))
     for step, piece in enumerate(pieces(OF_HALVES, k, k, len(x))):

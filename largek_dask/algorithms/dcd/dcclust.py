@@ -14,8 +14,8 @@ __all__ = ["DCClust"]
 class DCClust(Published):
     """Algorithm 7.1 with plain DC descents in place of Algorithm 5.1.
 
-    The paper cites DCClust and does not describe it: this is our reading (``plain.py``), and what
-    is measured of it is called "plain DC". Parameters are those of ``DCDBundle.paper()``.
+    The paper cites DCClust and does not describe it: this is our reading (``plain.py``), and
+    measurements of it are called "plain DC". Parameters are those of ``DCDBundle.paper()``.
     """
 
     descent: Literal["bundle", "plain"] = "plain"

@@ -1,4 +1,4 @@
-"""Rows that are held in the process that drives a fit, and searched there."""
+"""Rows that are held and searched in the driver's process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Floats = NDArray[np.float64]
 
 
 def taken_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[Floats, Floats]:
-    """Rows that count, and what each stands for, in float64.
+    """Return rows of positive weight, and their weights, in float64.
 
-    They stay where they are from step to step: on a cluster they are fetched once.
+    They are cached from step to step: on a cluster they are fetched once.
 
     Parameters
     ----------
     passes : Passes
     rng : Rng
     sample : Sample, optional
-        Which; None: all of them, by index.
+        Rows to take; None: all of them, by index.
 
     Returns
     -------
@@ -46,13 +46,13 @@ def taken_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[
 
 
 def hold_rows(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None = None) -> Rows:
-    """The same, about an origin (d,), as a search wants them."""
+    """Return the same about an origin (d,), arranged for a search."""
     x, weight = taken_rows(passes, rng, sample)
     return Rows.of(x - origin, weight)
 
 
 def count_distinct(x: Floats, enough: int) -> int:
-    """How many distinct rows there are, or ``enough`` where there are as many."""
+    """Return the number of distinct rows, at most ``enough``."""
     few = x[: 4 * enough]
     if len(few) < len(x) and len(np.unique(few, axis=0)) >= enough:
         return enough
@@ -60,5 +60,5 @@ def count_distinct(x: Floats, enough: int) -> int:
 
 
 def distinct_rows(x: Floats) -> Floats:
-    """The distinct rows, in lexicographic order."""
+    """Return the distinct rows, in lexicographic order."""
     return readonly(np.unique(x, axis=0))

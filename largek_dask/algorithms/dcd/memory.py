@@ -1,4 +1,4 @@
-"""Whether all partitions up to k fit into memory.
+"""Memory of all partitions up to k.
 
 Their k (k + 1) / 2 centres and sums grow with the square of k.
 """
@@ -16,15 +16,15 @@ from largek_dask.errors import NotEnoughMemoryError
 __all__ = ["available_memory", "check_path_memory", "path_memory"]
 
 _COPIES = 6
-"""Copies of the centres: before and after a step, sent, packed in two forms, and as they go into a
+"""Copies of the centres: before and after a step, sent, packed in two forms, and in a
 checkpoint."""
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def path_memory(length: int, n_features: int, itemsize: int, n_threads: int) -> int:
-    """Bytes that all partitions up to ``length`` take in one process, without rows.
+    """Return the bytes that all partitions up to ``length`` take in one process, without rows.
 
-    64-bit sums and weights in two limbs, as wide grids have them, once a thread, once merged and
+    64-bit sums and weights in two limbs, as in wide grids: once per thread, once merged and
     once as one partition after the other is read.
     """
     sums = 2 * (n_threads + 2) * (n_features + 1) * 8
@@ -32,7 +32,7 @@ def path_memory(length: int, n_features: int, itemsize: int, n_threads: int) -> 
 
 
 def available_memory() -> int:
-    """Bytes that this process could still take: the machine's, or its control group's limit."""
+    """Return the bytes still available to this process, by the machine or its control group."""
     available = int(psutil.virtual_memory().available)
     if _LIMIT.exists() and (text := _LIMIT.read_text().strip()).isdigit():
         available = min(available, int(text))
@@ -47,24 +47,24 @@ def check_path_memory(
     available: int | None = None,
     searched: Callable[[int], int] = int,
 ) -> None:
-    """Refuse a number of clusters whose partitions do not fit the memory there is.
+    """Refuse a number of clusters whose partitions do not fit into memory.
 
     Parameters
     ----------
     length : int
-        Largest number of clusters that is asked for.
+        Largest number of clusters requested.
     n_features, n_threads : int
     itemsize : int
-        Bytes of a number of the compute dtype.
+        Bytes per number of the compute dtype.
     available : int, optional
-        Bytes; those of this process by default.
+        Bytes; default: those of this process.
     searched : callable
-        Of a number of clusters that is asked for, up to how many partitions are held: as many.
+        Number of partitions held for a requested number of clusters; default: the same.
 
     Raises
     ------
     NotEnoughMemoryError
-        With the largest number that fits.
+        The message has the largest number that fits.
     """
     room = available_memory() if available is None else available
 

@@ -2,8 +2,8 @@
 
 A block of rows that fits the processor's cache meets the centres of one partition after the other.
 It is rounded to the grid of the sums once, and added to the cluster of each partition from there.
-Nothing is kept per row: labels are made again in every pass. So k (k + 1) / 2 centres need no more
-than their sums, and what a pass reads is what one pass of Lloyd's algorithm reads.
+There is no row state: labels are found again in every pass. So k (k + 1) / 2 centres need only
+their sums, and a pass reads as much as one of Lloyd's algorithm.
 
 Partitions end at Lloyd's fixed point here, each by itself: one that has settled is left out of the
 passes that follow. Single rows are not moved from cluster to cluster as they are in memory.
@@ -53,7 +53,7 @@ __all__ = [
 
 BLOCK_VALUES = 1 << 17
 """Values of a block of rows: 1.5 MB with its rounded ones in single precision, which is about a
-second-level cache; of fewer rows the calls for every partition would show."""
+second-level cache; with fewer rows the overhead of calls would be noticeable."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
@@ -66,19 +66,19 @@ class PathState:
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster as it was last assigned."""
     cost: NDArray[np.float64]
-    """(k,) objective of each partition as the last pass over it met it, from the exact sums;
+    """(k,) objective of each partition at the start of the last pass over it, from exact sums;
     infinite before."""
     movement: NDArray[np.float64]
     """(k,) squared movement of its centres in that pass, divided by the mean variance of the
     features; infinite before."""
     settled: NDArray[np.bool_]
-    """(k,) partitions that have stopped: no further pass looks at them."""
+    """(k,) partitions that have stopped: no further pass assigns rows to them."""
     n_passes: int = 0
     """Path passes so far."""
 
     @property
     def length(self) -> int:
-        """How many partitions there are."""
+        """Number of partitions."""
         return len(self.settled)
 
     @property
@@ -88,7 +88,7 @@ class PathState:
 
 
 def begin_path(path: NDArray[Any], length: int) -> PathState:
-    """No partition has met the rows yet.
+    """Return the state before any partition has met the rows.
 
     Parameters
     ----------
@@ -118,16 +118,16 @@ class PathTotal(Additive):
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
-        """No rows."""
+        """Return a total without rows."""
         return cls(ClusterSums(n_clusters, d, grid), Squares())
 
 
 def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
     """Assign all rows to every partition that has not settled, and move its centres to the means.
 
-    One pass. A cluster without rows keeps its centre. A partition settles where its centres no
-    longer change, or their ``movement`` is at most ``tol``; the centres that are then kept are the
-    moved ones, as in every other step. With no partition left nothing is read.
+    One pass. A cluster without rows keeps its centre. A partition settles when its centres no
+    longer change, or their ``movement`` is at most ``tol``; the moved centres are then kept, as in
+    every other step. If no partition is left nothing is read.
     """
     live = state.live
     if not live:
@@ -166,7 +166,7 @@ def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
 
 
 def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCenters]) -> None:
-    """Let each row of a chunk count for its nearest centre of every partition."""
+    """Count each row of a chunk for its nearest centre of every partition."""
     sums = total.sums
     for x, weight in _blocks(chunk, partitions[0].dtype):
         rounded = RoundedRows.of(x, weight, sums.grid)
@@ -179,14 +179,14 @@ def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCe
 
 @dataclass(frozen=True, slots=True)
 class PathCount:
-    """What all rows say of partitions whose centres stay as they are."""
+    """Figures over all rows of partitions whose centres stay as they are."""
 
     inertia: NDArray[np.float64]
     """(k,) objective: the exact sum of the weighted squared distances, rounded once."""
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster, in steps of the grid of the sums."""
     movement: NDArray[np.float64]
-    """(k,) largest distance of a centre to the mean of its rows, both as stored: 0 where a step of
+    """(k,) largest distance of a centre to the mean of its rows, both as stored: 0 if a step of
     Lloyd's algorithm would change nothing."""
     ties: NDArray[np.int64]
     """(k,) rows of weight above 0 whose two nearest centres are equally far in float64."""
@@ -198,13 +198,13 @@ class CountTotal(Additive):
 
     sums: ClusterSums
     inertia: dict[int, ExactSums]
-    """By the place of the partition."""
+    """By index of the partition."""
     ties: NDArray[np.int64]
     """(k,)"""
 
     @classmethod
     def empty(cls, length: int, d: int, grid: FixedPoint) -> CountTotal:
-        """No rows."""
+        """Return a total without rows."""
         return cls(
             ClusterSums(rows_of_path(length), d, grid),
             {at: ExactSums() for at in range(length)},
@@ -213,7 +213,7 @@ class CountTotal(Additive):
 
 
 def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
-    """The exact objective of every partition, and how still each stands. One pass.
+    """Return the exact objective of every partition, and how stationary it is, in one pass.
 
     Parameters
     ----------
@@ -258,14 +258,14 @@ def count_ties(
     packed: PackedCenters,
     found: tuple[NDArray[np.int32], NDArray[Any], NDArray[np.int32], NDArray[Any]],
 ) -> int:
-    """How many rows have two nearest centres at the same squared distance, in float64.
+    """Count rows that have two nearest centres at the same squared distance, in float64.
 
     Parameters
     ----------
     x : (n, d) of the compute dtype
     packed : PackedCenters
     found : tuple
-        What ``nearest_two`` gives for the rows.
+        Result of ``nearest_two`` for the rows.
 
     Notes
     -----
@@ -300,7 +300,7 @@ def _packed(
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Where the clusters of partitions lie that stand one after the other."""
+    """Return the places of the clusters of successive partitions."""
     ends = np.cumsum(lengths).tolist()
     return [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
 
@@ -308,7 +308,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
 def _blocks(
     chunk: Chunk, dtype: np.dtype[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.float64] | None]]:
-    """Rows of weight above 0, a block at a time, in the compute dtype."""
+    """Yield rows of positive weight, a block at a time, in the compute dtype."""
     x, weight = chunk.x, chunk.weight
     step = max(FEWEST_ROWS, min(MOST_ROWS, BLOCK_VALUES // x.shape[1]))
     for begin in range(0, len(x), step):

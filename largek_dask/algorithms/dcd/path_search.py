@@ -1,9 +1,9 @@
 """Every partition into up to k clusters, near the lowest there is: the search as an algorithm.
 
-Rows that fit into the process that drives the fit are searched there (:mod:`.stages`), in float64.
-Of larger tables a weighted sample is, which always holds the rows that lie farthest out; all rows
-are then assigned to all partitions in one reading a pass (:mod:`.passes`), and each partition ends
-where Lloyd's algorithm stands still. In one dimension partitions are the optimal ones.
+Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. For larger
+tables that is a weighted sample, which always holds the rows farthest out; all rows
+are then assigned to all partitions in one reading per pass (:mod:`.passes`), and each partition
+ends where Lloyd's algorithm stands still. In one dimension partitions are the optimal ones.
 """
 
 from __future__ import annotations
@@ -33,58 +33,58 @@ from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partit
 __all__ = ["PathSearch", "SearchState", "refuse"]
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
-"""Rows, and their values, that are searched themselves: 64 MB, and as much transposed."""
+"""Maximum rows, and their values, that are all searched: 64 MB, and as much transposed."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
-"""Rows of a sample for each cluster of the last partition, and at least."""
+"""Rows of a sample per cluster of the last partition, and their minimum."""
 FEW_A_CLUSTER = 16
-"""Rows a cluster, at least, where a sample of wide rows would have too many values."""
+"""Minimum rows per cluster, if a sample of wide rows would have too many values."""
 BEYOND, SHARE = 5, 10
-"""How far beyond the number asked for partitions are searched: so far, or one for this many."""
+"""Partitions searched beyond the requested number: this many, or one per this many."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
-"""Rows, distinct values and clusters of one dimension that are solved exactly, at most."""
+"""Maximum rows, distinct values and clusters of one dimension that are solved exactly."""
 FAR = 64.0
-"""Times the mean squared distance: a row that is farther from its centre belongs in the sample."""
+"""Multiple of the mean squared distance to their centre beyond which rows join the sample."""
 LAST = 300
-"""Recombinations where only the last partition has them, at most."""
+"""Maximum recombinations if only the last partition has them."""
 PASSES = 15
-"""Passes over all rows of a large table, about."""
+"""Approximate number of passes over all rows of a large table."""
 SLOW = 1e-4
-"""Share by which a pass has to lower a partition, unless ``tol`` is 0, or it has settled."""
+"""Share by which a pass has to lower a partition not to settle it, unless ``tol`` is 0."""
 MOST_PASSES = 100
-"""Passes over all rows, at most: centres that are rounded may go in circles."""
+"""Maximum passes over all rows: rounded centres may cycle."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """Between two steps."""
+    """State between two steps."""
 
     step: int
     wanted: int
-    """Clusters of the last partition that is asked for."""
+    """Clusters of the last requested partition."""
     most: int
     """Clusters of the last that is searched."""
     shift: NDArray[Any]
     """(d,) origin of the kernels, compute dtype."""
     origin: Floats
-    """(d,) what is taken off the rows that are searched: their mean."""
+    """(d,) mean of the searched rows, which is subtracted from them."""
     work: int
     """Pieces of work that are done."""
     kept: Kept
-    """What the search has found."""
+    """Partitions found by the search."""
     bounds: Floats
     """(wanted,) lower bounds."""
     n_distinct: int | None
-    """Distinct rows, where there are no more than clusters that are asked for; else None."""
+    """Distinct rows, if there are no more than requested clusters; otherwise None."""
     sample: tuple[NDArray[np.int64], Floats] | None
-    """Rows that are searched instead of all, and what their weights are multiplied by."""
+    """Rows that are searched instead of all, and factors on their weights."""
     has_far: bool
     """The sample holds the rows that were far from all centres of a first search."""
     passes: PathState | None
-    """What passes over all rows have left; None before."""
+    """State of passes over all rows; None before the first."""
     found: PathArrays | None
-    """All that there is to say, in the end."""
+    """The final result."""
 
     n_rows: int
     """Rows of the table."""
@@ -96,7 +96,7 @@ class SearchState:
 
     @property
     def length(self) -> int:
-        """Partitions so far that are asked for."""
+        """Number of requested partitions so far."""
         return min(self.wanted, len(self.kept.costs))
 
 
@@ -107,9 +107,9 @@ class PathSearch(Algorithm[SearchState]):
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
-        Which stages there are.
+        Selects the stages.
     aim : {"all", "last"}
-        Which partitions those of "best" lower.
+        Partitions that the stages of "best" lower.
     """
 
     effort: Effort = "balanced"
@@ -128,24 +128,24 @@ class PathSearch(Algorithm[SearchState]):
         wanted = min(state.wanted, state.most)
         return list(pieces(self._plan, state.most, wanted, state.n_searched))
 
-    # --- what is known before ---------------------------------------------------------------------
+    # --- before the fit ---------------------------------------------------------------------------
 
     def check(self, table: TableShape) -> None:
         """Refuse sparse rows, starting centres, and more partitions than memory holds."""
         refuse(table, self.problem)
 
     def _searched(self, table: TableShape, k: int) -> int:
-        """Rows that are searched."""
+        """Return the number of rows that are searched."""
         return table.n_rows if is_held(table) else rows_of_sample(k, table.n_features)
 
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Rows are read once if all are held, else for a sample and in every pass of the path.
+        """Estimate memory and passes: one reading if rows are held, else a sample and path passes.
 
-        Searched rows are held as they are, in float64, about their mean, and transposed, with what
-        about a dozen partitions keep of each. A checkpoint has all partitions, in float64 and as
-        they are returned, and populations of them.
+        Searched rows are held as they are, in float64, about their mean, and transposed, with the
+        state of about a dozen partitions for each. A checkpoint has all partitions, in float64 and
+        as they are returned, and populations of them.
         """
         assert self.problem is not None
         k, d, held = self.problem.n_clusters, table.n_features, is_held(table)
@@ -163,7 +163,7 @@ class PathSearch(Algorithm[SearchState]):
     # --- steps ------------------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> SearchState:
-        """The partition into one cluster, and lower bounds."""
+        """Return the partition into one cluster, and lower bounds."""
         assert self.problem is not None
         wanted = self.problem.n_clusters
         solved = solve_line(passes, rng, wanted)
@@ -183,7 +183,7 @@ class PathSearch(Algorithm[SearchState]):
             work=0,
             kept=Kept.nothing(passes.n_features),
             bounds=lower_bounds(passes, wanted),
-            # of a sample it is found out once the rows that it lacks have been looked for
+            # for a sample it is found once the search for rows that it lacks is over
             n_distinct=searched if searched <= (wanted if sample is None else 1) else None,
             sample=None if sample is None else (sample.rows, sample.factors),
             has_far=False,
@@ -195,7 +195,7 @@ class PathSearch(Algorithm[SearchState]):
         return replace(state, kept=book.kept())
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
-        """A piece of the search, a pass over all rows, or the last word."""
+        """Run a piece of the search, a pass over all rows, or the conclusion."""
         assert self.problem is not None
         work = self._work(state)
         rows, stage = passes.n_rows, len(STAGES)
@@ -214,7 +214,7 @@ class PathSearch(Algorithm[SearchState]):
         return state, self._told(state, rows, stage)
 
     def _search(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
-        """One piece of work; once the first partitions are there, also a look for far rows."""
+        """Run one piece of work; after the first partitions, also look for far rows."""
         work = self._work(state)
         piece = work[state.work]
         search = Search(_rows(passes, rng, state), passes.threads)
@@ -227,7 +227,7 @@ class PathSearch(Algorithm[SearchState]):
         return self._with_far(passes, rng, replace(state, has_far=True))
 
     def _with_far(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
-        """Begin anew with rows that the sample lacked, if there are any far from all centres."""
+        """Begin again with rows that the sample lacked, if there are any far from all centres."""
         assert state.sample is not None
         sample, dtype = Sample(*state.sample), state.shift.dtype
         centers = (centers_in(state.kept.partitions, state.length) + state.origin).astype(dtype)
@@ -254,20 +254,20 @@ class PathSearch(Algorithm[SearchState]):
         return replace(state, kept=book.kept())
 
     def _pass(self, passes: Passes, state: SearchState) -> SearchState:
-        """Assign all rows to all partitions that have not come to rest."""
+        """Assign all rows to all partitions that have not settled."""
         assert self.problem is not None
         before = state.passes
         if before is None:
             before = begin_path(_found(state).path.astype(state.shift.dtype), state.length)
         after = path_step(passes, before, self.problem.tol)
         if self.problem.tol > 0:
-            # Centres of a few rows may creep on for long, which nobody would see in the objective.
+            # Centres of a few rows may creep on for long without a visible effect on the objective.
             slow = before.cost - after.cost <= SLOW * after.cost
             after = replace(after, settled=after.settled | slow)
         return replace(state, passes=after)
 
     def _told(self, state: SearchState, rows: int, stage: int) -> Info:
-        """What a step tells; ``stage`` is the place of its own among all."""
+        """Return the record of a step; ``stage`` is its place among all stages."""
         last = state.length - 1
         cost = float(state.kept.costs[last])
         if state.found is not None:
@@ -290,7 +290,7 @@ class PathSearch(Algorithm[SearchState]):
         )
 
     def model(self, state: SearchState) -> PathArrays:
-        """All partitions so far."""
+        """Return all partitions so far."""
         if state.found is not None:
             return state.found
         inertia = state.kept.costs if state.passes is None else state.passes.cost
@@ -299,29 +299,29 @@ class PathSearch(Algorithm[SearchState]):
 
 
 def is_held(table: TableShape) -> bool:
-    """Whether all rows are searched themselves."""
+    """Return True if all rows are searched themselves."""
     return table.n_rows <= MOST_ROWS and table.n_rows * table.n_features <= MOST_VALUES
 
 
 def rows_of_sample(k: int, d: int) -> int:
-    """Draws of the sample that is searched instead."""
+    """Return the number of draws of a sample to search."""
     rows = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
     return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
 def length_of_search(k: int) -> int:
-    """Clusters of the last partition that is searched for."""
+    """Return the number of clusters of the last partition to search."""
     return k + max(BEYOND, k // SHARE)
 
 
 def longest_path(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
-    """The same for the rows that are searched: no more than there are distinct ones."""
+    """Return the same for the searched rows: at most the number of distinct ones."""
     x, _ = taken_rows(passes, rng, sample)
     return count_distinct(x, length_of_search(wanted))
 
 
 def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
-    """Refuse what no search for all partitions works on.
+    """Refuse tables and problems that no search for all partitions works on.
 
     Raises
     ------
@@ -346,7 +346,7 @@ def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
 
 
 def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
-    """The optimal partitions of one dimension; None if it is not the only one, or too much."""
+    """Return the optimal partitions of one feature; None if there are more, or too many rows."""
     if passes.n_features != 1 or passes.n_rows > LINE_ROWS or wanted > LINE_CLUSTERS:
         return None
     x, weight = taken_rows(passes, rng)
@@ -379,7 +379,7 @@ def _rows(passes: Passes, rng: Rng, state: SearchState) -> Any:
 
 
 def _ends_distinct(state: SearchState) -> bool:
-    """Whether the last partition has a centre for every distinct row, as more were asked for."""
+    """Return True if the last partition has a centre per distinct row, and no more are possible."""
     return state.n_distinct is not None and state.length == state.n_distinct <= state.wanted
 
 
@@ -388,7 +388,7 @@ def _is_at_rest(passes: PathState | None) -> bool:
 
 
 def _found(state: SearchState) -> Found:
-    """Partitions as they are to be told of."""
+    """Return partitions for the conclusion."""
     length = state.length
     passes = state.passes
     if passes is None:

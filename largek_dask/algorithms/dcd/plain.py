@@ -1,7 +1,7 @@
-"""Plain DC descent: solve the convex problem that is left when f_2 is replaced by its tangent.
+"""Plain DC descent: solve the convex problem that remains when f_2 is replaced by its tangent.
 
 From x, the minimiser of ``f_1 - <xi_2, .>`` is the point with ``grad f_1(y) = xi_2``. f falls on
-the way there, and often beyond: a line search follows the direction as long as f goes on falling.
+the way there, and often beyond: a line search follows the direction as long as f keeps falling.
 This is our reading of a method ("DCClust") that the paper of DCD-Bundle compares with and does not
 describe; its results are not those of its authors' program.
 """

@@ -1,4 +1,4 @@
-"""The incremental algorithm as published: one more cluster a step (Algorithm 7.1 of DCD-Bundle).
+"""The incremental algorithm as published: one more cluster per step (Algorithm 7.1 of DCD-Bundle).
 
 N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large
 data sets. From the partition into l - 1 clusters:
@@ -48,17 +48,17 @@ from largek_dask.kernels.threads import Threads
 __all__ = ["MOST_VALUES", "Published", "PublishedState"]
 
 MOST_VALUES = 1 << 25
-"""Numbers that the rows may have, which are held in float64: 256 MB."""
+"""Maximum numbers in the rows, which are held in float64: 256 MB."""
 
 _POINTS = 256
-"""Points whose gains are computed between two looks at whether the fit is to stop."""
+"""Points whose gains are computed between two checks for a stop."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedState:
-    """Between two steps: all partitions into up to l clusters."""
+    """State between two steps: all partitions into up to l clusters."""
 
     step: int
     path: Array
@@ -72,7 +72,7 @@ class PublishedState:
     subgradients: int
     """Subgradients that were computed."""
     gains: int
-    """Points whose z was computed."""
+    """Number of points whose z was computed."""
     starts: int
     """Points of S_1, all partitions together."""
     solutions: int
@@ -82,7 +82,7 @@ class PublishedState:
     bounds: Array
     """(k,) lower bounds of the objectives."""
     found: PathArrays | None = None
-    """All that there is to say, in the end."""
+    """The final result."""
 
     @property
     def reached(self) -> int:
@@ -92,7 +92,7 @@ class PublishedState:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One more partition, and what it has taken."""
+    """One more partition, and the evaluations for it."""
 
     centers: Array
     value: float
@@ -108,8 +108,8 @@ class Published(Algorithm[PublishedState]):
     """Algorithm 7.1 with 5.2 and 5.1 as published; a step is one more cluster.
 
     All partitions into up to k clusters are kept. Nothing is drawn unless ``starts="drawn"``. Rows
-    are held in the process that drives the fit, in float64, and z is found for every one of them
-    at every step: this is the published method, to compare with, and a slow one.
+    are held in the driver's process, in float64, and z is computed for all of them at every step:
+    this is the published method, for comparison, and a slow one.
 
     Parameters
     ----------
@@ -119,14 +119,14 @@ class Published(Algorithm[PublishedState]):
         Rows whose z is computed: all distinct ones, or ``drawn`` of them, in proportion to the
         squared distances to their centres.
     drawn : int
-        How many rows that is.
+        Number of these rows.
     gamma_1, gamma_2 : float
-        Rows, and means of B(y), with so large a share of the largest z are kept; in [0, 1].
+        Minimum share of the largest z for rows, and means of B(y), to be kept; in [0, 1].
     apart : float
         Squared distance of points that count as different, in mean squared distances of rows to
         their centres.
     most : int or None
-        Points of S_2 that the problem of l clusters is solved from, those with the least auxiliary
+        Points of S_2 from which the problem of l clusters is solved, those of the least auxiliary
         value first; None: all of them, as published.
     accuracy : Accuracy
         Parameters of Algorithms 5.1 and 5.2.
@@ -168,7 +168,7 @@ class Published(Algorithm[PublishedState]):
         return replace(self.accuracy, tolerance=self.auxiliary_tolerance)
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, starting centres, and more than can be held."""
+        """Refuse sparse rows, starting centres, and tables that cannot be held."""
         if table.is_sparse:
             raise ParameterError(
                 "the published DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
@@ -186,9 +186,9 @@ class Published(Algorithm[PublishedState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Rows are read once, and held in float64 twice: as they are, and in the order of scans.
+        """Estimate memory: rows are held in float64 twice, as they are and in the order of scans.
 
-        A checkpoint has the partitions into fewer clusters, beside the last.
+        A checkpoint has the partitions into fewer clusters, in addition to the last.
         """
         assert self.problem is not None
         return Footprint(
@@ -199,7 +199,7 @@ class Published(Algorithm[PublishedState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:
-        """The partition into one cluster."""
+        """Return the partition into one cluster."""
         assert self.problem is not None
         rows = held_rows(passes, rng)
         statistics = passes.statistics
@@ -220,7 +220,7 @@ class Published(Algorithm[PublishedState]):
         )
 
     def step(self, passes: Passes, rng: Rng, state: PublishedState) -> tuple[PublishedState, Info]:
-        """From l - 1 to l clusters; in the end, what all partitions cost and what is certain."""
+        """Go from l - 1 to l clusters; at the end, compute the figures of all partitions."""
         assert self.problem is not None
         rows = held_rows(passes, rng)
         if state.complete or state.reached >= self.problem.n_clusters:
@@ -251,7 +251,7 @@ class Published(Algorithm[PublishedState]):
         )
 
     def model(self, state: PublishedState) -> PathArrays:
-        """All partitions so far."""
+        """Return all partitions so far."""
         if state.found is not None:
             return state.found
         return unfinished(_all_of(state), state.shift, state.inertia)
@@ -259,11 +259,11 @@ class Published(Algorithm[PublishedState]):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> PathArrays:
-        """The partition into one cluster."""
+        """Return the partition into one cluster."""
         return path_of_one(rows, shift)
 
     def report(self, passes: Passes, rng: Rng, state: PublishedState) -> Mapping[str, float | str]:
-        """Up to which number of clusters it came, and by how many evaluations."""
+        """Describe the number of clusters reached, and the evaluations."""
         return {
             "words": (
                 f"all partitions into 1 to {state.reached} clusters, by {state.values} values and "
@@ -295,14 +295,14 @@ class _Search:
         self.gains = 0
 
     def next_partition(self) -> _Found | None:
-        """The best of S_3; None where no further centre saves anything."""
+        """Return the best of S_3; None if no further centre saves anything."""
         method, function = self.method, self.auxiliary.function
         assert isinstance(function, AuxiliaryFunction)
         distinct = np.unique(np.asarray(self.rows.x, np.float64), axis=0)
         size = len(self.centers) + 1
         if len(distinct) < size:
             return None
-        if len(distinct) == size:  # nothing is left to be solved
+        if len(distinct) == size:  # nothing remains to be solved
             return _Found(distinct, 0.0, 0, 0, 0, 0, 0)
         starts = self._starting_points(function.arranged, distinct)
         if not len(starts):
@@ -334,7 +334,7 @@ class _Search:
         )
 
     def _starting_points(self, rows: ArrangedRows, distinct: Array) -> Array:
-        """S_1."""
+        """Return S_1."""
         method = self.method
         points = self._candidates(rows, distinct)
         gains = self._by_parts(points, lambda part: gains_at(rows, part))
@@ -355,7 +355,7 @@ class _Search:
         return chosen
 
     def _candidates(self, rows: ArrangedRows, distinct: Array) -> Array:
-        """The rows whose z is computed."""
+        """Return the rows whose z is computed."""
         n = self.method.drawn
         if self.method.starts == "all" or len(distinct) <= n:
             return distinct
@@ -374,20 +374,20 @@ class _Search:
 
 
 def _means_and_gains(rows: ArrangedRows, points: Array) -> Array:
-    """(q, d + 1) the mean of each point's B(y), and what a centre there would save."""
+    """Return (q, d + 1) the mean of each point's B(y), and the saving by a centre there."""
     means, gains = descend_from(rows, points, 1)
     return np.concatenate([means, gains[:, None]], axis=1)
 
 
 def held_rows(passes: Passes, rng: Rng) -> MeasuredRows:
-    """The rows that count, about their mean, in float64."""
+    """Return rows of positive weight, about their mean, in float64."""
     x, weight = taken_rows(passes, rng)
     x = np.ascontiguousarray(x - passes.statistics.mean)
     return MeasuredRows.of(x, None if (weight == 1).all() else weight)
 
 
 def _apart(points: Array, gains: Array, near: float) -> list[int]:
-    """Places of points, the best first, that are not near a better one (ties: the first)."""
+    """Return places of points, the best first, that are not near a better one (ties: the first)."""
     chosen: list[int] = []
     open_ = np.ones(len(points), np.bool_)
     for i in np.argsort(-gains, kind="stable").tolist():
@@ -401,13 +401,13 @@ def _apart(points: Array, gains: Array, near: float) -> list[int]:
 
 
 def _all_of(state: PublishedState) -> Found:
-    """Partitions as they are to be told of."""
+    """Return partitions for the conclusion."""
     ends = state.complete or state.inertia[-1] == 0
     return Found(state.path, state.reached, state.bounds[: state.reached], ends_distinct=ends)
 
 
 def _grown(state: PublishedState, found: _Found, mean: Array) -> PublishedState:
-    """The state with one more partition."""
+    """Return the state with one more partition."""
     return replace(
         state,
         step=state.step + 1,

@@ -1,8 +1,8 @@
-"""The weighted sample on which partitions are looked for where a table is too large for that.
+"""Weighted samples on which partitions of large tables are searched.
 
 A coreset (:mod:`~largek_dask.algorithms.parts.coresets`) and the rows farthest from the mean. A
-row far out may decide where a centre has to be, and a coreset may lack it: of ``eeg`` a plain
-sample ends at many times the cost that is possible. Which rows are the farthest does not depend on
+row far out may determine a centre, and a coreset may lack it: for ``eeg`` a plain
+sample ends at many times the possible cost. Which rows are the farthest does not depend on
 the draws, so they count with their own weight, all others with that of the coreset, and a sum over
 the sample still is an unbiased estimate of the sum over all rows.
 
@@ -29,20 +29,20 @@ from largek_dask.kernels.jit import readonly
 __all__ = ["FEWEST_FAR", "Sample", "draw_far", "draw_sample"]
 
 FEWEST_FAR = 64
-"""Rows farthest out that every sample holds, where there are as many distinct ones."""
+"""Rows farthest out that every sample holds, if there are as many distinct ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Rows that stand for all."""
+    """Weighted rows that represent all rows."""
 
     rows: NDArray[np.int64]
     """(m,) global indices, ascending, each once."""
     factors: NDArray[np.float64]
-    """(m,) what the weight of each is multiplied by."""
+    """(m,) factors on the rows' weights."""
 
     def including(self, rows: NDArray[np.int64]) -> Sample:
-        """The sample with these rows, any number of global indices, at their own weight."""
+        """Return the sample with these rows, any number of global indices, at their own weight."""
         together = np.union1d(self.rows, rows)
         factors = np.ones(len(together))
         others = ~np.isin(self.rows, rows)
@@ -51,15 +51,15 @@ class Sample:
 
 
 def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int = FEWEST_FAR) -> Sample:
-    """Draw a sample, the same one whatever the chunks, threads and workers are.
+    """Draw a sample, independent of chunks, threads and workers.
 
     Parameters
     ----------
     passes : Passes
-        Three passes are taken, one of them over the chunks only in which there are rows to find.
+        Takes three passes, one of them only over chunks that hold drawn rows.
     rng : Rng
     n : int
-        Draws of the coreset, at least 1. There may be more than rows.
+        Draws of the coreset, at least 1; may exceed the number of rows.
     n_far : int
         Distinct rows farthest from the mean that are always among them; ties by global index.
         Rows that lie on the mean are never far.
@@ -69,7 +69,7 @@ def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int = FEWEST_FAR) -> Sa
     ParameterError
         ``n`` is below 1.
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     coreset = draw_coreset(passes, rng, n)
     statistics = passes.statistics
@@ -79,15 +79,15 @@ def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int = FEWEST_FAR) -> Sa
 
 
 def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """The distinct rows farthest from their nearest centre, ties by global index. One pass.
+    """Return the distinct rows farthest from their nearest centre, ties by index. One pass.
 
     Parameters
     ----------
     passes : Passes
     centers : (k, d)
-        Those of the last partition, compute dtype.
+        Centres of the last partition, compute dtype.
     n : int
-        How many at most; rows that lie on a centre are none of them.
+        Maximum number of rows; rows that lie on a centre are left out.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Partitions made of partitions: one cluster more, one less, one exchanged, two recombined.
+"""Partitions made from others: one cluster more, one less, one exchanged, two recombined.
 
-All of it works on rows in memory. What comes out is settled: no row has a nearer centre, and no
-single row is worth moving (:mod:`~largek_dask.kernels.single_moves`).
+All work is on rows in memory. Results are settled: no row has a nearer centre, and no move of a
+single row pays (:mod:`~largek_dask.kernels.single_moves`).
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ LOWER = 1 - 1e-9
 SHORT = 4
 """Lloyd steps after which candidates are compared."""
 FINISHED = 2
-"""Candidates that go on from there."""
+"""Candidates that continue from there."""
 CALM = 1000
-"""Rows of which fewer than one changes its cluster when candidates are compared anew."""
+"""Candidates are compared again once fewer than one in this many rows changes its cluster."""
 MOST_ROUNDS = 50
-"""Times that single rows are moved and clusters settled, at most; two or three are the rule."""
+"""Maximum rounds of moving single rows and settling clusters; two or three are usual."""
 
 
 @dataclass(slots=True)
 class Search:
     """Ways from one partition to the next.
 
-    Randomness is given to each of them, so that a search can go on after any step.
+    Each is given its randomness, so that a search can continue after any step.
     """
 
     rows: Rows
     threads: Threads = ALONE
     n_settled: int = field(default=0)
-    """Partitions that have been settled, or given up on their way."""
+    """Number of partitions that were settled, or abandoned."""
     n_steps: int = field(default=0)
-    """Lloyd steps that were taken."""
+    """Number of Lloyd steps."""
 
-    # --- what every change ends with --------------------------------------------------------------
+    # --- the end of every change ------------------------------------------------------------------
 
     def at(self, centers: Floats) -> tuple[Settled, Nearest]:
-        """The partition that has these centres, as it is."""
+        """Return the partition with these centres, as it is."""
         return label_rows(self.rows, centers)
 
     def settled_from(self, centers: Floats) -> Settled | None:
-        """A settled partition from any centres; None if rows are too few for them."""
+        """Return a settled partition from any centres; None if rows are too few for them."""
         partition, _ = label_rows(self.rows, centers)
         partition.stale[:] = True
         return self.finish(partition)
 
     def finish(self, partition: Settled) -> Settled | None:
-        """Settle it, and move single rows until none is worth it; None if clusters are empty."""
+        """Settle it, and move single rows until no move pays; None if clusters are empty."""
         self._run(partition)
         for _ in range(MOST_ROUNDS):
             if not move_rows(self.rows, partition):
@@ -96,11 +96,11 @@ class Search:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
-        # added up here: threads that add to one number lose some of it
+        # added up here: concurrent additions by threads would be lost
         self.n_steps += sum(self.threads.map(run, partitions))
 
     def best_of(self, partitions: Sequence[Settled]) -> Settled | None:
-        """The lowest of some that have begun: all take a few steps, the best go on, one ends."""
+        """Return the lowest of some partitions: all take a few steps, the best of them continue."""
         self.n_settled += len(partitions)
         self._run_all(partitions, SHORT)
         best = _lowest(partitions, FINISHED)
@@ -113,7 +113,7 @@ class Search:
     def grow(
         self, partition: Floats, generator: np.random.Generator, drawn: int, kept: int, steps: int
     ) -> Settled | None:
-        """One cluster more.
+        """Add one cluster.
 
         Parameters
         ----------
@@ -121,13 +121,13 @@ class Search:
             Centres.
         generator : Generator
         drawn : int
-            Rows that are drawn by weight times squared distance, one in each of as many equal parts
+            Rows drawn by weight times squared distance, one in each of this many equal parts
             of that mass, as candidates for one more centre.
         kept : int
             Candidates that become partitions: of four times as many that would save most, each
             moved to a local optimum of the auxiliary problem, the best that differ.
         steps : int
-            Steps to that optimum, at most.
+            Maximum steps to that optimum.
         """
         base, nearest = self.at(partition)
         rows = self._far_rows(nearest.first, generator, drawn)
@@ -139,7 +139,7 @@ class Search:
     def better_points(
         self, base: Settled, r: Floats, points: Floats, kept: int, steps: int
     ) -> Floats:
-        """The best local optima of the auxiliary problem from some points."""
+        """Return the best local optima of the auxiliary problem from some points."""
         order = order_by_distance(base.labels, r, len(base.centers))
         arranged = arrange(self.rows.x, self.rows.weight, base.centers, order, r)
         first = np.argsort(-gains_at(arranged, points), kind="stable")[: 4 * kept]
@@ -152,7 +152,7 @@ class Search:
         return points[chosen]
 
     def shrink(self, partition: Floats, tried: int) -> Settled | None:
-        """One cluster less: of those that are cheapest to leave out, the one that ends lowest."""
+        """Remove one cluster: of those that are cheapest to leave out, the one that ends lowest."""
         base, nearest = self.at(partition)
         k = len(partition)
         weight = self.rows.weight
@@ -161,7 +161,7 @@ class Search:
         return self.best_of([drop_center(self.rows, base, int(j)) for j in cheapest])
 
     def swap(self, partition: Floats, generator: np.random.Generator, tries: int) -> Settled | None:
-        """Random swaps: a centre out, a row by squared distance in; None if none led lower.
+        """Try random swaps: a centre out, a row by squared distance in; None if none led lower.
 
         P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
         """
@@ -188,7 +188,7 @@ class Search:
     def standstill(
         self, partition: Floats, generator: np.random.Generator, scanned: int
     ) -> tuple[int, float]:
-        """Rows that are worth moving, and the best of some swaps.
+        """Return the number of rows worth moving, and the best of some swaps.
 
         Parameters
         ----------
@@ -197,13 +197,13 @@ class Search:
         generator : Generator
             Draws rows by weight times squared distance.
         scanned : int
-            How many; each is looked at in the place of each centre.
+            Number of these rows; each is tried in place of each centre.
 
         Returns
         -------
         moves : int
         swap : float
-            What the best one changes the objective by, nothing moved after; NaN without any.
+            Change of the objective by the best one, nothing moved after; NaN without any.
         """
         self.threads.check()
         base, nearest = self.at(partition)
@@ -222,7 +222,7 @@ class Search:
     def _far_rows(
         self, squares: Floats, generator: np.random.Generator, drawn: int
     ) -> NDArray[np.int64]:
-        """Rows in proportion to weight times a squared distance, evenly spaced; each once."""
+        """Draw rows by weight times a squared distance, evenly spaced; each once."""
         mass = np.cumsum(self.rows.weight * squares)
         if not mass[-1] > 0.0:
             return np.empty(0, np.int64)
@@ -230,7 +230,7 @@ class Search:
         return np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
 
     def fresh(self, k: int, generator: np.random.Generator) -> Settled | None:
-        """A partition from greedy k-means++ centres."""
+        """Return a partition from greedy k-means++ centres."""
         uniforms = generator.random((k, 2 + int(log(k))))
         rows = greedy_rows(self.rows.columns, self.rows.weight, readonly(uniforms))
         self.n_settled += 1
@@ -239,7 +239,7 @@ class Search:
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
     ) -> Settled | None:
-        """Matched centres of two partitions, one of each pair; one out, a far row in.
+        """Recombine two partitions: match centres, take one of each pair; one out, a far row in.
 
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).
@@ -261,6 +261,6 @@ class Search:
 
 
 def _lowest(partitions: Sequence[Settled], kept: int = 1) -> list[Settled]:
-    """The lowest of those whose clusters all have rows; of equal ones the first."""
+    """Return the lowest partitions whose clusters all have rows; of equal ones the first."""
     whole = [p for p in partitions if p.counts.all()]
     return sorted(whole, key=lambda p: p.cost)[:kept]

@@ -1,8 +1,8 @@
-"""Whether the partitions of a table are those of its rows, or of what they were sampled from.
+"""Stability of partitions: whether those of two samples of the rows agree.
 
 Two halves of a sample are clustered by themselves, and the whole sample is labelled with the
-centres of either. Where there are k groups both find them, and the labels agree; where k is one too
-many, either half splits another group, or the same one elsewhere (A. Ben-Hur, A. Elisseeff and
+centres of either. If there are k groups both find them, and the labels agree; if k is one too
+many, the halves split different groups, or the same one elsewhere (A. Ben-Hur, A. Elisseeff and
 I. Guyon, "A stability based method for discovering structure in clustered data", 2002; T. Lange et
 al., "Stability-based validation of clustering solutions", Neural Computation 16, 2004).
 """
@@ -31,13 +31,13 @@ FindPath = Callable[[NDArray[np.float64], NDArray[np.float64], int], Sequence[ND
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Halves:
-    """Two halves of a sample, and what was found on each."""
+    """Two halves of a sample, and the partitions found on each."""
 
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the labels of the whole sample, by the nearest centres of either
-    half; 1 for one cluster, NaN where a half has fewer rows, or its path ends before."""
+    half; 1 for one cluster, NaN if a half has fewer rows, or its path ends before."""
     rows: Sequence[NDArray[np.float64]]
-    """Those of each half, (m, d); none where there are too few for halves."""
+    """Rows of each half, (m, d); none if there are too few for halves."""
     paths: Sequence[Sequence[NDArray[Any]]]
     """Centres (l, d) for l = 1, 2, ... by half."""
 
@@ -49,7 +49,7 @@ def split_half_stability(
     rng: Rng,
     n_clusters: int,
 ) -> NDArray[np.float64]:
-    """How far the partitions of two halves of a sample agree: see :class:`Halves`."""
+    """Return how far partitions of two halves of a sample agree: see :class:`Halves`."""
     return compare_halves(x, weight, find_path, rng, n_clusters).stability
 
 
@@ -70,7 +70,7 @@ def compare_halves(
         A row of weight 3 is drawn as three rows are; with weights that are no integers, no more
         than n rows are drawn. Not all 0.
     find_path : callable
-        Is given each half (all rows of it weigh 1) and k.
+        Called with each half (all rows of it weigh 1) and k.
     rng : Rng
         Draws the sample and the halves.
     n_clusters : int
@@ -94,7 +94,7 @@ def compare_halves(
 def agreement_of(
     x: Any, centers: Sequence[NDArray[Any]], shift: NDArray[np.floating[Any]]
 ) -> float:
-    """Adjusted Rand index of the labels that two sets of centres give the same rows."""
+    """Return the adjusted Rand index of the labels of rows by two sets of centres."""
     one, other = (
         nearest(x, pack_centers(np.asarray(each, shift.dtype), shift)) for each in centers
     )
@@ -102,10 +102,10 @@ def agreement_of(
 
 
 def _sample(weight: NDArray[np.float64] | None, n: int, rng: Rng) -> NDArray[np.int64]:
-    """Rows in random order, evenly spaced by weight along a random order of all rows.
+    """Return rows in random order, evenly spaced by weight along a random order of all rows.
 
-    Even spacing takes every row as often as it weighs, to the next integer: all rows once where
-    that many are wanted and weights are equal.
+    Even spacing takes every row as often as it weighs, to the next integer: all rows once if
+    as many are requested and weights are equal.
     """
     generator = rng.generator(0, "stability")
     order = generator.permutation(n)

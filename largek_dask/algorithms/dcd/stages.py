@@ -1,11 +1,11 @@
-"""Which partitions are made of which, and in what order.
+"""Order of the search: which partitions are made of which.
 
-A search is a sequence of stages, and a stage a sequence of pieces of work, so that a fit can stop
-and go on after any of them:
+A search is a sequence of stages, and a stage a sequence of pieces of work, after any of which a
+fit can stop and continue:
 
 up
     From l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
-    number that is asked for.
+    requested number.
 down
     From l + 1 to l: a cluster that is hardly missed is left out. Of all stages the one that lowers
     most for its work.
@@ -18,7 +18,7 @@ crossed
     Recombination within the population of each number of clusters: greedy k-means++ starts, and
     what all stages have left.
 
-How long each goes on is counted in partitions, never in time.
+The length of each is counted in partitions, never in time.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")
 MOST_LABELS = 1_600_000_000
-"""Recombinations times clusters times rows, at most: a minute or so."""
+"""Maximum of recombinations times clusters times rows: a minute or so."""
 LEAST_FAILURES = 24
-"""Recombinations in a row that may fail, however few clusters there are."""
+"""Minimum recombinations in a row that may fail, however few clusters there are."""
 SAME = 1e-7
 """Objectives that differ by less than this share are those of one partition."""
 PIECES = 24
-"""Pieces of a stage, at most about, whatever the number of clusters is."""
+"""Approximate maximum of pieces of a stage, for any number of clusters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much each stage does."""
+    """Extent of each stage."""
 
     down: bool = True
     rounds: int = 0
-    """Rounds of what is due again."""
+    """Rounds of the stage "again"."""
     swaps: int = 0
     """Tries for each number of clusters."""
     members: int = 0
@@ -64,13 +64,13 @@ class Plan:
     fresh: int = 0
     """Greedy k-means++ starts that enter it."""
     crossings: int = 0
-    """Recombinations for one number of clusters, at most; where all have them, times its clusters
+    """Maximum recombinations for one number of clusters; if all have them, times the clusters
     and added up over all numbers."""
     failures: int = 0
-    """Recombinations in a row that lead nowhere, for each cluster, after which there are no more;
-    0: all are made."""
+    """Failed recombinations in a row, per cluster, after which there are no more; 0: all are
+    made."""
     crosses_all: bool = False
-    """Every number of clusters has its recombinations; else only the one that is asked for."""
+    """Recombine at every number of clusters; otherwise only at the requested one."""
     drawn: int = 100
     """Rows that are candidates for one more centre."""
     kept: int = 2
@@ -78,9 +78,9 @@ class Plan:
     steps: int = 2
     """Steps of the auxiliary problem."""
     left_out: int = 2
-    """Clusters that are tried to be left out."""
+    """Clusters whose removal is tried."""
     work: int = 60
-    """About how many labellings of all rows a number of clusters takes (measured), for plans."""
+    """Approximate cost of a number of clusters, in labellings of all rows (measured), for plans."""
 
 
 PLANS: dict[Effort, Plan] = {
@@ -105,13 +105,13 @@ class Piece:
 
     stage: str
     sizes: tuple[int, ...]
-    """Numbers of clusters, in the order in which they are gone through."""
+    """Numbers of clusters, in order of work."""
     crossings: int = 0
-    """Recombinations for each, at most."""
+    """Maximum recombinations for each."""
 
 
 def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
-    """All work of a search, piece by piece.
+    """Yield all work of a search, piece by piece.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]
     length : int
         Clusters of the last partition that is searched.
     wanted : int
-        Clusters of the last that is asked for, no more than ``length``.
+        Clusters of the last requested one, at most ``length``.
     n_rows : int
         Rows that are searched.
     """
@@ -170,20 +170,20 @@ class Kept:
     member_costs: Floats
     """Objective of each."""
     n_settled: int
-    """Partitions that have been settled, or given up on their way."""
+    """Number of partitions that were settled, or abandoned."""
     n_steps: int
-    """Lloyd steps that were taken."""
+    """Number of Lloyd steps."""
     is_searched: bool = True
-    """There may be lower ones: they are not known to be optimal."""
+    """Partitions are not known to be optimal, so there may be lower ones."""
 
     @classmethod
     def nothing(cls, d: int) -> Kept:
-        """No partition yet."""
+        """Return a state without partitions."""
         return cls.solved(np.zeros((0, d)), np.zeros(0), is_searched=True)
 
     @classmethod
     def solved(cls, partitions: Floats, costs: Floats, *, is_searched: bool = False) -> Kept:
-        """Partitions that nothing has been tried on."""
+        """Return partitions on which nothing has been tried yet."""
         tried = np.full((3, len(costs)), -1, np.int64)
         none, sizes = np.zeros((0, partitions.shape[1])), np.zeros(0, np.int64)
         return cls(partitions, costs, tried, none, sizes, np.zeros(0), 0, 0, is_searched)
@@ -191,7 +191,7 @@ class Kept:
 
 @dataclass(slots=True)
 class Book:
-    """All partitions that a search has found, and what has been tried.
+    """All partitions found by a search, and the attempts made.
 
     Lists are indexed by the number of clusters less one.
     """
@@ -202,7 +202,7 @@ class Book:
     """Centres (l, d)."""
     costs: list[float]
     changes: list[int]
-    """Times that each has become lower."""
+    """Times that each partition was improved."""
     grown: list[int]
     """``changes`` of the partition below when it was last grown; -1: never."""
     shrunk: list[int]
@@ -212,7 +212,7 @@ class Book:
 
     @classmethod
     def begin(cls, plan: Plan, search: Search) -> Book:
-        """One cluster, which is its own centre."""
+        """Return a book with one cluster, which is its own centre."""
         book = cls(plan, search, [], [], [], [], [])
         one = search.settled_from(np.zeros((1, search.rows.x.shape[1])))
         assert one is not None
@@ -221,7 +221,7 @@ class Book:
 
     @classmethod
     def of(cls, plan: Plan, search: Search, kept: Kept) -> Book:
-        """A book that goes on where another was."""
+        """Return a book that continues from arrays."""
         length = len(kept.costs)
         book = cls(
             plan,
@@ -242,7 +242,7 @@ class Book:
         return book
 
     def kept(self) -> Kept:
-        """All of it as arrays."""
+        """Return all of it as arrays."""
         members = [member for group in self.population for member in group]
         none = np.zeros((0, self.search.rows.x.shape[1]))
         return Kept(
@@ -258,7 +258,7 @@ class Book:
 
     @property
     def length(self) -> int:
-        """Clusters of the last partition found so far; there are all below it."""
+        """Clusters of the last partition found so far; all below exist."""
         return len(self.costs)
 
     def work(self, piece: Piece, rng: Rng, step: int) -> None:
@@ -277,7 +277,7 @@ class Book:
                 self._cross(size, generator, piece.crossings)
 
     def offer(self, size: int, found: Settled | None) -> bool:
-        """Keep a partition if it is the lowest of its size; whether it is."""
+        """Keep a partition if it is the lowest of its size; return whether it is."""
         if found is None or len(found.centers) != size:
             return False
         self._remember(size, found)
@@ -322,7 +322,7 @@ class Book:
         self.offer(size, self.search.swap(centers, generator, self.plan.swaps))
 
     def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
-        """Fresh starts, then recombinations until they have failed for long, or for very long."""
+        """Try fresh starts, then recombinations until they have failed for long or very long."""
         plan, members = self.plan, self.population[size - 1]
         if size < 2:
             return

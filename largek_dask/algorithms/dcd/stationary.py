@@ -1,8 +1,8 @@
 """From Clarke stationary points to inf-stationary ones (Algorithm 5.2 of DCD-Bundle).
 
 A point where f_2 has a corner may be stationary in Clarke's sense though f falls from it. Two
-subgradients of f_2 tell: a descent that has ended goes on against the longer of the two differences
-``grad f_1 - xi_2``.
+subgradients of f_2 show that: a descent that has ended continues against the longer of the two
+differences ``grad f_1 - xi_2``.
 
 The printed step "the largest t" is the largest of ``r / 4`` (which Lemma 6.9 promises for a
 gradient of f_1 with Lipschitz constant 2) times a power of two that still satisfies its condition
@@ -23,12 +23,12 @@ from largek_dask.algorithms.dcd.bundle import Accuracy, DCFunction, Descent, inn
 __all__ = ["Stationary", "stationary_point"]
 
 Descend = Callable[[DCFunction, NDArray[np.float64], Accuracy], Descent]
-"""Goes to a Clarke stationary point: Algorithm 5.1, or what stands in for it."""
+"""Finds a Clarke stationary point: Algorithm 5.1, or a substitute."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Stationary:
-    """Where Algorithm 5.2 has ended."""
+    """Result of Algorithm 5.2."""
 
     x: NDArray[np.float64]
     value: float
@@ -36,13 +36,13 @@ class Stationary:
     descents: int
     """Clarke stationary points that were met, the last one included."""
     exact: bool
-    """Whether the last descent ended by its accuracy, and no second subgradient says more."""
+    """True if the last descent reached its accuracy, and no second subgradient disproves it."""
 
 
 def stationary_point(
     function: DCFunction, start: NDArray[np.float64], accuracy: Accuracy, descend: Descend
 ) -> Stationary:
-    """Algorithm 5.2 from a starting point.
+    """Run Algorithm 5.2 from a starting point.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def stationary_point(
         Of any shape.
     accuracy : Accuracy
     descend : callable
-        What finds Clarke stationary points (Step 1).
+        Finds Clarke stationary points (Step 1).
     """
     x = start
     descents = 0

@@ -1,1 +1,1 @@
-"""What several algorithms are made of; a part knows no algorithm."""
+"""Parts that several algorithms share; a part knows no algorithm."""

@@ -1,4 +1,4 @@
-"""AFK-MC2: starting centres drawn by D² about, in a few passes over the rows for all of them.
+"""AFK-MC2: starting centres drawn approximately by D², in a few passes for all of them.
 
 O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for k-means, NIPS 2016.
 
@@ -10,9 +10,9 @@ row x to a row y it goes with probability
 
     min(1, w_y d2_y q_x / (w_x d2_x q_y))
 
-so that what it is drawn by tends to D² the longer the chain is, weights and all (without these in
-the ratio it would tend to the law of rows of equal weight). That takes no pass over the rows, but
-``k^2 m / 2`` distances: beyond some 10,000 centres most of a fit.
+so that the law of the drawn centre tends to D² with the length of the chain, including weights
+(without these in the ratio it would tend to that of rows of equal weight). That takes no pass over
+the rows, but ``k^2 m / 2`` distances: beyond some 10,000 centres most of a fit.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ __all__ = ["AFK_MC2_PASSES", "CHAIN", "afk_mc2_start", "states_of_chain"]
 CHAIN = 20
 """States of a chain; 200 suits data in which a few clusters lie far from all others."""
 AFK_MC2_PASSES = 6
-"""Two to draw the first centre, two to draw what is proposed, and each is fetched."""
+"""Two to draw the first centre, two to draw proposals, and one to fetch each."""
 LEAST_PIECE = 2_048
-"""Rows that one thread takes at a time, at least."""
+"""Minimum rows that one thread takes at a time."""
 
 
 def afk_mc2_start(
     passes: Passes, rng: Rng, n_clusters: int, chain: int = CHAIN
 ) -> tuple[NDArray[Any], int]:
-    """Starting centres, the same ones whatever the chunks, threads and workers are.
+    """Return starting centres, independent of chunks, threads and workers.
 
     Parameters
     ----------
     passes : Passes
     rng : Rng
     n_clusters : int
-        ``n_clusters * chain`` rows are held, or all where these are fewer.
+        ``n_clusters * chain`` rows are held, or all if there are fewer.
     chain : int
-        States of the chain that a centre is the end of.
+        Length of the chain whose last state is a centre.
 
     Returns
     -------
     centers : (k, d), compute dtype
-        Rows. Where all that is proposed lies on centres that are there already, one of these again.
+        Rows. If all proposals lie on centres already drawn, one of these is repeated.
     n_evaluated : int
-        Distances that were computed.
+        Number of distances computed.
 
     Raises
     ------
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
@@ -95,7 +95,7 @@ def afk_mc2_start(
 
 
 def _by_last_use(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each of the rows once, those that are last needed last first; and where each of all is.
+    """Return each row once, those needed last first; and the place of each among them.
 
     So those that are still needed are the first ones at any time.
     """
@@ -115,22 +115,22 @@ def _draw_centers(
     shift: NDArray[Any],
     threads: Threads,
 ) -> int:
-    """Write all centres but the first; returns how many distances were computed.
+    """Write all centres but the first; return the number of distances computed.
 
     Parameters
     ----------
     centers : (k, d)
         The first is there.
     x : (u, d)
-        What is proposed, each row once; those that are still needed are always the first ones.
+        Proposed rows, each once; those still needed always come first.
     places : (k - 1, m)
-        Which of these are the states of the chain of every further centre.
+        Rows of ``x`` that are the states of the chain of each further centre.
     factors : (k - 1, m)
-        Weight by probability of these.
+        Their weights divided by their probabilities.
     uniforms : (k - 1, m)
     """
     k = len(centers)
-    # Some centres at a time: until the last of them is drawn only what is proposed for these meets
+    # Some centres at a time: until the last of them is drawn only the proposals for these meet
     # them one by one; after that all the rest meets them at once. Both take as long.
     step = isqrt(k)
     d2 = np.full(len(x), np.inf)
@@ -159,7 +159,7 @@ def _draw_centers(
 
 
 def _meet(x: Table, packed: PackedCenters, d2: NDArray[np.float64], threads: Threads) -> int:
-    """Account for new centres in the rows' squared distances; how many distances that were."""
+    """Update the rows' squared distances for new centres; return the number computed."""
     step = max(LEAST_PIECE, -(-len(x) // threads.n))
 
     def some(begin: int) -> None:
@@ -170,14 +170,14 @@ def _meet(x: Table, packed: PackedCenters, d2: NDArray[np.float64], threads: Thr
 
 
 def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
-    """The states that a chain goes through, by their place among what is proposed.
+    """Return the states of a chain, as positions among its proposals.
 
     Parameters
     ----------
     gains : sequence of m floats
-        What each is drawn for, beside what it was proposed for: ``w d2 / q``.
+        Ratio of target to proposal probability of each: ``w d2 / q``.
     uniforms : sequence of m floats in [0, 1)
-        The first is not asked: the first that is proposed is the first state.
+        The first is unused: the first proposal is the first state.
     """
     state, states = 0, [0]
     for proposed in range(1, len(gains)):

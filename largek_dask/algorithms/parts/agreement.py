@@ -21,7 +21,7 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
     Returns
     -------
     float
-        -0.5 to 1; 1 for the same partition, also where both have one part only, or one a row.
+        -0.5 to 1; 1 for the same partition, also if both have one part only, or one per row.
     """
     width = int(other.max()) + 1
     cells = np.bincount(one.astype(np.int64) * width + other)
@@ -31,7 +31,7 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
     n = len(one)
     # Ordered pairs, as integers of Python: products of them exceed 64 bits.
     both, first, second = (sum(size**2 for size in each) - n for each in sizes)
-    # Σ over cells minus what is expected of it, over its most minus that; times the pairs.
+    # Σ over cells minus its expectation, over its maximum minus that; times the pairs.
     pairs = n * (n - 1)
     expected = 2 * first * second
     return float((2 * both * pairs - expected) / ((first + second) * pairs - expected))

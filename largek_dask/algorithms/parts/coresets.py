@@ -9,7 +9,7 @@ and a row that was drawn weighs ``w / (n q)`` for each time, so that any sum ove
 unbiased estimate of the sum over all rows. Rows far out, which a uniform sample may lack
 altogether, are drawn for certain as soon as they matter for the cost.
 
-Unlike there, draws are spaced evenly along the rows unless independent ones are asked for: the
+Unlike there, draws are spaced evenly along the rows unless independent ones are requested: the
 estimates stay unbiased, and vary less.
 """
 
@@ -31,7 +31,7 @@ __all__ = ["Coreset", "draw_coreset", "draw_coresets"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coreset:
-    """Rows that stand for all.
+    """Weighted rows that represent all rows.
 
     ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` are passes over them.
     """
@@ -39,33 +39,33 @@ class Coreset:
     rows: NDArray[np.int64]
     """(m,) global indices, ascending, each once."""
     factors: NDArray[np.float64]
-    """(m,) what the weight of each is multiplied by."""
+    """(m,) factors on the rows' weights."""
     missing: NDArray[np.float64]
-    """(m,) probability that another coreset of the kind lacks the row."""
+    """(m,) probability that another coreset of the same kind lacks the row."""
     n_draws: int
-    """m or more: a row that was drawn several times is one, of the summed weight."""
+    """At least m: a row drawn several times is one row of the summed weight."""
     uniform: bool
     """Drawn by weight alone."""
     independent: bool
     """Draws were independent, not evenly spaced."""
     n_evaluated: int
-    """Distances to the mean that were computed."""
+    """Number of distances to the mean that were computed."""
 
 
 def draw_coreset(
     passes: Passes, rng: Rng, n: int, *, uniform: bool = False, independent: bool = False
 ) -> Coreset:
-    """Draw a coreset, the same one whatever the chunks, threads and workers are.
+    """Draw a coreset, independent of chunks, threads and workers.
 
     Parameters
     ----------
     passes : Passes
-        Two passes are taken, the second over the chunks only in which there are rows to find.
+        Takes two passes, the second only over chunks that hold drawn rows.
     rng : Rng
     n : int
-        Draws, at least 1. There may be more than rows.
+        Draws, at least 1; may exceed the number of rows.
     uniform : bool
-        Draw by weight alone: a plain sample, the honest rival.
+        Draw by weight alone: a plain sample, for comparison.
     independent : bool
         Independent draws, as published; else draw ``i`` is one of the ``i``-th of n equal parts
         of all rows' mass.
@@ -75,7 +75,7 @@ def draw_coreset(
     ParameterError
         ``n`` is below 1.
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     [drawn] = draw_coresets(
         passes, [rng.generator(0, "coreset")], n, uniform=uniform, independent=independent
@@ -91,7 +91,7 @@ def draw_coresets(
     uniform: bool = False,
     independent: bool = False,
 ) -> list[Coreset]:
-    """Draw as many coresets as there are generators, in the two passes that one takes.
+    """Draw one coreset per generator, in the two passes that one takes.
 
     Parameters and errors are those of :func:`draw_coreset`.
     """
@@ -120,8 +120,8 @@ def draw_coresets(
 
 
 def _missing(expected: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probability that evenly spaced draws lack rows, by how often they are to be drawn.
+    """Return the probability that evenly spaced draws miss rows, by their expected number of draws.
 
-    A row as long as this lies anywhere in parts of length 1, each of which has its draw anywhere.
+    A row of that length lies anywhere in parts of length 1, each with one uniform draw.
     """
     return np.where(expected < 1, 1 - expected + expected**3 / 6, (2 - expected).clip(0) ** 3 / 6)

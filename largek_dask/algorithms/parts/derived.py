@@ -1,4 +1,4 @@
-"""What is made of an object's fields when it is asked for, and can be made again."""
+"""Cached properties that can be dropped and computed again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["Derives"]
 
 
 class Derives:
-    """Base of classes whose cached properties hang on their fields alone.
+    """Base of classes whose cached properties depend on their fields alone.
 
-    These do not travel with the object, and it can let go of them: whoever asks makes them again.
+    Pickles leave these out, and :meth:`forget` drops them; access computes them again.
     """
 
     _derived: ClassVar[frozenset[str]] = frozenset()
@@ -26,10 +26,10 @@ class Derives:
 
     @property
     def is_derived(self) -> bool:
-        """Whether anything is here that can be made again."""
+        """True if a cached property is present."""
         return not self._derived.isdisjoint(self.__dict__)
 
     def forget(self) -> None:
-        """Let go of what can be made again."""
+        """Drop cached properties."""
         for name in self._derived:
             self.__dict__.pop(name, None)

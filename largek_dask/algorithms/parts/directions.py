@@ -1,8 +1,8 @@
-"""The first principal directions of rows, about, and how much of the variance they leave out.
+"""Approximate first principal directions of rows, and the share of variance outside of them.
 
 By subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with
 randomness: probabilistic algorithms for constructing approximate matrix decompositions, SIAM Review
-2011, algorithm 4.4). What matters is the space that they span, not its axes, so the small
+2011, algorithm 4.4). Only the space that they span matters, not its axes, so the small
 eigenproblem at its end is left out.
 """
 
@@ -24,7 +24,7 @@ SAMPLE_ROWS = 2_000
 """With 6,000 rows and four iterations 64 directions of 784 keep 0.932 instead of 0.927 of the
 variance (set C), and take four times as long."""
 ITERATIONS = 2
-"""With one of them 0.915."""
+"""With one iteration the share is 0.915."""
 
 Weights = NDArray[np.float64] | None
 
@@ -37,25 +37,25 @@ def principal_directions(
     n_directions: int,
     known: Directions | None = None,
 ) -> Directions | None:
-    """About the first principal directions of rows.
+    """Return the approximate first principal directions of rows.
 
     Parameters
     ----------
     x : (n, d)
-        Rows of any real type; the first of ``SAMPLE_ROWS`` in random order do.
+        Rows of any real type; the first ``SAMPLE_ROWS`` in random order suffice.
     weight : (n,) float64 or None
     origin : (d,) of the compute dtype
-        About their mean.
+        Near their mean.
     rng : Rng
     n_directions : int
         m, at most d.
     known : Directions, optional
-        Fewer of them, about the same origin: those that come first. Only the others are looked for.
+        The first ones, about the same origin, if known; only the others are computed.
 
     Returns
     -------
     Directions or None
-        m orthonormal ones; None where the rows span no more than fewer.
+        m orthonormal ones; None if the rows span fewer dimensions.
     """
     dtype, d = origin.dtype, x.shape[1]
     before = np.empty((0, d), dtype) if known is None else known.vectors
@@ -70,7 +70,7 @@ def principal_directions(
             return None
         seen = project(x, Directions.of(vectors.astype(dtype), origin))
         if weight is not None:
-            # Relative to the mean: products with weights of any unit stay what they are.
+            # Relative to the mean, so that products do not depend on the unit of weights.
             seen = (seen * (weight / weight.mean())[:, None]).astype(dtype)
         turned = Directions.of(np.ascontiguousarray(seen.T), nowhere)
         vectors = _beside(before, project(columns, turned).T)
@@ -80,22 +80,22 @@ def principal_directions(
 
 
 def _beside(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """An orthonormal basis of what vectors span beside those before them."""
+    """Return an orthonormal basis of what vectors span outside of the ones before them."""
     return orthonormal(np.concatenate([before, vectors]))[len(before) :]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What lies outside of directions."""
+    """Variance outside of directions."""
 
     share: float
-    """The part of the rows' variance, 0 to 1."""
+    """Share of the rows' variance, 0 to 1."""
     of_a_row: float
-    """Its square there, in the mean."""
+    """Mean squared length outside."""
 
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
-    """What of the variance of rows (n, d) lies outside of directions."""
+    """Return the variance of rows (n, d) outside of directions."""
     whole, seen = Squares(1), Squares(1)
     whole.add_squares(x, directions.origin, weight)
     seen.add_squares(project(x, directions), np.zeros(len(directions.vectors)), weight)

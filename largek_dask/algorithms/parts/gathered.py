@@ -1,7 +1,7 @@
-"""All rows in one piece where the fit is driven, for what goes through them one by one.
+"""All rows in one piece in the driver's process, for algorithms that visit rows one by one.
 
-An algorithm whose every row depends on the one before is of no use to several processes: it runs in
-one kernel, over rows that are held in the driver's process.
+If every row depends on the one before, several processes are of no use: one kernel runs over rows
+that are held in the driver's process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MOST_VALUES = 1 << 27
-"""Numbers that are gathered at most: 512 MB of float32."""
+"""Maximum numbers that are gathered: 512 MB of float32."""
 
 
 def check_gathered(table: TableShape, name: str) -> None:
@@ -35,14 +35,14 @@ def check_gathered(table: TableShape, name: str) -> None:
     Parameters
     ----------
     table : TableShape
-        Sparse rows count with all their zeros, for they are held with these.
+        Sparse rows count with all their zeros, as they are held dense.
     name : str
         The parameter that is 1, and may be "auto".
 
     Raises
     ------
     ParameterError
-        With the sizes, and the parameter's other value.
+        The message has the sizes, and the parameter's other value.
     """
     values = table.n_rows * table.n_features
     if values > MOST_VALUES:
@@ -55,47 +55,47 @@ def check_gathered(table: TableShape, name: str) -> None:
 
 
 def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
-    """Bytes of rows that the driver's process holds, for plans.
+    """Return the bytes of rows that the driver's process holds, for plans.
 
     Parameters
     ----------
     table : TableShape
-        That they are of.
+        Table of the rows.
     n : int
     itemsize : int
-        Bytes of a number.
+        Bytes per number.
     beside : int
-        What is kept of each: its number and its weight count in any case.
+        Further bytes per row; its index and weight count in any case.
     copies : int
-        How many there are at the same time: two while rows are read, as they come in any order.
+        Copies at the same time: two while rows are read, as they come in any order.
     """
     return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
 
 
 def bytes_of_gathered(table: TableShape, itemsize: int, beside: int = 0) -> int:
-    """Bytes that :func:`gather_rows` takes, for plans; twice the rows while they come in."""
+    """Return the bytes of :func:`gather_rows`, for plans; twice the rows while they are read."""
     return table.n_rows * (2 * table.n_features * itemsize + 3 * 8 + beside)
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredRows:
-    """The rows that weigh something, in the order of the table."""
+    """Rows of positive weight, in the order of the table."""
 
     x: NDArray[Any]
     """(n, d) dense, compute dtype."""
     weight: NDArray[np.float64] | None
-    """(n,) positive; None where every row weighs 1."""
+    """(n,) positive; None if every row weighs 1."""
     passes: Passes
     """Passes over the same rows; ``chunk.start`` is a place in ``x``."""
 
     def draws(self, rng: Rng, step: int, purpose: str, share: float) -> NDArray[np.int64]:
-        """Places of rows, drawn with replacement: as many as this share of them, at least one."""
+        """Draw positions of rows with replacement: this share of all rows, at least one."""
         n = len(self.x)
         return rng.generator(step, purpose).integers(n, size=max(1, round(share * n)))
 
 
 def gather_rows(passes: Passes, rng: Rng) -> GatheredRows:
-    """Hold the rows here; they are read once and stay until other ones are asked for."""
+    """Hold the rows here; they are read once and stay until others are requested."""
     n = passes.n_rows
     held = passes.subset(RowSample(rng, "all rows", n, ascending=True))
     x, weight, _ = held.take()

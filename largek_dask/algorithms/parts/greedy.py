@@ -1,6 +1,6 @@
 """The best of several greedy k-means++ starts, on a sample in the driver's process.
 
-With few clusters the start decides, and costs next to nothing beside passes over all rows.
+With few clusters the start decides, and costs next to nothing compared with passes over all rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["cost_of", "greedy_start", "n_starts"]
 
 FIRST_STEPS, STEPS = 3, 10
-"""Lloyd steps from every start, and from those that are then the best."""
+"""Lloyd steps from every start, and from the best ones of these."""
 KEPT = 4
-"""One start in four is among these."""
+"""One start in four is among the best."""
 MOST_STARTS = 64
-"""Starts at most."""
+"""Maximum number of starts."""
 PASSES = 16
-"""Passes over all rows that all starts together may take as long as, ..."""
+"""Maximum cost of all starts together, in passes over all rows, ..."""
 LEAST_WORK = 1 << 25
-"""... or about this many products, if that is more: a few hundredths of a second."""
+"""... or in products, if that is more: a few hundredths of a second."""
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
-    """How many starts pay on a sample of a table."""
+    """Return the number of starts that pay on a sample of a table."""
     a_row = n_features * k
     one = n_sampled * a_row * (FIRST_STEPS + STEPS // KEPT + _candidates(k))
     return max(1, min(MOST_STARTS, max(PASSES * n_rows * a_row, LEAST_WORK) // max(one, 1)))
@@ -50,7 +50,7 @@ def greedy_start(
     n_starts: int,
     n_threads: int,
 ) -> tuple[NDArray[Any], float]:
-    """Starting centres of a sample.
+    """Return starting centres of a sample.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def greedy_start(
     k : int
         May exceed n: then rows are repeated.
     shift : (d,)
-        About the mean of the data.
+        Near the mean of the data.
     rng : Rng
     n_starts : int
     n_threads : int
@@ -100,7 +100,7 @@ def _lloyd(
     n_steps: int,
     n_threads: int,
 ) -> list[NDArray[Any]]:
-    """Centres after ``n_steps`` Lloyd steps from each of several starts at rows."""
+    """Return centres after ``n_steps`` Lloyd steps from each of several starts at rows."""
     n, m, k = len(x), len(picks), len(picks[0])
     # The starts are as many cells, all of the same rows.
     order = np.tile(np.arange(n, dtype=np.int32), m)
@@ -115,12 +115,12 @@ def _lloyd(
 def cost_of(
     x: Table, weight: NDArray[np.float64] | None, centers: NDArray[Any], shift: NDArray[Any]
 ) -> float:
-    """Weighted sum of the squared distances of rows to their nearest centres."""
+    """Return the weighted sum of squared distances of rows to their nearest centres."""
     packed, total = pack_centers(centers, shift), Squares(1)
     total.add(squared_distances(x, packed, nearest(x, packed)), weight)
     return float(total.value)
 
 
 def _candidates(k: int) -> int:
-    """Rows that are tried for each centre, as in scikit-learn."""
+    """Return the number of rows tried for each centre, as in scikit-learn."""
     return 2 + int(log(k))

@@ -1,4 +1,4 @@
-"""What row state is made again from: what the passes since the last anchor did."""
+"""History of passes since the last anchor, from which row state is rebuilt."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True)
 class History(Generic[Entry]):
-    """Passes over the same rows, as an algorithm's state keeps them.
+    """Passes over the same rows, kept in an algorithm's state.
 
-    An anchor is a pass that asks nothing of what rows were: what it leaves depends on the rows and
-    on itself alone. Entries that share arrays share them in checkpoints, too, and after a resume.
+    An anchor is a pass whose result depends on the rows and on itself alone, not on row state.
+    Entries that share arrays share them in checkpoints, too, and after a resume.
     """
 
     generation: int = 0
     """Passes so far; the last one wrote the row state of this generation."""
     entries: tuple[Entry, ...] = ()
-    """What the passes since the last anchor did, the anchor first."""
+    """Entries of the passes since the last anchor, the anchor first."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     @property
     def last(self) -> Entry | None:
-        """What the last pass did."""
+        """Entry of the last pass; None if there is none."""
         return self.entries[-1] if self.entries else None
 
     def then(
         self, entry: Entry, *, anchor: bool = False, back_to: int | None = None
     ) -> History[Entry]:
-        """With one pass more.
+        """Return the history with one more pass.
 
         Parameters
         ----------
         entry : object
-            What it did.
+            Entry of the pass.
         anchor : bool
-            Nothing before it is needed.
+            No earlier entry is needed.
         back_to : int, optional
-            How many of the entries still hold: the pass has gone back to what these had left.
+            Number of entries that are still valid: the pass went back to the state after them.
         """
         before = () if anchor else self.entries[:back_to]
         return History(self.generation + 1, (*before, entry))
@@ -59,7 +59,7 @@ class History(Generic[Entry]):
         anchor: bool = False,
         retain: bool = False,
     ) -> RowState:
-        """The row state of the pass that comes next; ``broadcast`` makes one of each entry."""
+        """Return the row state of the next pass; ``broadcast`` makes arguments from an entry."""
         entries = () if anchor else self.entries
         replay = tuple(map(broadcast, entries))
         return RowState(name, self.generation + 1, replay, retain=retain)
@@ -71,5 +71,5 @@ class History(Generic[Entry]):
         rebuild: ChunkFunction,
         start: Callable[[], Any],
     ) -> RowState:
-        """The same for a pass that only reads what ``rebuild`` has left, into such a total."""
+        """Do the same for a pass that only reads what ``rebuild`` wrote, with such totals."""
         return replace(self.next_state(name, broadcast), rebuild=rebuild, rebuild_start=start)

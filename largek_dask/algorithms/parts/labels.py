@@ -1,7 +1,7 @@
 """Labels of rows, and bounds of their distances, from one assignment to the next.
 
-What is kept of a row is its label and, with bounds, ``upper`` and ``lower``. Which centre is the
-nearest depends on no bound; how many distances have to be computed does.
+A row keeps its label and, with bounds, ``upper`` and ``lower``. Bounds never change which centre
+is nearest, only how many distances are computed.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from largek_dask.kernels.distances import PackedCenters
 __all__ = ["UNKNOWN", "Kept", "label_rows", "label_with_margins"]
 
 UNKNOWN = {"labels": -1, "upper": np.inf, "lower": -np.inf}
-"""What says nothing of a row: no label, and bounds that every test fails."""
+"""Values of an unknown row: no label, and bounds that every test fails."""
 
 Kept = Mapping[str, NDArray[Any]]
-"""What is kept of rows, by name."""
+"""Arrays kept of rows, by name."""
 
 
 def label_rows(
     x: Any, centers: PackedCenters | BoundedCenters, before: Kept | None
 ) -> tuple[Kept, int]:
-    """Nearest centre of each row; with bounds it looks only at centres that these leave open.
+    """Return the nearest centre of each row; bounds leave out centres that cannot be nearest.
 
-    Rows that have no label yet are compared with all centres, which gives them bounds.
+    Rows without a label are compared with all centres, which gives them bounds.
 
     Parameters
     ----------
     x : (n, d)
     centers : PackedCenters or BoundedCenters
     before : mapping or None
-        What was kept of these rows; None: nothing. Without bounds of then, none of now either.
+        Arrays kept of these rows. If it is None or has no bounds, all distances are computed.
 
     Returns
     -------
     kept : mapping
-        What to keep of the rows.
+        Arrays to keep of the rows.
     n_evaluated : int
-        Distances that were computed. Without bounds all count, those too that are passed over as
-        centres stand in boxes: how many these are depends on threads and workers.
+        Number of distances computed. Without bounds all count, also those skipped for centres in
+        boxes, whose number depends on threads and workers.
     """
     if isinstance(centers, PackedCenters):
         labels, _ = nearest_pruned(x, centers)
@@ -76,14 +76,14 @@ def label_rows(
 def label_with_margins(
     x: Any, centers: PackedCenters | BoundedCenters, before: Kept | None
 ) -> tuple[Kept, int, NDArray[np.float64]]:
-    """The same, and by how much the second nearest centre is farther; computes all distances.
+    """Do the same and find the margins to the second nearest centre, by all distances.
 
     Returns
     -------
     kept, n_evaluated
-        As of :func:`label_rows`.
+        As in :func:`label_rows`.
     margins : (n,) float64
-        Differences of squared distances: what a row would cost more if its centre were removed.
+        Differences of squared distances: the extra cost of a row if its centre were removed.
     """
     packed = centers if isinstance(centers, PackedCenters) else centers.packed
     labels, first, _, second = nearest_two_pruned(x, packed)
@@ -96,7 +96,7 @@ def label_with_margins(
         lower = np.full((len(x), centers.n_groups), UNKNOWN["lower"], np.float32)
     else:
         upper, lower = before["upper"].copy(), before["lower"].copy()
-        # Bounds are of the other centres than the own one: those of another label say nothing.
+        # Lower bounds leave out the own centre, so they do not hold for another label.
         other = labels != before["labels"]
         upper[other], lower[other] = UNKNOWN["upper"], UNKNOWN["lower"]
     return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated, margins

@@ -2,15 +2,15 @@
 
 A draw is a place on a line along which the rows lie one after the other, each as long as its mass.
 Masses are integers, and each row's is rounded by itself: so their sums are exact, the line is the
-same however the rows are cut into chunks, and whoever computes it finds the same row at a place.
+same however the rows are cut into chunks, and every process finds the same row at a place.
 With a centre there are two such lines of equal length, one by weight and one by weight times
-squared distance; a row's probability is what it takes of both. It is told for every row drawn, from
-the integers themselves: so whatever is divided by it is unbiased in spite of the rounding.
+squared distance; a row's probability is its share of both. It is computed from the integers
+themselves: so estimates divided by it are unbiased in spite of the rounding.
 
-The sum of squares is not known before the rows are read, and with it the scale of the integers; so
-one pass adds them up at a few scales, of which the finest that fits is then taken. A second pass
-looks up places, and only in the chunks in which there are any. Never more than a chunk and what is
-drawn are in memory.
+The sum of squares, and with it the scale of the integers, is unknown before the rows are read; so
+one pass adds masses up at a few scales, of which the finest that fits is then taken. A second pass
+looks up places, only in the chunks that hold any. At most a chunk and the drawn rows are in
+memory.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ RUNG = 16
 """Bits from one scale to the next."""
 N_RUNGS = 9
 """Scales: the sum may lie 2^128 below its bound until less than 2^45 is left of it. Between them
-are the number of rows, and the squares of their extent beside their spread."""
+are the number of rows, and the squares of their extent relative to their spread."""
 FULL = 1 << 62
-"""What all masses together stay below."""
+"""Upper limit of the sum of all masses."""
 PLACE_BITS = 62
 """Random bits of a place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnRows:
-    """Rows that were drawn with replacement."""
+    """Rows drawn with replacement."""
 
     rows: NDArray[np.int64]
     """(n,) global indices, in the order of the draws."""
     probabilities: NDArray[np.float64]
-    """(n,) that one draw hits this row."""
+    """(n,) probability that one draw hits this row."""
     by_line: NDArray[np.float64]
-    """(lines, n) what each line adds to that."""
+    """(lines, n) contribution of each line to them."""
 
 
 def draw_by_mass(
@@ -63,7 +63,7 @@ def draw_by_mass(
     *,
     spaced: bool = False,
 ) -> DrawnRows:
-    """Draw ``n`` rows with replacement; rows that weigh nothing are never drawn.
+    """Draw ``n`` rows with replacement; rows of weight 0 are never drawn.
 
     Parameters and errors are those of :func:`draws_by_mass`.
     """
@@ -79,18 +79,18 @@ def draws_by_mass(
     *,
     spaced: bool = False,
 ) -> list[DrawnRows]:
-    """Draw ``n`` rows several times over, in the passes that one time takes.
+    """Draw ``n`` rows once per generator, in the passes that one draw takes.
 
     Parameters
     ----------
     passes : Passes
-        Two passes are taken.
+        Takes two passes.
     generators : sequence of numpy Generator
-        What each gives decides about its draws, and the rows: not chunks, threads or workers.
+        Rows depend on these alone, not on chunks, threads or workers.
     n : int
     center : (d,), optional
         A point among the rows. A row's probability is then ``w / 2W + w d2 / 2 sum(w d2)`` with
-        its squared distance to it; ``w / W`` without one, or where all rows lie on it.
+        its squared distance to it; ``w / W`` without one, or if all rows lie on it.
     spaced : bool
         Draw ``i`` is in the ``i``-th of n equal parts of the line (of two lines one behind the
         other); else all draws are independent.
@@ -98,7 +98,7 @@ def draws_by_mass(
     Raises
     ------
     DataError
-        No row weighs anything.
+        No row has positive weight.
     """
     statistics = passes.statistics
     packed = None
@@ -132,10 +132,10 @@ def draws_by_mass(
 def _shares(
     chunk: Chunk, packed: PackedCenters | None, bounds: tuple[int, int]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.bool_] | None]]:
-    """What a row takes of the bound of each line, and which rows have a mass however little."""
+    """Return each row's share of the bound of each line, and the rows that must have a mass."""
     weight = np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
     by_weight = weight * _power(-bounds[0])
-    # A row of any weight may be drawn: else what is estimated would lack it.
+    # A row of any positive weight must be drawable, otherwise estimates would be biased.
     out: list[tuple[NDArray[np.float64], NDArray[np.bool_] | None]] = [(by_weight, weight > 0)]
     if packed is not None:
         squares = squared_distances(chunk.x, packed, np.zeros(len(chunk.x), np.int32))
@@ -150,14 +150,14 @@ def _power(exponent: int) -> float:
 def _masses(
     share: NDArray[np.float64], present: NDArray[np.bool_] | None, rung: int
 ) -> NDArray[np.float64]:
-    """Whole numbers."""
+    """Return masses as whole numbers."""
     masses = np.rint(share * 2.0 ** (COARSEST + RUNG * rung))
     return masses if present is None else np.maximum(masses, present)
 
 
 @dataclass
 class MassSums(Additive):
-    """Sums of the rows' masses of each chunk and line, from the coarsest scale on."""
+    """Sums of the rows' masses per chunk and line, from the coarsest scale on."""
 
     chunks: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
@@ -177,7 +177,7 @@ def _sums_of_masses(
     sums: list[int] = []
     for rung in range(N_RUNGS):
         masses = _masses(share, present, rung)
-        # Rounded, but what is as far as this above what fits does not fit with any rounding.
+        # Rounded, but a sum this far above the limit does not fit with any rounding.
         if not masses.sum() < 1.5 * FULL:
             break
         sums.append(int(masses.astype(np.int64).sum()))
@@ -192,16 +192,16 @@ class Line:
     """0: by weight, 1: by squared distance."""
     rung: int
     edges: NDArray[np.int64]
-    """(n_chunks + 1,) where chunks begin and end."""
+    """(n_chunks + 1,) borders of chunks."""
 
     @property
     def mass(self) -> int:
-        """That of all rows together."""
+        """Mass of all rows."""
         return int(self.edges[-1])
 
 
 def _line(sums: MassSums, chunk_table: NDArray[np.int64], which: int) -> Line:
-    """The line at the finest scale that fits."""
+    """Return the line at the finest scale that fits."""
     chunks = {index: lines[which] for index, lines in sums.chunks.items()}
     rungs = range(min(map(len, chunks.values()), default=0))
     fitting = [rung for rung in rungs if sum(chunk[rung] for chunk in chunks.values()) < FULL]
@@ -222,7 +222,7 @@ class Places:
     """Places on a line, ascending."""
 
     draws: NDArray[np.int64]
-    """(m,) which draws they are of."""
+    """(m,) indices of their draws."""
     at: NDArray[np.int64]
     """(m,) from 0 to the line's mass."""
 
@@ -230,10 +230,10 @@ class Places:
 def _places(
     generator: np.random.Generator, n: int, masses: Sequence[int], spaced: bool
 ) -> list[Places]:
-    """The places of the draws, each on its line.
+    """Return the places of the draws on each line.
 
-    All lines together, each as long as the others, are cut into parts; a draw is in one of them,
-    and its random bits say where.
+    All lines together, each as long as the others, are cut into parts; a draw lies in one of them,
+    at the position given by its random bits.
     """
     parts = n if spaced else 1
     bits = generator.integers(1 << PLACE_BITS, size=n) * len(masses)
@@ -253,7 +253,7 @@ def _places(
 
 
 def _high_bits(bits: NDArray[np.int64], mass: int) -> NDArray[np.int64]:
-    """``bits * mass >> PLACE_BITS`` of numbers that have no more bits than that each."""
+    """Return ``bits * mass >> PLACE_BITS`` of numbers of at most that many bits each."""
     half, low = np.uint64(32), np.uint64((1 << 32) - 1)
     numbers = bits.astype(np.uint64)
     upper, lower = numbers >> half, numbers & low
@@ -266,7 +266,7 @@ def _high_bits(bits: NDArray[np.int64], mass: int) -> NDArray[np.int64]:
 
 
 def _together(several: Sequence[list[Places]], n: int) -> list[Places]:
-    """Of each line the places of all draws, those of one generator numbered after another's."""
+    """Merge the places of all draws per line, numbering one generator's after another's."""
     out = []
     for of_line in zip(*several, strict=True):
         draws = np.concatenate([places.draws + i * n for i, places in enumerate(of_line)])

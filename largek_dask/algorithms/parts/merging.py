@@ -1,9 +1,9 @@
-"""Clusters that are joined, two at a time: a partition into every smaller number of them.
+"""Agglomeration of clusters, two at a time: a partition into every smaller number of them.
 
-From the centres and weights of k clusters alone, without a look at rows: the two are joined that
-lose least by it (J. H. Ward, Hierarchical grouping to optimize an objective function, JASA 1963).
-What a join costs is exact as long as rows stay together, so the losses are a curve of the objective
-against the number of clusters, in steps of one. It is above the curve that is wanted, for rows may
+From the centres and weights of k clusters alone, without reading rows, the pair is joined that
+loses least by it (J. H. Ward, Hierarchical grouping to optimize an objective function, JASA 1963).
+The cost of a join is exact as long as rows stay together, so the losses are a curve of the
+objective against the number of clusters, in steps of one. It lies above the optimum, as rows may
 do better elsewhere; where groups are torn apart below some number, losses jump there.
 """
 
@@ -21,28 +21,28 @@ from largek_dask.kernels.exact.transcendental import log as logarithms
 __all__ = ["Merges", "bent_sizes", "merged_down", "window"]
 
 WINDOW = 20
-"""One cluster in this many is how far to both sides of a number a curve is looked at there."""
+"""Divisor of a number of clusters that gives the half width of the window around it."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merges:
-    """Joins of clusters, the first one first."""
+    """Joins of clusters, in order."""
 
     centers: Floats
-    """(k, d) those that were begun with."""
+    """(k, d) initial centres."""
     counts: Floats
     """(k,) weights of their clusters."""
     kept: NDArray[np.int64]
-    """(m,) the cluster of each pair that has both clusters' rows then: the one of lower index."""
+    """(m,) cluster of each pair that then has both clusters' rows: the one of lower index."""
     gone: NDArray[np.int64]
     """(m,) the other one."""
     losses: Floats
-    """(m,) by how much each join raises the sum of ``w ||x - c||^2``."""
+    """(m,) increase of the sum of ``w ||x - c||^2`` by each join."""
 
     def centers_of(self, n_clusters: int) -> Floats:
-        """(l, d) centres where l clusters are left; l from k - m to k."""
+        """Return (l, d) centres of l clusters; l from k - m to k."""
         centers, counts = self.centers.copy(), self.counts.copy()
         there = np.ones(len(centers), np.bool_)
         for i, j in zip(*self._pairs(len(centers) - n_clusters), strict=True):
@@ -54,7 +54,7 @@ class Merges:
         return self.kept[:n].tolist(), self.gone[:n].tolist()
 
     def curve(self, inertia: float) -> Floats:
-        """(m + 1,) objectives of k, k - 1, ... clusters; ``inertia`` is that of k."""
+        """Return (m + 1,) objectives of k, k - 1, ... clusters; ``inertia`` is that of k."""
         return np.cumsum(np.concatenate([[inertia], self.losses]))
 
 
@@ -67,7 +67,7 @@ def merged_down(
     ----------
     centers : (k, d)
     counts : (k,) float64
-        Weights; a cluster that weighs nothing is joined for nothing.
+        Weights; a cluster of weight 0 is joined at no cost.
     shift : (d,)
         Origin of the kernels.
     n_clusters : int
@@ -83,7 +83,7 @@ def merged_down(
 
 
 def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
-    """Let cluster i have the rows of cluster j as well."""
+    """Give cluster i the rows of cluster j as well."""
     both = counts[i] + counts[j]
     if both > 0:
         centers[i] = (counts[i] * centers[i] + counts[j] * centers[j]) / both
@@ -91,7 +91,7 @@ def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
 
 
 class _Search:
-    """Each cluster's cheapest partner, brought up to date from join to join."""
+    """Cheapest partner of each cluster, updated after each join."""
 
     def __init__(self, centers: Floats, counts: Floats, shift: Floats) -> None:
         self.centers, self.counts, self.shift = centers, counts, shift
@@ -108,7 +108,7 @@ class _Search:
         self.least[i] = losses[self.partner[i]]
 
     def _losses(self, i: int) -> Floats:
-        """(k,) what it costs to join cluster i with each other one; infinity where it is gone."""
+        """Return (k,) costs of joining cluster i with each other one; infinity if it is gone."""
         packed = pack_centers(self.centers[i : i + 1], self.shift)
         gaps = squared_distances(self.centers, packed, np.zeros(len(self.centers), np.int32))
         both = self.counts[i] + self.counts
@@ -121,7 +121,7 @@ class _Search:
         return losses
 
     def join(self) -> tuple[int, int, float]:
-        """Join the two that lose least; of equal ones the first."""
+        """Join the two that lose least; of equal pairs the first."""
         one = int(np.argmin(self.least))
         i, j = sorted((one, int(self.partner[one])))
         loss = float(self.least[one])
@@ -138,30 +138,30 @@ class _Search:
 
 
 def window(n_clusters: int) -> int:
-    """How far to both sides of a number of clusters a curve is looked at, to see it bend."""
+    """Return how far to both sides of a number of clusters a curve is examined for a bend."""
     return max(1, n_clusters // WINDOW)
 
 
 def bent_sizes(
     merges: Merges, inertia: float, least: int, most: int, bend: float, n: int
 ) -> list[int]:
-    """Numbers of clusters at which a curve of joins bends, the most bent first.
+    """Return numbers of clusters at which a curve of joins bends, the most bent first.
 
     Parameters
     ----------
     merges : Merges
     inertia : float
-        Before the first join.
+        Objective before the first join.
     least, most : int
-        Where to look, both included.
+        Range of numbers, both ends included.
     bend : float
-        How many times what it falls by behind a number it has to fall by before it.
+        Minimum ratio of the curve's fall before a number to its fall behind it.
     n : int
-        How many are told at most. Those within two windows of one that is bent more are not.
+        Maximum number of results. None is within two windows of one that is bent more.
 
     Notes
     -----
-    A window says that there is a bend, and of all numbers in it a jump of the losses says where.
+    A window shows that there is a bend; the largest jump of losses in it shows where.
     """
     k = len(merges.centers)
     curve = merges.curve(inertia)
@@ -185,7 +185,7 @@ def bent_sizes(
 
 
 def _sharpest(losses: Floats, k: int, size: int) -> int:
-    """The number in the window where one join costs the most times what the one before it does."""
+    """Return the number in the window with the largest ratio of a join's cost to the one before."""
     w = window(size)
     near = [at for at in range(size - w, size + w + 1) if at >= 2 and 0 < k - at < len(losses)]
 

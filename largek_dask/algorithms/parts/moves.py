@@ -1,10 +1,10 @@
-"""Moves of centres: from where one is hardly missed to where a second one pays most.
+"""Moves of centres, from where one is hardly missed to where a second one pays most.
 
 Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
 centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
 second nearest) and splits a cluster with it. What a split gains is estimated on a sample of rows:
-on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same ones
-where what was not worth it is undone (:mod:`~largek_dask.algorithms.truncated`).
+on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same
+rows, where moves that do not pay are undone (:mod:`~largek_dask.algorithms.truncated`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Squared distances of some centres to all."""
 
 PAIRED_VALUES = 1 << 16
-"""Values of the centres that are compared in one call, about."""
+"""Approximate number of values of the centres that are compared in one call."""
 GAPS_AT_ONCE = 1 << 22
-"""Distances between centres that are there at a time, about. Those of 12,800 to all of 32,000 would
-take 1.6 GB, and twice that to be put in order."""
+"""Approximate number of distances between centres at a time. Those of 12,800 to all of 32,000
+would take 1.6 GB, and twice that for sorting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """What splitting each of some clusters would give."""
+    """Estimated results of splitting each of some clusters."""
 
     clusters: NDArray[np.int64]
     """(m,) clusters, ascending."""
     gains: NDArray[np.float64]
-    """(m,) how much lower the cost would be."""
+    """(m,) reductions of the cost."""
     halves: NDArray[Any]
-    """(m, 2, d) centres: of what stays with the cluster, and of what another one takes over."""
+    """(m, 2, d) centres: of the rows that stay with the cluster, and of those that leave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Clusters that are split, and the centres that they are split with."""
+    """Clusters to split, and the centres to split them with."""
 
     split: NDArray[np.int64]
     """(m,) clusters that keep one half each."""
@@ -53,10 +53,10 @@ class Moves:
     halves: NDArray[Any]
     """(m, 2, d)"""
     gain: float
-    """Estimate of what they gain together."""
+    """Estimate of their joint gain."""
 
     def apply(self, centers: NDArray[Any]) -> NDArray[Any]:
-        """(k, d) centres after the moves."""
+        """Return (k, d) centres after the moves."""
         moved = centers.copy()
         moved[self.split], moved[self.removed] = self.halves[:, 0], self.halves[:, 1]
         return moved
@@ -78,8 +78,7 @@ def choose_moves(
     ----------
     splits : Splits
     losses : (k,) float64
-        What removing each centre would cost, in the unit of the gains; infinity for those that
-        stay.
+        Cost of removing each centre, in the unit of the gains; infinity for those that stay.
     cheapest : (c,) int64
         Clusters that may be removed, in ascending order of their losses.
     near : (c, m) integers
@@ -87,12 +86,12 @@ def choose_moves(
     most : int
         Moves at most.
     factor : float
-        A gain has to exceed the loss this many times.
+        Minimum ratio of a gain to the loss.
     split_takers : bool
         Whether clusters that take over rows may be split.
     """
     candidates = iter(enumerate(cheapest.tolist()))
-    # What was found out about locked ones holds while they stay.
+    # Results for locked clusters hold while these stay.
     locked, gone = np.zeros(len(losses), np.bool_), np.zeros(len(losses), np.bool_)
     chosen: list[int] = []
     removed: list[int] = []
@@ -122,10 +121,10 @@ def nearest_others(
     m: int,
     gaps: Gaps | None = None,
 ) -> NDArray[np.int64]:
-    """(len(which), up to m) the centres nearest to each of ``which``, without itself.
+    """Return (len(which), up to m) nearest other centres of each of ``which``.
 
-    ``gaps`` tells the squared distances of some centres to all, where these are not to be found
-    from all their numbers.
+    ``gaps`` gives the squared distances of some centres to all, if these cannot be computed from
+    ``centers``.
     """
     k = len(centers)
     found = np.empty((len(which), min(m, k - 1)), np.int64)
@@ -144,12 +143,12 @@ def nearest_others(
 
 
 def _least(values: NDArray[Any], m: int) -> NDArray[np.int64]:
-    """(n, m) where the least m values of each row are, in ascending order; ties by place."""
+    """Return (n, m) positions of the least m values of each row, ascending; ties by position."""
     n = len(values)
     if m == 0:
         return np.empty((n, 0), np.int64)
     most = np.partition(values, m - 1, axis=1)[:, m - 1 : m]
-    # No more than m and ties. What is not a number comes last, as numpy has it.
+    # At most m, and ties. NaN comes last, as in numpy.
     rows, places = np.nonzero(~(values > most))
     order = np.lexsort((places, values[rows, places], rows))
     starts = np.searchsorted(rows, np.arange(n))
@@ -163,7 +162,7 @@ def losses_of_merging(
     shift: NDArray[Any],
     gaps: Gaps | None = None,
 ) -> NDArray[np.float64]:
-    """(k,) what removing each centre costs at most if all its rows go to one other, and it to them.
+    """Return (k,) upper bounds of the cost of removing each centre, by merging clusters in pairs.
 
     Means follow their rows. Where each row goes to its second nearest centre and none of these
     moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping

@@ -1,9 +1,9 @@
-"""Nested batches of rows, and where they are held.
+"""Nested batches of rows, held in the driver's process or read where they are.
 
 J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: rows cost more in the
-step in which they enter, so every share of the work is to have an equal part of the rows that
+step in which they enter, so every share of the work should have an equal part of the rows that
 entered in each step. Here a batch is the same share of every chunk, in the order of that chunk's
-one seeded permutation; so batches are prefixes of one another, however large they are.
+one seeded permutation; so batches of any size are prefixes of one another.
 
 No result depends on whether a batch is gathered.
 """
@@ -22,15 +22,15 @@ from largek_dask.kernels.blocks import rows_at
 __all__ = ["COPIES", "NestedBatch", "NestedRows", "room_of_sample", "worth_gathering"]
 
 SAMPLE_VALUES = 1 << 25
-"""Values (rows times features) of a sample, at most."""
+"""Maximum values (rows times features) of a sample."""
 GATHERED_VALUES = 1 << 25
-"""Values of a batch that is gathered, at most."""
+"""Maximum values of a gathered batch."""
 GATHERED_WORK = 1 << 31
-"""Multiplications of one assignment of a batch that is gathered, at most, where others could
-share the work: tens of milliseconds, about what a pass over a cluster takes."""
+"""Most multiplications of one assignment of a gathered batch, if others could share the work:
+tens of milliseconds, about as long as a pass over a cluster takes."""
 
 COPIES = 3
-"""A sample that centres are drawn from is there as it has come, in one piece, and in order."""
+"""Copies of a sample from which centres are drawn: as read, in one piece, and in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class NestedBatch:
     """The rows of one batch, as a pass reaches them."""
 
     passes: Passes
-    """Passes over the batch's rows, or over more than these."""
+    """Passes over the batch's rows, or over more rows."""
     share: RowSlice | None
     """The batch's rows among those; None: all."""
     gathered: bool
-    """Whether they are held where the fit is driven."""
+    """True if they are held in the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +53,45 @@ class NestedRows:
     rng: Rng
 
     def first(self, rows: int) -> RowSlice:
-        """As many rows, counted in all chunks together."""
+        """Return the first rows of the order, counted in all chunks together."""
         return RowSlice(self.rng, 0, rows, self.passes.n_rows)
 
     def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
-        """The first rows of the order, of which some were the batch before."""
+        """Return the batch of the first rows of the order, some of which were the batch before."""
         if gathered:
             if rows_before not in (0, rows):
-                # Rows that enter come behind those that have been in the batch before.
+                # Entering rows come after those of the previous batch.
                 self.passes.subset(self.first(rows_before))
             return NestedBatch(self.passes.subset(self.first(rows)), None, True)
         everything = rows == self.passes.n_rows
         return NestedBatch(self.passes, None if everything else self.first(rows), False)
 
     def worth_gathering(self, rows: int, k: int, n_passes: int = 1) -> bool:
-        """Whether a step on so few rows takes no longer in one place than a pass over a cluster.
+        """Return True if a step on so few rows is as fast in one place as a pass over a cluster.
 
         Or than ``n_passes`` of them, each over its part of the rows.
         """
         return worth_gathering(self.passes, self.passes.n_threads, rows, k, n_passes)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
-        """The first rows, without those that weigh nothing.
+        """Return the first rows of positive weight.
 
-        They are more than asked for where so few have any weight, or chunks are so small, that
-        there would not be k of them; fewer where they would take too much memory.
+        More than requested if few have positive weight, or chunks are so small, that there would be
+        fewer than k; fewer if they would take too much memory.
 
         Returns
         -------
         x : (m, d)
         weight : (m,) float64
         rows : int
-            How many rows of the order that took.
+            Number of rows of the order that were read.
         """
         n = self.passes.n_rows
         size = min(rows, self._room(k))
         while True:
             x, weight, rows_of_x = self.passes.subset(self.first(size)).take()
             weight = np.ones(len(x)) if weight is None else weight
-            # By their index: after a resume they lie in another order.
+            # By index: after a resume they lie in another order.
             order = np.argsort(rows_of_x, kind="stable")
             order = order[weight[order] > 0]
             if len(order) >= k or size == n:
@@ -99,9 +99,9 @@ class NestedRows:
             size = min(2 * size, n)
 
     def spaced_sample(self, rows: int, least: int, k: int, each: int) -> Passes:
-        """Up to ``each`` rows a cluster of k, spaced evenly among the first ones.
+        """Return up to ``each`` rows per cluster of k, evenly spaced among the first ones.
 
-        Among the first ``least`` or, where these are too few, a doubled number of them, up to
+        These are the first ``least`` or, if they are too few, a doubled number of them, up to
         ``rows``.
         """
         most = min(rows, self._room(k))
@@ -117,12 +117,12 @@ class NestedRows:
 def worth_gathering(
     table: TableShape, n_threads: int | None, rows: int, k: int, n_passes: int = 1
 ) -> bool:
-    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as of ``Passes``."""
+    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as in ``Passes``."""
     values = rows * table.row_values
     alone = n_threads == 1
     return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
 
 
 def room_of_sample(table: TableShape, k: int) -> int:
-    """Rows of a sample at most, which is to hold one a cluster."""
+    """Return the maximum rows of a sample, which is to hold one per cluster."""
     return max(k, SAMPLE_VALUES // table.row_values)

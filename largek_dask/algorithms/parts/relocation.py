@@ -1,11 +1,11 @@
-"""Centres without rows are moved to the rows farthest from their own centres.
+"""Relocation of centres without rows to the rows farthest from their own centres.
 
-What scikit-learn's ``KMeans`` does too, here without order dependence: candidates are distinct
-rows, ranked by exact squared distance, ties by global row index. So a row that is there twice
-counts once, as a row of weight 2 does.
+Scikit-learn's ``KMeans`` does the same; here it is independent of order: candidates are distinct
+rows, ranked by exact squared distance, ties by global row index. So two equal rows count once, as
+one row of weight 2 does.
 
 A row takes a centre only from a cluster that holds other rows as well: a cluster of equal rows
-needs no second centre, however far the mean of these rows, as it was rounded, lies from them. Where
+needs no second centre, however far the rounded mean of these rows is from them. If
 every cluster is of that kind there are no more distinct rows than clusters with rows, and their
 number is known.
 """
@@ -27,15 +27,15 @@ __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 
 
 class FarthestRows:
-    """Distinct rows far from their centres, and which clusters hold more than one.
+    """Distinct rows far from their centres, and the clusters that hold more than one.
 
     Parameters
     ----------
     size : int
-        How many rows are kept.
+        Number of rows to keep.
     k, d : int
     dtype : numpy dtype
-        Compute dtype; rows are told apart in it.
+        Compute dtype, in which rows are compared.
     """
 
     __slots__ = ("distances", "labels", "rows", "several", "single", "single_x", "size", "x")
@@ -51,15 +51,15 @@ class FarthestRows:
         self.x = np.empty((0, d), dtype)
         """Their coordinates, no two alike."""
         self.several = np.zeros(k, np.bool_)
-        """Clusters that hold rows that differ."""
+        """Clusters that hold different rows."""
         self.single = np.empty(0, np.int32)
         """The other clusters that hold rows, ascending."""
         self.single_x = np.empty((0, d), dtype)
-        """What all rows of these are."""
+        """Value of all rows of each of these."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 
@@ -82,20 +82,20 @@ class FarthestRows:
         self.labels, self.x = labels[best], together[best]
 
     def _least(self) -> float:
-        """What is nearer than that has no place any more."""
+        """Return the distance below which no row is kept."""
         return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
 
     def tell_apart(
         self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table
     ) -> None:
-        """Find out which clusters hold rows that differ; all rows have to be shown."""
+        """Find clusters that hold different rows; all rows have to be shown."""
         order = np.flatnonzero(~self.several[labels])
         if not len(order):
             return
         order = order[np.argsort(labels[order], kind="stable")]
         starts, sizes = _runs(labels[order])
         own = distances[order]
-        # Equal rows are equally far: most clusters need no closer look.
+        # Equal rows are equally far, so most clusters need no comparison of rows.
         alike = np.minimum.reduceat(own, starts) == np.maximum.reduceat(own, starts)
         self.several[labels[order[starts[~alike]]]] = True
         order = order[np.repeat(alike, sizes)]
@@ -137,7 +137,7 @@ def _farthest(
     size: int,
     least: float = 0.0,
 ) -> NDArray[np.int64]:
-    """The ``size`` distinct rows that are farthest, in order; of equal ones the first."""
+    """Return the ``size`` farthest distinct rows, in order; of equal ones the first."""
     kept = np.flatnonzero(distances >= least)
     values = np.unique(distances[kept])
     if len(values) > size:
@@ -150,7 +150,7 @@ def _farthest(
 
 
 def _numbers(x: Table) -> NDArray[np.int64]:
-    """(n,) numbers that are equal where rows (n, d) of floats are."""
+    """Return (n,) numbers that are equal for equal rows (n, d) of floats."""
     if isinstance(x, SparseBlock):
         known: dict[tuple[bytes, bytes], int] = {}
         numbers = np.empty(len(x), np.int64)
@@ -168,7 +168,7 @@ def _numbers(x: Table) -> NDArray[np.int64]:
 
 
 def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each of some ascending labels begins, and how often it is there."""
+    """Return the start and length of each run of equal labels, which are ascending."""
     starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     return starts, np.diff(np.concatenate([starts, [len(labels)]]))
 
@@ -179,9 +179,9 @@ def farthest_chunk(
     centers: PackedCenters,
     several: NDArray[np.bool_] | None,
 ) -> None:
-    """Offer the chunk's rows that lie off their centre.
+    """Offer the chunk's rows that are not on their centre.
 
-    ``several`` are the clusters to look at; None: all, and find out which hold rows that differ.
+    ``several`` are the clusters to search; None: all, and find out which hold rows that differ.
     """
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
@@ -195,18 +195,18 @@ def farthest_chunk(
         total.tell_apart(distances, labels, x)
     else:
         away &= several[labels]
-    # What cannot have a place need not be copied.
+    # Rows that cannot be kept need not be copied.
     keep = np.flatnonzero(away & (distances >= total._least()))
     total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
 
 class Relocation(NamedTuple):
-    """What became of centres without rows."""
+    """Result of relocating centres without rows."""
 
     centers: NDArray[Any]
     """(k, d)"""
     n_moved: int
-    """How many of the centres without rows have been moved."""
+    """Number of centres without rows that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
     """The distinct rows (n, d), and the centre that each has already; None: some share one."""
 
@@ -235,7 +235,7 @@ def relocate_empty(
     Returns
     -------
     Relocation
-        Fewer centres are moved than are empty where too few rows share a centre with rows that
+        Fewer centres are moved than are empty if too few rows share a centre with rows that
         differ from them.
     """
 
@@ -256,7 +256,7 @@ def relocate_empty(
         return Relocation(centers, 0, (found.single, found.single_x))
     x = found.x[several[found.labels]]
     if len(x) < len(found.x) == found.size:
-        # Rows that need no centre of their own have taken places of others.
+        # Rows that need no centre of their own have displaced others.
         x = look(several).x
     moved = centers.copy()
     moved[empty[: len(x)]] = x
@@ -265,7 +265,7 @@ def relocate_empty(
 
 
 def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
-    """Whether centres are back where they were two steps ago, and would go that way for ever.
+    """Return True if centres are back where they were two steps ago, which would go on for ever.
 
     Rows that differ by less than a step of the sums' grid have one mean, so two centres that were
     moved to them meet there, and one of them is without rows again.

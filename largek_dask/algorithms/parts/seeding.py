@@ -1,4 +1,4 @@
-"""Starting centres: random rows, two levels, k-means++ and what is like it, or an array.
+"""Starting centres: random rows, two levels, k-means++ and its relatives, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
@@ -6,7 +6,7 @@ Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, 
 AFK-MC2 (:mod:`~largek_dask.algorithms.parts.afk_mc2`) comes near k-means++ in few passes.
 
 Every other draw is by D²: a row is chosen with probability in proportion to its weight times its
-squared distance to the nearest centre so far. On chunks this takes one pass a centre: every
+squared distance to the nearest centre so far. On chunks this takes one pass per centre: every
 chunk draws candidates of its own by D², with uniforms derived from (step, chunk), and reports
 its mass; then the chunk is drawn by mass.
 """
@@ -43,10 +43,10 @@ from largek_dask.kernels.sampling import (
 __all__ = ["centers_of_sample", "check_init", "drawn_centers", "initial_centers", "passes_of"]
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
-"""`init="auto"` is k-means++ up to here and random rows above: k passes cost too much there."""
+"""`init="auto"` is k-means++ up to here and random rows above, where k passes cost too much."""
 
 TWO_LEVEL_ROWS = 64
-"""Rows a centre of the sample on which two levels are found."""
+"""Rows per centre of the sample for the two-level start."""
 
 PARALLEL_ROUNDS = 5
 """Rounds of k-means||; each draws about k / 2 candidates (Bahmani et al., section 5.3)."""
@@ -56,7 +56,7 @@ CANDIDATE_LLOYD_STEPS = 3
 
 
 def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
-    """Refuse what cannot give ``n_clusters`` starting centres; needs no data.
+    """Refuse an ``init`` that cannot give ``n_clusters`` starting centres; needs no data.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> No
 
 
 def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:
-    """About how many passes over the rows :func:`initial_centers` takes."""
+    """Return the approximate number of passes that :func:`initial_centers` takes."""
     if not isinstance(init, str):
         return 0
     if init == "auto":
@@ -104,7 +104,7 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Starting centres of shape (n_clusters, n_features), compute dtype.
+    """Return starting centres of shape (n_clusters, n_features), compute dtype.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def initial_centers(
 
 
 def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
-    """Coarse centres of a sample, and the centres of every coarse cell."""
+    """Find coarse centres of a sample, and the centres of every coarse cell."""
     sample = passes.subset(RowSample(rng, "two-level", TWO_LEVEL_ROWS * n_clusters))
     (x, weight, _), n_threads = sample.take(), passes.threads.n
     sample.close()
@@ -142,7 +142,7 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
 def centers_of_sample(
     x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
-    """Starting centres (k, d) from a sample (n, d): k-means++, or with many on two levels.
+    """Return starting centres (k, d) of a sample (n, d): k-means++, or with many on two levels.
 
     Many of sparse rows are drawn in rounds.
     """
@@ -161,20 +161,20 @@ def centers_of_sample(
 
 @dataclass
 class Draws(Additive):
-    """What each chunk drew by itself: its mass and candidate rows."""
+    """Mass and candidate rows of each chunk."""
 
     chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = field(default_factory=dict)
 
     def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
+        """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
 
-        Fewer (none) where no mass is left.
+        Fewer (none) if no mass is left.
         """
         order = sorted(index for index, (mass, _, _) in self.chunks.items() if mass > 0)
         if not order:
             _, rows, x = next(iter(self.chunks.values()))
             return rows[:0], x[:0]
-        # Sequential sums in chunk order: the same bits whoever computed the chunks.
+        # Sequential sums in chunk order: the same bits wherever chunks were computed.
         edges = np.cumsum([self.chunks[index][0] for index in order])
         places = np.searchsorted(edges, uniforms * edges[-1], side="right")
         picks = [self.chunks[order[min(p, len(order) - 1)]] for p in places]
@@ -220,7 +220,7 @@ def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArra
 def potential_chunk(
     chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]
 ) -> None:
-    """Potential that each candidate would leave behind."""
+    """Add the potential left by each candidate."""
     assert chunk.state is not None
     total.merge(potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight))
 
@@ -229,7 +229,7 @@ def potential_chunk(
 
 
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Rows without replacement; by weight where rows are weighted."""
+    """Draw rows without replacement; by weight if rows are weighted."""
     statistics = passes.statistics
     same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
@@ -251,7 +251,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         attempt += 1
     picked = sorted(chosen)
     if len(picked) < k:
-        # Nearly all weight lies on a few rows: the rest comes from whatever rows there are.
+        # Nearly all weight lies on a few rows: take the rest from any rows.
         others = (row for row in range(passes.n_rows) if row not in chosen)
         picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
     return dense_rows(passes.take(np.array(picked, np.int64)).x)
@@ -261,7 +261,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 
 
 def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[Any]:
-    """k-means++ by exact D²; greedy where ``n_candidates`` > 1."""
+    """Run k-means++ by exact D²; greedy if ``n_candidates`` > 1."""
     statistics = passes.statistics
     shift = statistics.shift
     draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
@@ -312,7 +312,7 @@ class Candidates(Additive):
     chunks: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def points(self) -> NDArray[Any]:
-        """All candidates, in chunk order."""
+        """Return all candidates, in chunk order."""
         return np.concatenate([self.chunks[index] for index in sorted(self.chunks)])
 
 
@@ -340,13 +340,13 @@ def nearest_candidate_chunk(
 
 
 def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
-    """Weight of the rows nearest to each candidate."""
+    """Add the weight of the rows nearest to each candidate."""
     assert chunk.state is not None
     total.add(np.empty((len(chunk.x), 0), np.float32), chunk.state["labels"], chunk.weight)
 
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
+    """Run k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
     statistics = passes.statistics
     shift = statistics.shift
     # Weights only, no coordinates: the grid of the rows without their features.
@@ -402,7 +402,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 def choose_among(
     points: Table, weight: NDArray[np.float64], k: int, shift: NDArray[Any], rng: Rng
 ) -> NDArray[Any]:
-    """k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
+    """Run k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
         # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
         return np.resize(dense_rows(points), (k, points.shape[1]))
@@ -430,9 +430,9 @@ def choose_among(
 def drawn_centers(
     rows: TakenRows, k: int, init: str | NDArray[Any], dtype: Any, draws: np.random.Generator
 ) -> NDArray[Any]:
-    """(k, d) distinct rows drawn at random, or the centres that were given.
+    """Return (k, d) distinct rows drawn at random, or the given centres.
 
-    Where there are fewer distinct rows than ``k``, some are taken more than once.
+    If there are fewer distinct rows than ``k``, some are repeated.
     """
     if not isinstance(init, str):
         return np.asarray(init).astype(dtype)

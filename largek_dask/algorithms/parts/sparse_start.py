@@ -6,8 +6,8 @@ in every coarse cell, among its rows alone, its share of the k centres.
 In rounds each row is drawn in proportion to its squared distance to the rows drawn before, as by
 k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but as many in a round as there are already: so
 the sample meets k rows in all, in log k passes over it. Sparse rows meet many centres for little
-beside what a pass over the same rows takes, and rows of few numbers in common have no coarse cells
-to speak of: where it may take such a pass, this is the better start.
+more than a pass over the same rows takes, and rows of few numbers in common have no coarse cells:
+if such a pass is affordable, this is the better start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["different_rows", "rounds_start", "sparse_start"]
 
 TRIED = 4
-"""Rows that are drawn a centre to find different ones."""
+"""Rows drawn per centre to find different ones."""
 FAR_COST = 10.0
-"""Rows drawn by weight alone are a start up to this mean cost of the k that cost most, beside the
-mean of all rows. In texts it is 1.2, in counts of cells 4 to 8."""
+"""Largest mean cost of the k costliest rows, relative to that of all rows, with which rows drawn
+by weight alone are a start. In texts it is 1.2, in counts of cells 4 to 8."""
 LEAST_PIECE = 2_048
-"""Rows that one thread takes at a time, at least."""
+"""Minimum rows that one thread takes at a time."""
 
 Result = TypeVar("Result")
 Labels = NDArray[np.int32]
@@ -46,7 +46,7 @@ Weights = NDArray[np.float64]
 def sparse_start(
     x: SparseBlock, weight: Weights | None, k: int, grid: FixedPoint, n_threads: int
 ) -> NDArray[Any]:
-    """Starting centres of a sample of sparse rows.
+    """Return starting centres of a sample of sparse rows.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def sparse_start(
     k : int
         May exceed n: then rows are repeated.
     grid : FixedPoint
-        Of the rows that the sample is from.
+        Grid of the rows that the sample is from.
     n_threads : int
         No result depends on it.
 
@@ -97,12 +97,12 @@ def rounds_start(
     generator: np.random.Generator,
     n_threads: int,
 ) -> NDArray[Any]:
-    """Starting centres of a sample of sparse rows: rows drawn in rounds, then one Lloyd step.
+    """Return starting centres of a sample of sparse rows: draw in rounds, then one Lloyd step.
 
     Parameters
     ----------
     x : (n, d) compute dtype
-        At least one row, in an order that tells nothing of chunks.
+        At least one row, in an order independent of chunks.
     weight : (n,) float64
         Positive.
     k, grid, n_threads
@@ -147,7 +147,7 @@ def different_rows(
     generator: np.random.Generator,
     n_threads: int,
 ) -> tuple[NDArray[Any], Labels] | None:
-    """Rows drawn by weight as starting centres, no two of them alike.
+    """Draw different rows by weight as starting centres.
 
     Parameters
     ----------
@@ -163,8 +163,8 @@ def different_rows(
     labels : (n,) int32
         The nearest of them.
     None
-        Such a start does not do: too many rows are alike, or a few cost far more than others, which
-        those that are drawn by D² find.
+        Such a start will not do: too many rows are alike, or a few, which drawing by D² would
+        find, cost far more than others.
     """
     picks, _ = draw_by_d2(weight, None, generator.random(TRIED * k))
     rows = _different(x, picks)[:k]
@@ -182,7 +182,7 @@ def different_rows(
 
 
 def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first one of each group of rows that are alike."""
+    """Return the first row of each group of equal rows."""
     kinds: dict[tuple[bytes, bytes], int] = {}
     for row in rows.tolist():
         at = slice(x.indptr[row], x.indptr[row + 1])
@@ -191,18 +191,18 @@ def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _nearest(x: SparseBlock, packed: PackedCenters, n_threads: int) -> Labels:
-    """(n,) nearest centre of every row."""
+    """Return (n,) nearest centre of every row."""
     return np.concatenate(_by_pieces(lambda at: nearest(x[at], packed), len(x), n_threads))
 
 
 def _by_pieces(function: Callable[[slice], Result], n: int, n_threads: int) -> list[Result]:
-    """What a function makes of some rows at a time."""
+    """Apply a function to pieces of the rows, on threads; return the results in order."""
     step = max(LEAST_PIECE, -(-n // n_threads))
     return on_threads(n_threads, function, [slice(i, i + step) for i in range(0, n, step)])
 
 
 def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> NDArray[Any]:
-    """(m, d) centres after Lloyd steps on rows, of which the first m are what they begin at."""
+    """Return (m, d) centres after Lloyd steps that begin at the first m rows."""
     centers: NDArray[Any] = x[:m].toarray()
     packed_with = partial(pack_centers, shift=grid.shift)
     for _ in range(STEPS):
@@ -221,9 +221,9 @@ def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> 
 def _farthest(
     costs: NDArray[np.float64], weight: Weights | None, labels: Labels, most: int
 ) -> NDArray[np.int64]:
-    """Up to ``most`` rows that cost most, and none of those that cost nothing.
+    """Return up to ``most`` rows of the highest cost, without rows of cost 0.
 
-    Rows that are alike cost alike beside one centre; one of them is enough.
+    Equal rows have equal costs at one centre; one of them is enough.
     """
     _, rows = np.unique(np.stack([labels, costs], axis=1), axis=0, return_index=True)
     rows = rows[costs[rows] > 0]

@@ -1,7 +1,7 @@
-"""What no partition into l clusters falls below: the spectrum of the scatter matrix.
+"""Lower bounds of the objective of every partition, by the spectrum of the scatter matrix.
 
 The between-clusters part of the scatter of l clusters has the rank l - 1 at most, so it is no more
-than the sum of the l - 1 largest eigenvalues, and what is left, the objective of k-means, no less
+than the sum of the l - 1 largest eigenvalues, and the rest, the objective of k-means, no less
 than the sum of all others (C. Ding and X. He, "K-means clustering via principal component
 analysis", ICML 2004, theorem 3.1; H. Zha et al., "Spectral relaxation for k-means clustering",
 NIPS 2001). Beyond d clusters that is 0. Everything that may have been rounded is counted against
@@ -23,15 +23,15 @@ from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
 __all__ = ["MOST_FEATURES", "lower_bounds", "scatter_chunk", "scatter_sums", "spectral_bounds"]
 
 MOST_FEATURES = 256
-"""Features beyond which it is not computed: the scatter matrix takes d^2 / 2 products a row."""
+"""Features beyond which it is not computed: the scatter matrix takes d^2 / 2 products per row."""
 
 Floats = NDArray[np.float64]
 
 
 def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
-    """What no partition of the rows into 1 to k clusters falls below.
+    """Return lower bounds of the objectives of all partitions into 1 to k clusters.
 
-    One pass is taken. The bound of one cluster is its objective, less what may have been rounded.
+    One pass is taken. The bound of one cluster is its objective, less the rounding error.
     With one feature ``kernels.one_dimension`` gives the optima themselves.
 
     Parameters
@@ -43,8 +43,8 @@ def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
     Returns
     -------
     (k,) float64
-        Of the sum of ``w ||x - c||^2``, never rising; 0 where nothing is known: beyond d clusters,
-        and anywhere for sparse rows and for more than `MOST_FEATURES` features (no pass is taken).
+        Bounds of the sum of ``w ||x - c||^2``, never rising; 0 if unknown: beyond d clusters, for
+        sparse rows and for more than `MOST_FEATURES` features (no pass is taken).
     """
     d = passes.n_features
     if passes.is_sparse or d > MOST_FEATURES:
@@ -64,21 +64,21 @@ def scatter_chunk(chunk: Chunk, total: ScatterSums, shift: NDArray[Any]) -> None
 
 
 def scatter_sums(x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> ScatterSums:
-    """Products of rows (n, d) that are held in memory; bits are those of a pass over them."""
+    """Return products of rows (n, d) in memory, bit for bit those of a pass over them."""
     total = ScatterSums(x.shape[1])
     total.add(x, weight, shift)
     return total
 
 
 def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
-    """Sums of all but the 0, 1, ... k - 1 largest eigenvalues, less what they may be off by.
+    """Return sums of all but the 0, 1, ... k - 1 largest eigenvalues, less their error bounds.
 
     Parameters
     ----------
     scatter : (d, d) float64
         About the mean.
     error : float
-        Bound of the Frobenius norm of what is missing of the true one.
+        Bound of the Frobenius norm of the error of ``scatter``.
     n_clusters : int
         k
 
@@ -98,8 +98,8 @@ def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
         left += values[i]
         size += abs(values[i])
         if i < n_clusters:
-            # by Cauchy and Schwarz, of so many eigenvalues; and what adding them has rounded
+            # by Cauchy and Schwarz over these eigenvalues; and the rounding of their sum
             lost = sqrt(d - i) * off + (d - i) * 2.0**-52 * size
             out[i] = max(0.0, left - lost * (1 + 2.0**-20))
-    # less may be lost of fewer: a bound of more clusters is one of fewer
+    # rounding may be less with fewer terms: a bound for more clusters also holds for fewer
     return np.maximum.accumulate(out[::-1])[::-1].copy()

@@ -2,7 +2,7 @@
 
 A split always seems to pay on the rows it was made from, and moves that trust it make a result
 worse; the kernel (:mod:`largek_dask.kernels.dense.splits`) estimates on all rows of the cluster,
-for a search that undoes moves that were not worth it.
+for a search that undoes moves that did not pay.
 
 All clusters are split at once: two centres each, and every row sees only the two of its cluster.
 """
@@ -33,13 +33,13 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["held_out_moves", "held_out_splits", "split_up"]
 
 SPLIT_ROWS = 256
-"""Rows of a cluster that a split is found and judged on, at most."""
+"""Most rows of a cluster on which a split is found and judged."""
 LEAST_SPLIT_ROWS = 16
-"""Fewer rows than that say nothing of what a split would gain."""
+"""Fewer rows do not show what a split would gain."""
 SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Rows that one thread finds the centres of, at least."""
+"""Minimum rows whose centres one thread finds."""
 MOVED_SHARE = 10
 """At most one centre in this many moves at a time."""
 LOCKED = 4
@@ -53,22 +53,22 @@ def held_out_moves(
     sse: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Moves:
-    """Moves of centres that pay, by splits that are tried on a sample.
+    """Find moves of centres that pay, by trying splits on a sample.
 
     Parameters
     ----------
     sample : Passes
-        A subset without rows that weigh nothing.
+        A subset without rows of weight 0.
     centers : (k, d) compute dtype
     counts, sse : (k,) float64
         Weight of each cluster, and the squared distances within it.
     losses : (k,) float64
-        What removing each centre would cost.
+        Cost of removing each centre.
     """
     k, grid = len(centers), sample.statistics.grid
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
-    # Where most is to be gained; an empty cluster has nothing to split.
+    # Clusters with most to gain; an empty cluster has nothing to split.
     wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
     wanted = np.sort(wanted[counts[wanted] > 0])
     splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
@@ -83,22 +83,22 @@ def held_out_moves(
 def split_up(
     sample: Passes, centers: NDArray[Any], counts: NDArray[np.float64], n_clusters: int
 ) -> NDArray[Any]:
-    """More centres: the clusters that gain most by it get two.
+    """Return more centres: the clusters that gain most by it get two.
 
     Parameters
     ----------
     sample : Passes
-        A subset without rows that weigh nothing.
+        A subset without rows of weight 0.
     centers : (k, d) compute dtype
     counts : (k,) float64
         Weight of each cluster.
     n_clusters : int
-        How many centres there are to be, k to 2 k; fewer come back where fewer clusters have rows.
+        Number of centres to return, k to 2 k; fewer if fewer clusters have rows.
 
     Returns
     -------
     (n_clusters, d) compute dtype
-        The first k are those that were there, or one half of their clusters.
+        The first k are the given ones, or one half of their clusters.
     """
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
@@ -131,20 +131,20 @@ def held_out_splits(
         Positive.
     centers : (k, d) compute dtype
     clusters : (m,) int64
-        Which to split, ascending.
+        Clusters to split, ascending.
     grid : FixedPoint
-        Of the rows that the sample is from.
+        Grid of the rows that the sample is from.
     order : (n,) int64, optional
-        What the rows are ordered by, each number once; by default as they lie.
+        Order of the rows, each number once; by default as they lie.
     n_threads : int
         Threads that may compute; no result depends on it.
 
     Returns
     -------
     Splits
-        Gains are squared distances saved, as a share of the cluster's weight; -inf where there are
-        too few rows to tell. The half about the row farthest from the centre is the second one,
-        where a centre comes to from elsewhere.
+        Gains are squared distances saved, as a share of the cluster's weight; -inf if there are
+        too few rows. The half about the row farthest from the centre is the second one, to which
+        a centre is moved.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -156,7 +156,7 @@ def held_out_splits(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows, rank = rows[rank < SPLIT_ROWS], rank[rank < SPLIT_ROWS]
     edges = np.searchsorted(segment[labels[rows]], np.arange(len(clusters) + 1))
-    # Clusters are split apart from each other, so any of them may be together.
+    # Clusters are split independently, so any of them may be taken together.
     inner = np.searchsorted(edges, np.arange(1, n_threads) * len(rows) // n_threads)
     cuts = np.unique([0, *np.minimum(inner, len(clusters)), len(clusters)]).tolist()
 
@@ -179,7 +179,7 @@ def held_out_splits(
 
 
 def _labels(x: Table, packed: PackedCenters, n_threads: int) -> NDArray[np.int32]:
-    """(n,) nearest centres, of as many pieces at a time as there are threads."""
+    """Return (n,) nearest centres, computed in as many pieces as there are threads."""
     step = max(LEAST_PIECE, -(-len(x) // n_threads))
     begins = range(0, max(1, len(x)), step)
 
@@ -197,9 +197,9 @@ def _split(
     centers: NDArray[Any],
     grid: FixedPoint,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Gains (m,) and halves (m, 2, d) of these clusters.
+    """Return gains (m,) and halves (m, 2, d) of these clusters.
 
-    Rows ``edges[i] : edges[i + 1]`` are those of cluster i; ``rank`` counts them.
+    Rows ``edges[i] : edges[i + 1]`` belong to cluster i; ``rank`` counts them.
     """
     m = len(centers)
     of = np.repeat(np.arange(m, dtype=np.int32), np.diff(edges))
@@ -228,7 +228,7 @@ def _split(
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """(r,) how many rows of the same segment come before each; segments are ascending."""
+    """Return (r,) each row's rank within its segment; segments are ascending."""
     edges = np.searchsorted(segments, np.arange(n))
     rank: NDArray[np.int64] = np.arange(len(segments)) - edges[segments]
     return rank
@@ -243,9 +243,9 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
 def _nearer_of_two(
     x: Table, packed: PackedCenters, of: NDArray[np.int32], edges: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """(n,) which of centres ``2 of`` and ``2 of + 1`` is nearer to each row; ties: the first."""
+    """Return (n,) which of centres ``2 of`` and ``2 of + 1`` is nearer; ties: the first."""
     if isinstance(x, SparseBlock):
-        # two distances a row, in float64: dense rows of so many features would fill the memory
+        # two distances per row, in float64: dense rows of so many features would fill the memory
         first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
         return 2 * of + (second < first)
     pairs = 2 * np.arange(len(edges))
@@ -260,7 +260,7 @@ def _farthest(
     edges: NDArray[np.int64],
     grid: FixedPoint,
 ) -> NDArray[Any]:
-    """(m, d) the fitting row of each segment that is farthest from its point."""
+    """Return (m, d) the fitting row of each segment that is farthest from its point."""
     distances = np.where(fits, squared_distances(x, pack_centers(points, grid.shift), of), -1.0)
     out = points.copy()
     filled = np.flatnonzero(np.diff(edges) > 0)

@@ -1,6 +1,6 @@
-"""Totals: the exact one of an assignment, and what any of them is added up by.
+"""Totals: exact sums of an assignment, and how totals are added.
 
-Sums are exact, so neither the order of the rows nor that of the processes that add them up shows.
+Sums are exact, so they depend neither on the order of the rows nor on that of the processes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Additive", "AssignmentTotal", "Tally"]
 
 
 LOOKED_UP = 8
-"""Bytes, for each of all rows, that those that have changed their cluster may have to be looked up
-first, instead of on the way. Of 1,000,000 rows of 18 features, 8,000 of which have, that takes 1.8
-instead of 3.1 ms; with 3 kB a row it takes longer (measured)."""
+"""Most bytes of rows that have changed cluster, per row of the block, up to which these are
+looked up first. Of 1,000,000 rows of 18 features, 8,000 of which have, that takes 1.8 instead of
+3.1 ms; with 3 kB per row it takes longer (measured)."""
 LOOKED_UP_BYTES = 1 << 20
-"""Bytes of them that are copied side by side at a time."""
+"""Bytes of these rows that are copied side by side at a time."""
 
 A = TypeVar("A", bound="Additive")
 
@@ -33,18 +33,18 @@ A = TypeVar("A", bound="Additive")
 class Additive:
     """A total that is added to another one field by field.
 
-    A field is one of these: a number; exact sums, or whatever else has
-    ``merge``; an array, or None while there is nothing; a dict of these, by chunk or by name. What
-    is added is not changed, nor later through this one.
+    A field is one of these: a number; exact sums, or anything else with ``merge``; an array, or
+    None if empty; a dict of these, by chunk or by name. What is added is never changed, nor later
+    through this one.
     """
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that travel when this total is sent."""
+        """Bytes of the arrays when this total is sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
-        """Add another one of the same kind into this one, which is returned."""
+        """Add another total of the same kind to this one, and return it."""
         for field in fields(self):
             value = _added(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, value)
@@ -82,9 +82,9 @@ def _nbytes(value: Any) -> int:
 
 @dataclass
 class Tally(Additive):
-    """What one step finds out on its way, over all rows that it sees.
+    """Figures of one step, over all rows that it sees.
 
-    An algorithm that finds more declares more fields.
+    Algorithms with more figures declare more fields.
     """
 
     n_rows: int = 0
@@ -92,7 +92,7 @@ class Tally(Additive):
     n_changed: int = 0
     """Rows of positive weight whose label changed, or that had none before."""
     n_evaluated: int = 0
-    """Distances that were computed."""
+    """Number of distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
@@ -105,7 +105,7 @@ class AssignmentTotal(Generic[T]):
     ----------
     k, d : int
     grid : FixedPoint
-        Steps in which coordinates and weights are counted.
+        Steps of coordinates and weights.
     new_tally : callable
         Makes an empty tally; it travels with the total.
     by_cluster : bool
@@ -115,7 +115,7 @@ class AssignmentTotal(Generic[T]):
     -----
     ``sums`` and ``squares`` describe the rows as they are labelled now and may be retained between
     passes. The tally belongs to one step: a total that was not touched in this step still carries
-    an older one's, which counts no more (:meth:`begin`).
+    an older one, which no longer counts (:meth:`begin`).
     """
 
     __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
@@ -139,11 +139,11 @@ class AssignmentTotal(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
-        """One of the same kind and step that holds no rows."""
+        """Return an empty total of the same kind and step."""
         k, d = self.sums.sums.shape
         grid, by_cluster = self.sums.grid, self.by_cluster
         other = AssignmentTotal(k, d, grid, self.new_tally, by_cluster=by_cluster)
@@ -151,7 +151,7 @@ class AssignmentTotal(Generic[T]):
         return other
 
     def begin(self, step: int) -> None:
-        """Forget what belongs to an earlier step."""
+        """Discard the tally of an earlier step."""
         if step != self.step:
             self.step, self.tally = step, self.new_tally()
 
@@ -163,7 +163,7 @@ class AssignmentTotal(Generic[T]):
         new: NDArray[np.int32],
         counted: bool = False,
     ) -> NDArray[np.bool_]:
-        """Let rows count for their new clusters, and no longer for their old ones.
+        """Count rows for their new clusters instead of their old ones.
 
         Parameters
         ----------
@@ -179,8 +179,8 @@ class AssignmentTotal(Generic[T]):
         Returns
         -------
         changed : (n,) bool
-            Rows whose cluster is another one. A row of weight 0 is absent: what happens to its
-            label must not hold back a stop.
+            Rows whose cluster changed. A row of weight 0 is absent: its label must not hold back a
+            stop.
         """
         if counted and old is not None:
             self._move_sums(x, weight, old, new)
@@ -204,7 +204,7 @@ class AssignmentTotal(Generic[T]):
         old: NDArray[np.int32],
         new: NDArray[np.int32],
     ) -> None:
-        """All rows on the way, or only those that differ, where these are few."""
+        """Move all rows between sums on the way, or only those that differ, if these are few."""
         differ = np.flatnonzero(old != new)
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
         if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
@@ -231,7 +231,7 @@ class AssignmentTotal(Generic[T]):
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
-        """Add ``b`` into ``a``; of their tallies only the later step's counts."""
+        """Add ``b`` into ``a``; only the tally of the later step counts."""
         a.sums.merge(b.sums)
         a.squares.merge(b.squares)
         if b.step >= a.step:

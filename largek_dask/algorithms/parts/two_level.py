@@ -2,7 +2,7 @@
 
 About sqrt(k) coarse centres are found on a part of the sample. Every coarse cell gets a share of
 the k centres in proportion to its rows, found among these rows alone: that takes about 2 sqrt(k)
-distances a row and step where Lloyd's steps on k centres take k.
+distances per row and step where Lloyd's steps on k centres take k.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["COARSE_ROWS", "STEPS", "coarse_centers", "shares", "two_level_start"]
 
 COARSE_ROWS = 100
-"""Rows of the sample a coarse centre."""
+"""Rows of the sample per coarse centre."""
 STEPS = 5
 """Lloyd steps on each level."""
 
 
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
-    """(about sqrt(k), d) coarse centres of rows (n, d), n >= 1, that lie in random order."""
+    """Return (about sqrt(k), d) coarse centres of rows (n, d), n >= 1, in random order."""
     n_coarse = max(1, min(isqrt(k), len(x)))
     n = min(len(x), COARSE_ROWS * n_coarse)
     picks = np.arange(n_coarse)
@@ -42,7 +42,7 @@ def two_level_start(
     shift: NDArray[Any],
     n_threads: int,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
-    """Starting centres of a sample.
+    """Return starting centres of a sample.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def two_level_start(
     k : int
         May exceed n: then rows are repeated.
     shift : (d,)
-        About the mean of the data.
+        Near the mean of the data.
     n_threads : int
         No result depends on it.
 
@@ -61,7 +61,7 @@ def two_level_start(
     centers : (k, d)
     coarse : (about sqrt(k), d)
     labels : (n,) int32
-        About the nearest centre of each row.
+        Approximately the nearest centre of each row.
     """
     coarse = coarse_centers(x, k, shift)
     if len(x) <= k:
@@ -88,7 +88,7 @@ def two_level_start(
 
 
 def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """(m,) integers that add up to k, in proportion to counts by largest remainders.
+    """Return (m,) integers that add up to k, in proportion to counts by largest remainders.
 
     None exceeds its count; a count that is not 0 gets at least 1, as far as k allows. k is at most
     the sum of the counts.

@@ -5,27 +5,26 @@ where it is, or goes to a centre near its own. So each row meets only the centre
 its own cluster (the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
 variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can clustering
 scale sublinearly with its clusters?, AISTATS 2018), and not even those while distances kept from
-earlier passes, widened by what centres have moved since, tell that nothing can change (G. Hamerly,
+earlier passes, widened by the movement of centres, prove that nothing can change (G. Hamerly,
 Making k-means even faster, SDM 2010). Sums are exact and only rows that change cluster touch them.
 
-Where clusters overlap, such steps go the same way for long; so between the passes of a round
-centres go beyond the means of their rows.
+If clusters overlap, centres keep moving in the same direction for long; so between the passes of a
+round they overshoot the means of their rows.
 
-Steps of this kind end where they began to go: in the nearest local optimum. Moves leave it: centres
-that are hardly missed are taken away, each from the rows that would lose least, and split the
-clusters that gain most by it (the swap of centres: P. Fränti, Efficiency of random swap clustering,
-J. Big Data 2018; many at a time here). They are tried in rounds: some passes after the moves the
-cost is compared with the one before, and if it is not lower, everything goes back to where it was.
+Such steps end in the nearest local optimum. Moves leave it: centres that are hardly missed are
+taken away, each from the rows that would lose least, and split the clusters that gain most by it
+(the swap of centres: P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; many at a
+time here). They are tried in rounds: some passes after the moves the cost is compared with the one
+before, and if it is not lower, the round is undone.
 
-What comes next is decided by gain for work (:mod:`~largek_dask.algorithms.truncated.schedule`): how
-long lists are, when all centres are looked through, how many passes a round has. What is compared
-are exact costs and distances counted, on a seeded sample where a question is to be answered
-beforehand; so the same data and seed take the same way on any machine. On data without structure,
-where a row's second choice may be anywhere, lists soon become long.
+The next step is chosen by gain per work (:mod:`~largek_dask.algorithms.truncated.schedule`): the
+length of lists, when rows meet all centres, the number of passes in a round. It compares exact
+costs and counted distances, and estimates on a seeded sample; so the same data and seed take the
+same way on any machine. On data without structure, where a row's second choice may be anywhere,
+lists soon become long.
 
-A row's state (label and two distances) depends on the passes since the last one that asked nothing
-of it: these are kept, and whoever has lost the state repeats them
-(:mod:`~largek_dask.algorithms.truncated.passes`).
+A row's state (label and two distances) depends on the passes since the last anchor: these are kept,
+and repeated where the state is lost (:mod:`~largek_dask.algorithms.truncated.passes`).
 """
 
 from __future__ import annotations
@@ -116,24 +115,24 @@ from largek_dask.kernels.projection import Directions
 __all__ = ["Truncated"]
 
 SPLIT_ROWS = 256
-"""Rows a centre of the sample on which splits are tried, at most."""
+"""Maximum rows per centre of the sample on which splits are tried."""
 
 SPLIT_VALUES = 1 << 26
-"""Values (rows times features) of that sample, at most."""
+"""Maximum values (rows times features) of that sample."""
 
 GATHERED = 2.0
-"""What distances to lists take for all rows at once, beside those to all centres (measured)."""
+"""Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
 
 COPIES, DENSE_COPIES = 72, 16
-"""Models that a search keeps to go on from, at most: with lists of near centres, and without."""
+"""Most models that a search keeps to continue from: with lists of near centres, and without."""
 ROW_BYTES = 16
-"""Kept of a row: label, two distances, and the label to go back to."""
+"""Bytes per row: label, two distances, and the label to go back to."""
 USUAL_STEPS = 120
-"""About how many steps a search takes, those on samples included: from 30 to 335 on the sets of
-``benchmarks.auto``, half of them within 80 and 170."""
+"""Approximate number of steps of a search, including those on samples: from 30 to 335 on the sets
+of ``benchmarks.auto``, half of them within 80 and 170."""
 WORK_OF_A_ROW = 7.0
-"""About as many distances, times the root of the number of clusters, cost as much as a row in a
-step: by the seconds of the same table (2 to 784 features, 500 to 2,000 clusters) and of that of
+"""Cost of a row in a step, in distances, divided by the root of the number of clusters: by the
+seconds of the same table (2 to 784 features, 500 to 2,000 clusters) and of that of
 ``benchmarks.auto_scale`` (32 features, 10,000 and 32,000)."""
 
 
@@ -141,40 +140,40 @@ step: by the seconds of the same table (2 to 784 features, 500 to 2,000 clusters
 class Truncated(Algorithm[TruncatedState]):
     """Truncated search with moves of centres.
 
-    Rows meet only the centres near their own, in passes of a few distances a row; in between,
+    Rows meet only the centres near their own, in passes of a few distances per row; in between,
     centres that are hardly missed are moved to where a split gains most, and moves that did not
     pay are undone. It ends at a lower cost than Lloyd's algorithm, and much sooner.
 
     Parameters
     ----------
     neighbours : int or "auto"
-        Centres that a row meets in a pass, at least 2; "auto": as many as a probe says will pay,
-        and all of them where there are no more than 128, or rows are sparse. Every now and then all
-        of them are looked through, whatever is given here.
+        Centres that a row meets in a pass, at least 2; "auto": as many as a probe finds best, and
+        all of them if there are at most 128, or rows are sparse. From time to time all of them are
+        searched, whatever is given here.
     moves : bool
-        Whether centres are moved.
+        Move centres.
     rounds : int or "auto"
-        Rounds of moves (or of passes, without moves) over all rows at most; "auto": until they do
-        not pay. Those over samples, which come first, end when more rows pay better; with 0 there
+        Maximum rounds of moves (or of passes, without moves) over all rows; "auto": until they do
+        not pay. Rounds over samples come first and end when more rows pay better; with 0 there
         are none of them either.
     directions : int or "auto"
-        Principal directions of the rows in which the search begins, before it goes on to more of
+        Principal directions of the rows in which the search begins, before it continues in more of
         them and to all features; "auto": as few as hold most of the variance, where there are 128
         features or more and that saves time; 0: in all features at once, as with centres that are
-        given. Rows are held as they are seen in them, a sample where they have more than 2^26
-        values (256 MiB); with fewer than 64 of these a cluster, too, all features come at once.
+        given. Rows are held in projected form, a sample if they have more than 2^26
+        values (256 MiB); with fewer than 64 of these per cluster all features come at once.
 
     Notes
     -----
-    A step is one pass. ``history_`` shows in ``extra`` what each was: ``neighbours`` (the length of
-    the lists, k where all centres were looked through), ``everywhere`` (0: on one of the samples
+    A step is one pass. ``history_`` describes each in ``extra``: ``neighbours`` (the length of
+    the lists, k if all centres were searched), ``everywhere`` (0: on one of the samples
     that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
-    ``back`` (the round was undone); and ``steps_per_reading``, how many steps there have been for
-    each that went through all rows, wherever these are stored. ``cost`` counts rows where they are
-    labelled, which is above the inertia, for not all of them are at their nearest centre;
-    ``features`` is how many directions it was told in, or all features. It ends
-    when five rounds have failed: raised the cost, or lowered it by a share of less than
-    ``tol / 50``. Sparse rows meet all centres, and all features at once.
+    ``back`` (the round was undone); and ``steps_per_reading``, the number of steps per reading of
+    all rows, wherever these are stored. ``cost`` counts rows where they are labelled, which is
+    above the inertia, for not all of them are at their nearest centre; ``features`` is the number
+    of directions in which it was found, or of all features. The search ends when five rounds have
+    failed: raised the cost, or lowered it by a share of less than ``tol / 50``. Sparse rows meet
+    all centres, and all features at once.
 
     Examples
     --------
@@ -207,7 +206,7 @@ class Truncated(Algorithm[TruncatedState]):
             raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Starting centres: by the problem's ``init``, or on two levels on a sample."""
+        """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
         assert self.problem is not None
         if passes.is_sparse and self.neighbours != "auto":
             raise ParameterError(
@@ -220,7 +219,7 @@ class Truncated(Algorithm[TruncatedState]):
         return self._first(passes, rng)
 
     def _first(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """The state before the first step among these rows."""
+        """Return the state before the first step among these rows."""
         assert self.problem is not None
         k, shift = self.problem.n_clusters, passes.statistics.shift
         if isinstance(self.problem.init, str) and self.problem.init == "auto":
@@ -250,7 +249,7 @@ class Truncated(Algorithm[TruncatedState]):
     # --- fewer features first ---------------------------------------------------------------------
 
     def _directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
-        """What the search begins in, and what lies outside of it; None: all features."""
+        """Return the first directions, and the variance outside; None: begin in all features."""
         assert self.problem is not None
         m, init = self.directions, self.problem.init
         if not isinstance(init, str) or init != "auto" or passes.is_sparse:
@@ -270,7 +269,7 @@ class Truncated(Algorithm[TruncatedState]):
         return found
 
     def _direction_sample(self, passes: Passes, rng: Rng) -> Passes:
-        """Rows in random order that tell the directions: they begin the search, or more of them."""
+        """Return rows in random order from which the first directions, or more, are computed."""
         assert self.problem is not None
         first = _sample_sizes(passes, self.problem.n_clusters)[0]
         return self._start_sample(passes, rng, max(first, min(passes.n_rows, 2 * SAMPLE_ROWS)))
@@ -278,7 +277,7 @@ class Truncated(Algorithm[TruncatedState]):
     def _projected(
         self, passes: Passes, rng: Rng, directions: Directions, outside: LeftOut
     ) -> TruncatedState:
-        """The state before the first step, which is one among projected rows."""
+        """Return the state before the first step, which is one among projected rows."""
         assert self.problem is not None
         n_rows = self._rows_to_hold(passes, directions)
         k, n, m = self.problem.n_clusters, passes.statistics.n_rows, len(directions.vectors)
@@ -286,7 +285,7 @@ class Truncated(Algorithm[TruncatedState]):
         search, sizes = replace(self._search(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(search, sizes)
         if schedule.stage.name == "first":
-            # To fetch its rows takes longer than to search the next sample in few directions.
+            # Fetching its rows takes longer than searching the next sample in few directions.
             schedule = first_schedule(search, sizes[1:])
         if asks_few(schedule):
             view = sample = self._few_rows(passes, rng, schedule).subset(ProjectedRows(directions))
@@ -304,7 +303,7 @@ class Truncated(Algorithm[TruncatedState]):
         return opened(passes, directions, outside, inner, full, n_rows)
 
     def _few_rows(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes:
-        """The rows of a small sample, in all features."""
+        """Return the rows of a small sample, in all features."""
         return self._start_sample(passes, rng, schedule.sampling.sizes[0])
 
     def _rows_to_hold(self, passes: Passes, directions: Directions) -> int:
@@ -316,9 +315,9 @@ class Truncated(Algorithm[TruncatedState]):
     def _projected_step(
         self, passes: Passes, rng: Rng, state: TruncatedState, projected: Projected
     ) -> tuple[TruncatedState, Info]:
-        """One step among projected rows; at the end of a round, what it means in all features.
+        """Run one step among projected rows; at the end of a round, find means in all features.
 
-        While it is about a small sample only that is projected, and means are told at once.
+        A step on a small sample projects only that, and finds means at once.
         """
         directions = directions_of(projected)
         if asks_few(projected.search.schedule):
@@ -338,7 +337,7 @@ class Truncated(Algorithm[TruncatedState]):
         if not ends and not begins_round(search):
             return after, told(info, after)
         if not search.restores:
-            # Else it goes back to where the last round began, and those means are known.
+            # Otherwise it goes back to the start of the last round, whose means are known.
             after = with_means(after, *lifted(passes, view, after))
         info = told(info, after)
         if ends or is_done(projected, after) or tells_little(after):
@@ -348,7 +347,7 @@ class Truncated(Algorithm[TruncatedState]):
     def _widened(
         self, passes: Passes, rng: Rng, state: TruncatedState, view: Passes
     ) -> TruncatedState:
-        """The state in twice as many directions, or in all features if they save too little."""
+        """Return the state in twice as many directions, or in all features if they save little."""
         assert self.problem is not None
         assert state.projected is not None
         known = directions_of(state.projected)
@@ -378,10 +377,10 @@ class Truncated(Algorithm[TruncatedState]):
     def _start(
         self, passes: Passes, rng: Rng, sample: Passes, known: NDArray[Any] | None = None
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int32]]:
-        """Centres, coarse centres, and first labels of the sample's rows.
+        """Return centres, coarse centres, and first labels of the sample's rows.
 
-        With few clusters of dense rows they are those of the best of several starts; or ``known``
-        if that is better.
+        With few clusters of dense rows take the best of several starts, or ``known`` if that is
+        better.
         """
         assert self.problem is not None
         x, weight, _ = sample.take()
@@ -389,10 +388,10 @@ class Truncated(Algorithm[TruncatedState]):
         if known is None and not is_restarted(k) and not isinstance(x, SparseBlock):
             return two_level_start(x, weight, k, shift, n_threads)
         if isinstance(x, SparseBlock):
-            # They have no coarse cells to speak of: one centre stands for all.
+            # Sparse rows have no coarse cells to speak of: one centre represents all.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > TUNING.largest_share * TUNING.restart_rows * k:
-                # Moves mend such a start before a better one is made; not with few rows a centre.
+                # Moves mend such a start before a better one is made, unless rows are few.
                 generator = rng.generator(0, "rows")
                 found = different_rows(x, mass, k, grid, generator, n_threads)
                 if found is not None:
@@ -409,7 +408,7 @@ class Truncated(Algorithm[TruncatedState]):
         return centers, coarse, nearest(x, pack_centers(centers, shift))
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
-        """One pass, and what comes next."""
+        """Run one pass, and decide what comes next."""
         if state.projected is not None:
             return self._projected_step(passes, rng, state, state.projected)
         return self._step(passes, rng, state, self._sample(passes, rng, state))[:2]
@@ -417,7 +416,7 @@ class Truncated(Algorithm[TruncatedState]):
     def _step(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, Info, PassDone]:
-        """A step that is about a sample, or asks it."""
+        """Run a step that is on a sample, or probes it."""
         assert self.problem is not None
         state, origin = self._started(passes, rng, state, sample)
         state = with_neighbours(state, passes.threads.n)
@@ -456,7 +455,7 @@ class Truncated(Algorithm[TruncatedState]):
         if back:
             after = without_round(after)
         else:
-            # Over a sample moves are carried out as they are found, but those of rounds are tried.
+            # Over a sample moves are carried out immediately, but those of rounds are tried.
             after = with_round(after, found.moves, tried=state.schedule.stage.name != "sample")
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
@@ -466,9 +465,9 @@ class Truncated(Algorithm[TruncatedState]):
     def _started(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, NDArray[np.int32] | None]:
-        """The state, with new centres where a search begins or starts again.
+        """Return the state, with new centres if a search begins or starts again.
 
-        And the labels of the sample's rows, where the first pass goes on from them.
+        Also return the labels of the sample's rows, if the first pass continues from them.
         """
         if state.schedule.task.kind == "start":
             assert sample is not None
@@ -482,7 +481,7 @@ class Truncated(Algorithm[TruncatedState]):
         return state, None
 
     def _sample(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
-        """The sample that the next step is about, or asks."""
+        """Return the sample that the next step is on, or probes."""
         if state.schedule.task.everywhere:
             if not state.schedule.task.looks:
                 return None
@@ -493,7 +492,7 @@ class Truncated(Algorithm[TruncatedState]):
         return self._start_sample(passes, rng, state.schedule.sampling.sizes[0])
 
     def _restart_rows(self, passes: Passes, state: TruncatedState, far: FarRows | None) -> int:
-        """Rows of the sample to start again on; 0: go on from what has been found."""
+        """Return the rows of the sample to start again on; 0: continue with the present model."""
         assert self.problem is not None
         if far is None or state.far is not None:
             return 0
@@ -506,14 +505,14 @@ class Truncated(Algorithm[TruncatedState]):
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Where rows are as of ``model(state)``, by one or two passes that look at few centres.
+        """Label rows by ``model(state)``, in one or two passes over few centres.
 
-        For a fit that has no time to look at all of them.
+        For a fit that has no time to search all of them.
 
         Returns
         -------
         labels : (n,) int32
-            -1 for rows that weigh nothing.
+            -1 for rows of weight 0.
         cost : float
         counts : (k,)
             Weight of the rows of each cluster.
@@ -526,7 +525,7 @@ class Truncated(Algorithm[TruncatedState]):
             restores = state.moves is None and not dense
             state = replace(where_it_began(state, before), restores=restores)
         if not state.everywhere and not dense:
-            # Nobody knows more of the other rows than their nearest coarse centre.
+            # Of the other rows only the nearest coarse centre can be found.
             first = Pass("cells", state.centers, state.shift, coarse=state.coarse)
             pass_over(passes, History(), first, state.step + 1, None, retain=False)
             state = replace(
@@ -543,7 +542,7 @@ class Truncated(Algorithm[TruncatedState]):
         return labels, cost, total.sums.counts
 
     def share_of_labels(self, table: TableShape, k: int) -> float | None:
-        """How long ``labels`` takes at most, as a share of a pass over all centres, about.
+        """Estimate the most that ``labels`` takes, as a share of a pass over all centres.
 
         None: sparse rows meet all of them in any case.
         """
@@ -556,10 +555,9 @@ class Truncated(Algorithm[TruncatedState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Rows meet few centres in a step; only the last pass is over all of them.
+        """Estimate memory and work: rows meet few centres in a step, all in the last pass.
 
-        A checkpoint has the centres, and how far each went, since a pass that asked nothing of what
-        rows were.
+        A checkpoint has the centres, and their movements, of the passes since the last anchor.
         """
         assert self.problem is not None
         k, looks = self.problem.n_clusters, "now and then, for rows whose bounds are worn out"
@@ -580,9 +578,9 @@ class Truncated(Algorithm[TruncatedState]):
         )
 
     def _held_bytes(self, table: TableShape, k: int, itemsize: int) -> int:
-        """Bytes of the largest sample that is searched, its state, and what is held beside it.
+        """Return the bytes of the largest searched sample, its state, and other rows held with it.
 
-        That are rows as they are seen in few directions, and then another sample, for splits.
+        These are projected rows, and later another sample, for splits.
         """
         splits = min(table.n_rows, _split_rows(table.row_values, k))
         searched = bytes_of_held(table, _sample_sizes(table, k)[-1], itemsize, 2 * ROW_BYTES, 2)
@@ -590,14 +588,14 @@ class Truncated(Algorithm[TruncatedState]):
         if not table.is_sparse and self.directions != 0:
             m = None if self.directions == "auto" else self.directions
             values, rows = most_held(table, k, m)
-            # As they come, and in one piece.
+            # As they are read, and in one piece.
             beside = max(beside, 2 * values * itemsize + rows * (2 * 8 + 2 * ROW_BYTES))
         return searched + beside
 
     def model(self, state: TruncatedState) -> CenterArrays:
-        """The centres as of the last pass, or from before the last moves until these have paid.
+        """Return the centres of the last pass, or those before the last moves until these pay.
 
-        Of a search in few directions those of its last round, and its own before there was one.
+        For a search in few directions those of its last round, or its own before there was one.
         """
         projected = state.projected
         if projected is not None and projected.is_ahead:
@@ -616,16 +614,16 @@ def run_pass(
     sample: Passes | None,
     origin: NDArray[np.int32] | None,
 ) -> PassDone:
-    """Carry out the pass that comes next; ``with_neighbours`` has seen to its tables.
+    """Run the next pass; ``with_neighbours`` has made its tables.
 
     Parameters
     ----------
     passes : Passes
     state : TruncatedState
     sample : Passes or None
-        The rows of the pass, or those whose labels are asked for.
+        Rows of the pass, or those whose labels are requested.
     origin : (m,) int32 or None
-        Labels of the sample's rows, where the pass is the first over them and no anchor.
+        Labels of the sample's rows, if the pass is the first over them and no anchor.
     """
     task, step = state.schedule.task, state.step + 1
     pass_ = next_pass(passes, state)
@@ -644,7 +642,7 @@ def run_pass(
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     centers = total.sums.means(state.centers)
-    # Packing needs no copy of what nobody can change.
+    # Packing need not copy a read-only array.
     centers.flags.writeable = False
     cost = scale * total.sums.cost(centers, total.squares.value)
     by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
@@ -671,37 +669,37 @@ def run_pass(
 def _history_after(
     state: TruncatedState, history: History[Pass], pass_: Pass, *, repeatable: bool
 ) -> History[Pass]:
-    """The passes over these rows, this one included."""
+    """Return the history of these rows, including this pass."""
     pass_.forget()
     if not repeatable:
-        # Nobody keeps the labels that it began with: the next pass has to be an anchor.
+        # The labels that it began with are not kept: the next pass has to be an anchor.
         return History(history.generation + 1)
     if not pass_.restore:
         return history.then(pass_.to_keep(), anchor=pass_.is_anchor)
-    # What was undone need not be repeated: from where the round began it leads here too.
+    # Undone passes need not be repeated: from the start of the round it leads here, too.
     assert state.round is not None
     kept = replace(pass_, restore=False).to_keep()
     return history.then(kept, back_to=state.round.n_replayed)
 
 
 def _sample_sizes(table: TableShape, k: int) -> tuple[int, ...]:
-    """Rows of the samples that a search among these begins on."""
+    """Return the rows of the samples that a search among these begins on."""
     n_features = table.n_features if table.is_sparse else None
     return sample_sizes(table.n_rows, table.row_values, k, n_features)
 
 
 def _split_rows(row_values: int, k: int) -> int:
-    """Rows of the sample on which splits are tried, where there are as many."""
+    """Return the rows of the sample on which splits are tried, if there are as many."""
     return min(SPLIT_ROWS * k, SPLIT_VALUES // row_values)
 
 
 def _mean_cost(passes: Passes, state: TruncatedState) -> float:
-    """What a row costs in the mean as the samples so far tell it."""
+    """Return the mean cost of a row, as estimated by the samples so far."""
     return state.schedule.cost / passes.statistics.total_weight
 
 
 def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -> FarRows | None:
-    """Rows to search on, where those that the pass has found to be far carry the cost."""
+    """Return rows to search on if the far rows found by the pass carry the cost, or None."""
     if not carry_the_cost(done.total.tally.far.value, done.cost + done.by_means):
         return state.far
     counts, mean = done.total.sums.counts, _mean_cost(passes, state)
@@ -711,7 +709,7 @@ def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -
 def _centers_after(
     state: TruncatedState, done: PassDone, *, goes_on: bool
 ) -> tuple[NDArray[Any], float]:
-    """Centres for the next step, and what the rows cost with them."""
+    """Return centres for the next step, and the cost of the rows with them."""
     if state.schedule.task.keeps_centers:
         return state.centers, done.cost + done.by_means
     if not goes_on:
@@ -721,7 +719,7 @@ def _centers_after(
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
-    """What ``history_`` says of a step: of the state before it, its pass, and what comes next."""
+    """Return the record of a step: the state before it, its pass, and the next schedule."""
     task, total, k = state.schedule.task, done.total, len(state.centers)
     readings = max(1, state.n_read + (done.history.generation if task.everywhere else 0))
     return Info(

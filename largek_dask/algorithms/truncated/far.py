@@ -1,12 +1,12 @@
-"""Samples that hold the rows that carry the cost, where these are far from all centres and few.
+"""Samples that include the rows that carry the cost, if these are far from all centres and few.
 
 A uniform sample of one row in a hundred may miss a group of much less than a hundred rows, however
 far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
-Where the first pass over all rows finds it so, rows are drawn anew: a row that the uniform sample
-may have missed, because it is far from its centre or because few rows share its centre, the sooner
+If the first pass over all rows finds this, rows are drawn again: a row that the uniform sample may
+have missed, because it is far from its centre or because few rows share its centre, is more likely
 (sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and clustering data,
-STOC 2011). Each stands for as many rows as it was likely to be passed over for, so sums over them
-are about those over all rows, whatever the centres.
+STOC 2011). Each represents as many rows as it was likely to be passed over for, so sums over them
+approximate those over all rows, for any centres.
 
 Which rows are drawn depends on the seed, their indices and the centres, not on chunks: the numbers
 drawn for rows are hashes of their indices, and those of the lowest number for their chance are
@@ -29,14 +29,14 @@ from largek_dask.algorithms.truncated.passes import Pass, RowArrays, read_row_st
 __all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
 
 BEYOND = 8.0
-"""Times the mean squared distance, as samples tell it: rows farther away are far. A uniform sample
-has some of every group that costs as much as a cluster with its rows nearer than that."""
+"""Multiple of the mean squared distance, estimated by samples, beyond which rows are far. A uniform
+sample has some of every group that costs as much as a cluster with its rows nearer than that."""
 SHARE = 0.05
-"""Share of the cost that far rows carry, from which on they count."""
+"""Share of the cost above which far rows count."""
 ROWS, LEAST, MOST = 128, 2_048, 1 << 18
-"""Rows a centre that are drawn; and how many at least and at most in all."""
+"""Rows drawn per centre; minimum and maximum in all."""
 VALUES = 1 << 26
-"""Values (rows times features) of the rows that are drawn, at most."""
+"""Maximum values (rows times features) of the drawn rows."""
 
 Places = NDArray[np.int64]
 Weights = NDArray[np.float64]
@@ -44,26 +44,26 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FarRows:
-    """Rows that were drawn, the far ones among them."""
+    """Drawn rows, including far ones."""
 
     rows: Places
     """(m,) global indices, ascending."""
     shares: Weights
-    """(m,) how many rows of its kind each stands for, itself included."""
+    """(m,) number of rows that each represents, itself included."""
 
 
 def far_from(mean: float) -> float:
-    """The squared distance beyond which rows are far, where ``mean`` is that of all rows."""
+    """Return the squared distance beyond which rows are far, given the mean of all rows."""
     return BEYOND * mean
 
 
 def rows_to_draw(n_rows: int, row_values: int, k: int) -> int:
-    """How many rows are drawn."""
+    """Return the number of rows to draw."""
     return min(n_rows, max(LEAST, min(ROWS * k, MOST, VALUES // row_values)))
 
 
 def carry_the_cost(far: float, cost: float) -> bool:
-    """Whether what far rows cost counts beside the whole."""
+    """Return True if far rows have a substantial share of the cost."""
     return far > SHARE * cost
 
 
@@ -79,15 +79,15 @@ class Drawn:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of this total when it is sent."""
         return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
 
     def add(self, rows: Places, keys: Weights, chances: Weights) -> None:
-        """Take the first ``most`` of these and of those that there are; of equal ones by index."""
+        """Keep the first ``most`` of these and the present rows; of equal keys by index."""
         rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
         chances = np.concatenate([self.chances, chances])
         if len(rows) > self.most:
-            # Most are left out by one reading, and what is sorted is short.
+            # Most rows are left out by one reading, and sorting is short.
             chosen = np.flatnonzero(keys <= np.partition(keys, self.most - 1)[self.most - 1])
             chosen = chosen[np.lexsort((rows[chosen], keys[chosen]))[: self.most]]
             rows, keys, chances = rows[chosen], keys[chosen], chances[chosen]
@@ -107,7 +107,7 @@ def draw_rows(
     counts: Weights,
     mean: float,
 ) -> FarRows:
-    """Draw rows that are far from their centres, or share theirs with few, sooner than others.
+    """Draw rows, preferring those that are far from their centres or share theirs with few.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def draw_rows(
     counts : (k,) float64
         Weight of the rows of each cluster after it.
     mean : float
-        Squared distance of a row to its centre that makes it twice as likely as its weight.
+        Squared distance of a row to its centre that doubles its probability.
     """
     n = rows_to_draw(passes.n_rows, passes.row_values, len(counts))
     even = passes.statistics.total_weight / len(counts)
@@ -129,10 +129,10 @@ def draw_rows(
         start=partial(Drawn, n + 1), combine=Drawn.combine,
     )  # fmt: skip
     order = np.lexsort((drawn.rows, drawn.keys))
-    # The first key that was passed over: how likely each row was to be drawn follows from it.
+    # Inclusion probabilities follow from the first key that was not drawn.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
-    # Whole numbers: where weights are integers, sums hold nothing finer.
+    # Whole numbers: if weights are integers, sums hold nothing finer.
     shares = np.rint(np.maximum(1.0, 1.0 / (limit * drawn.chances[chosen])))
     return FarRows(drawn.rows[chosen], shares)
 
@@ -146,7 +146,7 @@ def draw_chunk(
     fewer: Weights,
     mean: float,
 ) -> None:
-    """Draw among rows that lie together."""
+    """Draw among the rows of a chunk."""
     present = np.flatnonzero(rows.labels >= 0)
     chances = rows.upper[present].astype(np.float64) ** 2 / mean
     chances += 1.0 + fewer[rows.labels[present]]
@@ -157,7 +157,7 @@ def draw_chunk(
 
 
 def numbers_of(rows: Places, seed: int) -> Weights:
-    """(n,) numbers in (0, 1], as random, that hang on a row's index and the seed alone.
+    """Return (n,) pseudorandom numbers in (0, 1] that depend on a row's index and the seed alone.
 
     G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
     """

@@ -1,7 +1,7 @@
-"""Lists of centres that rows meet, one a cluster or one a coarse cell, and what they are made of.
+"""Lists of centres that rows meet, one per cluster or coarse cell, and how they are made.
 
-Lists take more room than the centres. What is kept of earlier passes, to be able to repeat them,
-are therefore the centres whose neighbours they were: the same lists are made of them anywhere.
+Lists take more room than the centres. To repeat earlier passes, only the centres are kept whose
+neighbours they were: these give the same lists anywhere.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 NEAR_CELLS = 3
-"""Coarse cells whose centres the rows of one of them meet at first."""
+"""Nearest coarse cells whose centres a row of a cell meets at first, its own included."""
 REFUGE = 15
-"""Nearest centres, of those that stay, that rows of a removed one may go to."""
+"""Nearest remaining centres that rows of a removed one may go to."""
 
 REACHED = 1 << 14
-"""Places of lists that are looked up at a time."""
+"""Places of lists that are processed at a time."""
 
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
@@ -43,61 +43,61 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Neighbours(Derives):
-    """The nearest centres of each centre, as what they are found from."""
+    """Nearest centres of each centre, as the centres that they are computed from."""
 
     centers: NDArray[Any]
     """(k, d)"""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     width: int
-    """How many of each."""
+    """Number of neighbours of each."""
 
     def table(self, n_threads: int = 1) -> Labels:
-        """(k, width) by distance, each centre itself first."""
+        """Return (k, width) neighbours by distance, each centre itself first."""
         return nearest_centers(pack_centers(self.centers, self.shift), self.width, n_threads)
 
     @cached_property
     def remade(self) -> Labels:
-        """The table, made once while this object is needed."""
+        """Cached table."""
         return self.table()
 
     @cached_property
     def last(self) -> list[tuple[int, Labels]]:
-        """The lists that were last made of the table: length, and what they hold."""
+        """Length and contents of the lists last made of the table."""
         return []
 
     def lists(self, table: Labels, length: int) -> tuple[Places, Labels]:
-        """:func:`lists_of` the table, which is this one's; most passes want the same again."""
+        """Return :func:`lists_of` this object's table, cached since passes often repeat them."""
         if not self.last or self.last[0][0] != length:
             self.last[:] = [(length, readonly(lists_of(table, length)[1]))]
         flat, k = self.last[0][1], len(table)
         return np.arange(k + 1, dtype=np.int64) * (len(flat) // k), flat
 
     def forget(self) -> None:
-        """Let go of the table; the last lists stay while the search goes by it."""
+        """Drop the table, but keep the last lists while the search uses them."""
         self.__dict__.pop("remade", None)
 
     def forget_lists(self) -> None:
-        """The search goes by another table."""
+        """Drop the last lists: the search uses another table."""
         self.last.clear()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the lists of a pass are made."""
+    """Recipe of the lists of a pass."""
 
     near: Neighbours
     length: int
-    """How long the lists of clusters are that nothing happens to."""
+    """Length of the lists of clusters without moves."""
     before: Neighbours | None = None
-    """Nearest centres before the moves that the pass carries out; None: it carries out none."""
+    """Nearest centres before the moves of the pass; None: it has no moves."""
     split: Places | None = None
     """(m,) clusters that are split."""
     removed: Places | None = None
     """(m,) centres that take over the other half of each."""
 
     def make(self, table: Labels, before: Labels | None) -> tuple[Places, Labels]:
-        """Offsets (k + 1,) and centres of the lists, from the tables of ``near`` and ``before``."""
+        """Return offsets (k + 1,) and centres of the lists, from tables ``near`` and ``before``."""
         if before is None:
             return lists_of(table, self.length)
         assert self.split is not None
@@ -105,18 +105,18 @@ class Recipe:
         return lists_with_moves(table, self.length, before, self.split, self.removed)
 
     def remake(self) -> tuple[Places, Labels]:
-        """The same, where the tables are not at hand."""
+        """Make the lists when their tables are not at hand."""
         return self.make(self.near.remade, None if self.before is None else self.before.remade)
 
     def forget(self) -> None:
-        """Let go of tables."""
+        """Drop tables."""
         for near in (self.near, self.before):
             if near is not None:
                 near.forget()
 
 
 def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
-    """Offsets and centres of lists of the nearest centres: (k + 1,) and flat, each ascending."""
+    """Return offsets (k + 1,) and centres, flat, of lists of nearest centres, each ascending."""
     k, width = table.shape
     length = min(length, width)
     flat = np.sort(table[:, :length], axis=1).reshape(-1)
@@ -126,9 +126,9 @@ def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
 def lists_of_cells(
     centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
 ) -> tuple[Places, Labels]:
-    """Offsets (cells + 1,) and centres of the lists of coarse cells: their own, and of those near.
+    """Return offsets (cells + 1,) and centres of coarse cells' lists: their own and nearby ones.
 
-    Where there are none, the nearest one there is.
+    If there are none, the nearest centre.
     """
     packed = pack_centers(coarse, shift)
     members, starts = order_by_label(nearest(centers, packed), len(coarse))
@@ -144,7 +144,7 @@ def lists_of_cells(
 def lists_with_moves(
     table: Labels, length: int, before: Labels, split: Places, removed: Places
 ) -> tuple[Places, Labels]:
-    """Lists for the pass that carries moves out.
+    """Return lists for the pass that carries moves out.
 
     Rows of a split cluster meet its two halves. Rows of a removed centre meet its nearest ones
     that stay, and both halves of those that are split.
@@ -154,7 +154,7 @@ def lists_with_moves(
     table, before : (k, m) int32
         Nearest centres after the moves, and before.
     length : int
-        Of the lists of clusters that nothing happens to.
+        Length of the lists of clusters without moves.
     split, removed : (m,) int64
         Clusters that are split, and the centres that take over the other half of each.
     """
@@ -193,10 +193,10 @@ def reach_of(
     unmet: NDArray[np.bool_] | None,
     moved: Places | None,
 ) -> NDArray[np.float64]:
-    """(k,) the farthest that a centre of each list has gone; without lists: of all centres.
+    """Return (k,) largest movement of a centre in each list; without lists: of all centres.
 
-    Infinity for clusters whose rows have not met that list: those of ``unmet``, and whose list
-    holds one of the centres ``moved``, which have gone across the data.
+    Infinity for clusters whose rows have not met that list: those of ``unmet``, and those whose
+    list holds one of the centres ``moved``, which have gone across the data.
     """
     gone = drift
     if moved is not None and len(moved):
@@ -205,7 +205,7 @@ def reach_of(
     if offsets is None or listed is None:
         reach = np.full(len(gone), gone.max())
     else:
-        # Some lists at a time: of all of them it would be fresh memory.
+        # Some lists at a time, which avoids allocating memory for all of them.
         reach, k = np.empty(len(gone)), len(gone)
         step = max(1, REACHED * k // max(1, len(listed)))
         for begin in range(0, k, step):

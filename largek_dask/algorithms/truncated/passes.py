@@ -1,11 +1,10 @@
-"""What a pass of the truncated search over rows is, wherever these are.
+"""Passes of the truncated search over rows, wherever these are.
 
-A :class:`Pass` holds all that has to be known of it beside the rows and what is kept of them. What
-becomes of a row depends on the row, its state and the passes since the last anchor, never on where
-it lies; and sums are exact, so that the order in which rows are added does not matter either.
+A :class:`Pass` holds everything about it except the rows and their state. The result for a row
+depends on the row, its state and the passes since the last anchor, never on where it lies; and sums
+are exact, so that the order in which rows are added does not matter either.
 
-What a pass leaves on rows is a cache: after a loss, or a resume, the passes since the last anchor
-are carried out again.
+Row state is a cache: after a loss, or a resume, the passes since the last anchor are repeated.
 """
 
 from __future__ import annotations
@@ -53,20 +52,20 @@ __all__ = [
 STATE = "truncated"
 """Name of the row state."""
 PARTS_A_THREAD = 8
-"""Shares of a pass: so that threads end together, and a stop need not wait for all of it."""
+"""Shares of a pass per thread, so that threads end together and a stop takes effect early."""
 LAST_PARTS = 16
-"""Shares of lists, a thread, as small as they become in the end. Each begins with cold caches, so
-the first ones are larger: with 16 equal ones on two threads passes took a tenth longer."""
+"""Shares of lists per thread at their smallest, in the end. Each begins with cold caches, so the
+first ones are larger: with 16 equal ones on two threads passes took a tenth longer."""
 SHORT_WORK = 1 << 24
-"""Distances that a stop may have to wait for, features and all: some hundredths of a second."""
+"""Products before a stop takes effect, at most: some hundredths of a second."""
 LEAST_ROWS = 1 << 18
-"""Rows from which on a thread is worth waking for what takes a nanosecond or two a row."""
+"""Rows above which a thread is worth waking for work of a nanosecond or two per row."""
 BLOCK_ROWS = 4_096
-"""Rows that a thread takes at a time where all centres are looked through."""
+"""Rows that a thread takes at a time when they meet all centres."""
 LEAST_COUNTED = 1 << 15
-"""Rows that a thread adds up, at least."""
+"""Minimum rows that a thread adds up."""
 WORTH_COUNTING = 8
-"""Rows a cluster from which on it pays to add up on several threads, each in sums of its own."""
+"""Rows per cluster above which it pays to add up on several threads, each in its own sums."""
 
 Array = NDArray[Any]
 
@@ -75,14 +74,14 @@ Labels = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Pass(Derives):
-    """One pass: which centres rows meet, and what is done to their state before.
+    """One pass: the centres that rows meet, and changes of row state before it.
 
-    Pickles without what is packed, and is packed again where it arrives.
+    Pickles leave out what is packed; it is packed again where they arrive.
     """
 
     kind: Literal["cells", "lists", "all", "unsettled"]
-    """"cells": every row meets the centres of its nearest coarse cell, whatever it was before.
-    "all": every row meets all centres. Both are anchors: what they leave depends on nothing kept.
+    """"cells": every row meets the centres of its nearest coarse cell. "all": every row meets all
+    centres. Both are anchors, which do not depend on row state.
     "lists": rows meet the list of their cluster. "unsettled": rows not settled meet all."""
     centers: Array
     """(k, d) centres that rows are assigned to."""
@@ -91,47 +90,47 @@ class Pass(Derives):
     listed: Labels | None = None
     """Centres of the lists, one list after the other, ascending in each."""
     offsets: NDArray[np.int64] | None = None
-    """Where lists begin, one a cluster or one a cell; None: all lists of clusters are as long."""
+    """Start of each list, one per cluster or cell; None: lists of clusters have equal length."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
     drift: NDArray[np.float64] | None = None
-    """(k,) how far each centre has gone since the pass before."""
+    """(k,) movement of each centre since the pass before."""
     reach: NDArray[np.float64] | None = None
-    """(k,) the farthest that a centre of each list has gone; infinity: it is another list."""
+    """(k,) largest movement of a centre in each list; infinity: it is another list."""
     skip: bool = True
     """Pass over settled rows."""
     save: bool = False
-    """Keep the labels from before this pass, to be able to go back to them."""
+    """Keep the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """Go back to the labels that were kept; all rows are looked at, so that distances are new."""
+    """Go back to the labels that were kept; all rows are searched, so that distances are new."""
     max_loss: float = 0.0
-    """Find what removing each cluster would cost; no row's part is taken for more than that."""
+    """If positive, find the cost of removing each cluster; limit of the loss of one row."""
     loss_steps: float = 0.0
-    """How many steps a loss of 1 is (``kernels.bounds.lists.loss_scale``)."""
+    """Number of steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
-    """How the lists are made, where they are not here."""
+    """Recipe of the lists, if they are not stored here."""
     far: float = 0.0
-    """Rows whose squared distance to their centre is larger are far away; 0: nobody asks."""
+    """Squared distance to its centre beyond which a row is far; 0: far rows are not counted."""
 
     @property
     def is_anchor(self) -> bool:
-        """Whether the state after it depends on the rows and this pass alone."""
+        """True if the state after it depends on the rows and this pass alone."""
         return self.kind in ("cells", "all")
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """The centres as kernels want them."""
+        """Centres, packed for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """The coarse centres as kernels want them."""
+        """Coarse centres, packed for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """The lists as kernels want them."""
+        """Lists for the kernels."""
         if self.listed is None and self.kind == "cells":
             assert self.coarse is not None
             return Lists(*lists_of_cells(self.centers, self.coarse, self.shift))
@@ -149,12 +148,12 @@ class Pass(Derives):
         return state if self.listed is None else {**state, "recipe": None}
 
     def to_keep(self) -> Pass:
-        """The same pass in little room."""
+        """Return the same pass without arrays that can be made again."""
         kept = replace(self, far=0.0) if self.far else self
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:
-        """Let go of what can be made again."""
+        """Drop cached arrays, also those of the recipe."""
         super().forget()
         if self.recipe is not None:
             self.recipe.forget()
@@ -162,24 +161,24 @@ class Pass(Derives):
 
 @dataclass(slots=True)
 class RowArrays:
-    """What is kept of rows."""
+    """Row state, as arrays."""
 
     labels: Labels
     """(n,) cluster; -1: the row is absent (weight 0)."""
     upper: Array
-    """(n,) distance to the own centre, or more."""
+    """(n,) upper bound of the distance to the own centre."""
     lower: Array
-    """(n,) distance to the best other centre that the row has met, or less."""
+    """(n,) lower bound of the distance to the best other centre that the row has met."""
     saved: Labels | None = None
-    """(n,) labels to go back to."""
+    """(n,) labels that can be restored."""
 
     @classmethod
     def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
-        """Of rows without a cluster."""
+        """Return the state of rows without a cluster."""
         return cls(np.full(n, -1, np.int32), np.zeros(n, dtype), np.zeros(n, dtype))
 
     def named(self) -> dict[str, NDArray[Any]]:
-        """As row state."""
+        """Return the arrays as named row state."""
         arrays = {"labels": self.labels, "upper": self.upper, "lower": self.lower}
         return arrays if self.saved is None else {**arrays, "saved": self.saved}
 
@@ -191,26 +190,26 @@ def advance(
     pass_: Pass,
     threads: Threads = ALONE,
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry a pass out on the state of rows, in place.
+    """Carry out a pass on row state, in place.
 
     Parameters
     ----------
     x : (n, d)
         Rows of any real type.
     weight : (n,) float64 or None
-        Rows that weigh 0 are absent.
+        Rows of weight 0 are absent.
     rows : RowArrays
         Written to. Before an anchor its values do not matter.
     pass_ : Pass
     threads : Threads
-        What ends the pass leaves the rows half done.
+        An exception, such as a stop, leaves the rows half done.
 
     Returns
     -------
     n_evaluated : int
-        Distances computed, those to coarse centres included.
+        Number of distances computed, including those to coarse centres.
     losses : (2, k) int64 or None
-        What removing each cluster would cost, if the pass asks for it; and what its rows cost now.
+        Cost of removing each cluster, if the pass asks for it, and present cost of its rows.
     """
     if pass_.kind == "cells":
         evaluated = _search_cells(x, rows, pass_, threads)
@@ -227,7 +226,7 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
-        # Kept until here: the best other centre is one of another cluster's list.
+        # Kept until here: the best other centre belongs to another cluster's list.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
 
@@ -235,7 +234,7 @@ def advance(
 def _losses(
     weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, threads: Threads
 ) -> NDArray[np.int64]:
-    """What removing each cluster would cost, and what its rows cost now."""
+    """Return the cost of removing each cluster, and the present cost of its rows."""
     limits = pass_.max_loss, pass_.loss_steps
 
     def lose(span: tuple[int, int]) -> NDArray[np.int64]:
@@ -262,7 +261,7 @@ def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> i
     rows.saved = None
     rows.labels[:] = -1
     evaluated = _search_lists(x, cells, rows, pass_, threads)
-    # What was met is the list of the cell, not that of the cluster.
+    # Rows met the list of their cell, not that of their cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
@@ -277,7 +276,7 @@ def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int
 
 
 def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
-    """Make what is kept of the rows true of the centres that there are now."""
+    """Make row state valid for the present centres."""
     if pass_.restore:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
@@ -296,7 +295,7 @@ def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
 
 
 def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    """All centres, for the rows that are not settled within their lists."""
+    """Search all centres, for rows that are not settled within their lists."""
     # NaN counts as not settled
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
@@ -320,9 +319,9 @@ def _search_lists(
     pass_: Pass,
     threads: Threads,
 ) -> int:
-    """Rows meet the list of their group, of a cluster or a cell."""
+    """Search the list of each row's group, a cluster or a cell."""
     lists = pass_.lists
-    # Settled rows are left out while sorting, which is faster than to search for them.
+    # Leaving out settled rows while sorting is faster than searching them.
     leaves_out = pass_.skip and pass_.kind == "lists"
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     places, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
@@ -337,12 +336,12 @@ def _search_lists(
 
 
 def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
-    """(begin, end) of shares of groups, cut between groups: the first ones large, the last small.
+    """Return (begin, end) of shares of groups, cut between groups: large ones first, small last.
 
     Parameters
     ----------
     work : (g,) int64
-        Of all groups up to each, in distances.
+        Cumulative work of the groups, in distances.
     n_threads : int
     """
     total = int(work[-1])
@@ -359,29 +358,29 @@ def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int,
 def _spans(
     n: int, n_threads: int, a_thread: int = PARTS_A_THREAD, least: int = BLOCK_ROWS
 ) -> list[tuple[int, int]]:
-    """(begin, end) of shares of n rows, ``a_thread`` for each thread."""
+    """Return (begin, end) of shares of n rows, ``a_thread`` per thread."""
     step = max(least, -(-n // (n_threads * a_thread)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
 
 
 @dataclass
 class PassTally(Tally):
-    """What one pass finds out."""
+    """Figures of one pass."""
 
     losses: NDArray[np.int64] | None = None
-    """(2, k) what removing each cluster would cost, and what its rows cost, in the pass's steps
-    of losses."""
+    """(2, k) cost of removing each cluster, and present cost of its rows, in the pass's steps of
+    losses."""
     picked: dict[int, Labels] = field(default_factory=dict)
-    """Labels of the rows that were asked for, by chunk."""
+    """Labels of the requested rows, by chunk."""
     far: Squares = field(default_factory=Squares)
-    """What rows that are far away cost."""
+    """Cost of far rows."""
 
 
 PassTotal = AssignmentTotal[PassTally]
 
 
 def pass_total(k: int, d: int, grid: FixedPoint) -> PassTotal:
-    """An empty total of a pass."""
+    """Return an empty total of a pass."""
     return AssignmentTotal(k, d, grid, PassTally)
 
 
@@ -394,7 +393,7 @@ def count_rows(
     counted: bool,
     threads: Threads,
 ) -> None:
-    """Bring a total up to date with rows' new labels.
+    """Update a total for rows' new labels.
 
     Parameters
     ----------
@@ -429,10 +428,10 @@ def count_rows(
 def count_far_rows(
     weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, total: PassTotal
 ) -> None:
-    """Add what rows cost that are far from their centres, if the pass asks for it."""
+    """Add the cost of rows that are far from their centres, if the pass asks for it."""
     if not pass_.far > 0:
         return
-    # The comparison takes one reading of the distances; most often nothing is found.
+    # The comparison reads the distances once; usually nothing is found.
     least = rows.upper.dtype.type(np.sqrt(pass_.far))
     found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
     squares = rows.upper[found].astype(np.float64) ** 2
@@ -447,7 +446,7 @@ def pass_chunk(
     wanted: NDArray[np.int64] | Literal["all"] | None,
     origin: Labels | None = None,
 ) -> None:
-    """One pass over a chunk.
+    """Run one pass over a chunk.
 
     Parameters
     ----------
@@ -455,9 +454,9 @@ def pass_chunk(
     pass_ : Pass
     step : int
     wanted : (m,) int64, "all" or None
-        Rows whose labels are asked for: global indices, ascending.
+        Rows whose labels are requested: global indices, ascending.
     origin : (n_rows,) int32, optional
-        Labels before the first pass, if that is no anchor.
+        Labels before the first pass, if it is no anchor.
     """
     old: Labels | None = None
     if chunk.state is not None:
@@ -486,26 +485,26 @@ def pass_chunk(
 
 @dataclass(frozen=True, slots=True)
 class PassDone:
-    """A pass, and what it comes to."""
+    """A pass and its results."""
 
     pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
     """(m,) labels of the sample's rows, if there is a sample."""
     n_rows: int
-    """Rows that the pass was over."""
+    """Number of rows of the pass."""
     scale: float
-    """How many times all rows weigh what these do."""
+    """Weight of all rows divided by that of these."""
     history: History[Pass]
     """Passes over these rows, this one included."""
     centers: NDArray[Any]
     """(k, d) means of the rows."""
     cost: float
-    """What all rows cost, as labelled, with these centres."""
+    """Cost of all rows, as labelled, with these centres."""
     by_means: float
-    """What the means have taken off it."""
+    """Reduction of the cost by the means."""
     work: float
-    """What the pass took, in distances."""
+    """Work of the pass, in distances."""
 
 
 def pass_over(
@@ -518,26 +517,26 @@ def pass_over(
     *,
     retain: bool = True,
 ) -> tuple[PassTotal, NDArray[np.int32] | None]:
-    """One pass.
+    """Run one pass.
 
     Parameters
     ----------
     passes : Passes
     history : History
-        Of passes over these rows, of which this is the next.
+        Passes over these rows; this is the next.
     pass_ : Pass
     step : int
     wanted, origin
-        See :func:`pass_chunk`.
+        As in :func:`pass_chunk`.
     retain : bool
-        The search goes on from this pass.
+        Keep the totals, as the search continues from this pass.
 
     Returns
     -------
     total : PassTotal
-        Not to be changed.
+        Read-only.
     labels : (m,) int32 or None
-        Of the rows that were asked for.
+        Labels of the requested rows.
     """
     k, d = pass_.centers.shape
     total = passes.reduce(
@@ -552,7 +551,7 @@ def pass_over(
         joined=True,
     )
     if history.last is not None and history.last.is_derived:
-        # They have been replayed, all of them.
+        # All of these have been replayed.
         for earlier in history.entries:
             earlier.forget()
     if wanted is None:
@@ -570,19 +569,19 @@ def read_row_state(
     start: Callable[[], Any],
     combine: Callable[[Any, Any], Any],
 ) -> Any:
-    """What a function finds in the rows' state as of the last pass.
+    """Run a function over the rows' state as of the last pass, and return its total.
 
     Parameters
     ----------
     passes : Passes
     history : History
-        Up to that pass.
+        Passes up to that one.
     chunk_fn : callable
         ``chunk_fn(first, weight, rows, total, *broadcast)``: global index of the first row, weights
         or None, the state.
     *broadcast : object
     start, combine : callable
-        Of its totals.
+        As in ``Passes.reduce``.
     """
     k, d = history.entries[0].centers.shape
     return passes.reduce(
@@ -599,12 +598,12 @@ def read_row_state(
 
 
 def _broadcast(pass_: Pass) -> tuple[Any, ...]:
-    """What repeats a pass; nobody asks for its figures."""
+    """Return the arguments that repeat a pass, without its figures."""
     return pass_, -1, None
 
 
 def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:
-    """Show a function what is kept of a chunk's rows."""
+    """Call a function with the row state of a chunk."""
     assert chunk.state is not None
     rows = RowArrays(*(chunk.state[name] for name in ("labels", "upper", "lower")))
     chunk_fn(chunk.start, chunk.weight, rows, total, *broadcast)

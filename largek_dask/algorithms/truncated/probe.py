@@ -1,4 +1,4 @@
-"""What is asked of a sample after a pass: moves that may pay, and how long lists should be.
+"""Probe of a sample after a pass: moves that may pay, and the best length of lists.
 
 Both are estimated on a seeded sample of rows that lies in the driver's process, labelled by that
 pass, so they are the same wherever the other rows are.
@@ -55,30 +55,30 @@ LED_ROWS = 4_096
 PROBE_BLOCK = 128
 """Rows that are compared at a time."""
 PROBE_VALUES = 1 << 23
-"""Distances of a probe, at most."""
+"""Maximum distances of a probe."""
 SPLIT_ROWS = 256
-"""Rows of a cluster on which a split is tried, at most."""
+"""Maximum rows of a cluster on which a split is tried."""
 SPARSE_ROWS = 8_192
-"""The same of sparse rows: few of a large cluster have any number in common."""
+"""The same for sparse rows: few of a large cluster have common features."""
 COSTLIEST = 64
-"""How many of these are those that cost most, where far rows count."""
+"""Number of costliest rows among these, if far rows matter."""
 SPLITS = 8
-"""Clusters in which a split is tried, for each that may be made."""
+"""Clusters in which a split is tried, per possible move."""
 MORE_MOVES = 6
-"""Moves that are looked for at most, beyond twice as many as were found last time."""
+"""Maximum moves to look for, beyond twice as many as were found last time."""
 SHARE_TRIED = 16
 """A split is tried in at least one cluster out of 16."""
 MOST_GAPS = 1 << 22
-"""Distances between centres of sparse rows that are kept, at most."""
+"""Maximum distances between centres of sparse rows that are cached."""
 LOCKED = 8
-"""Nearest centres of a removed one that stay."""
+"""Nearest remaining centres of a removed one."""
 CANDIDATES = 8
-"""Centres that may be removed, for each that may be moved, where no table tells what is near."""
+"""Candidates for removal per centre that may be moved, if no table of near centres exists."""
 
 
 @dataclass(frozen=True)
 class LabelledSample:
-    """Rows of the sample with the labels that they have now, and the centres that there are."""
+    """Rows of the sample with their present labels, and the present centres."""
 
     x: Any
     """(m, d)"""
@@ -86,22 +86,22 @@ class LabelledSample:
     labels: NDArray[np.int32]
     """(m,)"""
     scale: float
-    """How many times all rows weigh what these do."""
+    """Weight of all rows divided by that of these."""
     centers: NDArray[Any]
     """(k, d)"""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     far: bool = False
-    """Rows that are far from all centres are among them, and some of these cost much."""
+    """The sample includes rows that are far from all centres, some of them costly."""
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """The centres as kernels want them."""
+        """Centres, packed for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def stored_centers(self) -> SparseBlock:
-        """The centres without their zeros."""
+        """Centres without their zeros."""
         return sparse_rows(self.centers)
 
     @cached_property
@@ -109,28 +109,28 @@ class LabelledSample:
         return scores(self.stored_centers, self.packed)
 
     def gaps(self, which: NDArray[np.int64]) -> NDArray[Any]:
-        """(m, k) squared distances of some centres of sparse rows to all."""
+        """Return (m, k) squared distances of some centres of sparse rows to all."""
         if len(self.centers) ** 2 > MOST_GAPS:
             return scores(self.stored_centers[which], self.packed)
-        # Centres have far more numbers than rows: nothing is asked twice.
+        # Centres have far more values than rows, so distances are cached.
         return self._gaps[which]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What rows were asked after a pass."""
+    """Results of a probe."""
 
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
-    """What lists of each length would take off the cost."""
+    """Reduction of the cost by lists of each length."""
     misled: float = 0.0
-    """By what share rows would cost more if coarse cells had led them."""
+    """Relative extra cost of rows if coarse cells had led them."""
 
 
 def ask_sample(
     passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
 ) -> Found:
-    """What the task wants to know of the rows of the sample."""
+    """Probe the sample for what the task needs."""
     task, schedule, threads = state.schedule.task, state.schedule, passes.threads
     if not task.looks:
         return Found()
@@ -151,7 +151,7 @@ def ask_sample(
 
 
 def _labelled(sample: Passes, state: TruncatedState, done: PassDone) -> LabelledSample:
-    """The sample as the pass has labelled it."""
+    """Return the sample as labelled by the pass."""
     assert done.labels is not None
     x, weight, _ = sample.take()
     mass = float(len(x)) if weight is None else sum(weight.tolist())
@@ -163,13 +163,13 @@ def _labelled(sample: Passes, state: TruncatedState, done: PassDone) -> Labelled
 def moves_to_try(
     state: TruncatedState, done: PassDone, rows: LabelledSample, n_threads: int
 ) -> Moves:
-    """The moves that may pay."""
+    """Return moves that may pay."""
     assert done.total.tally.losses is not None
     schedule = state.schedule
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
     k = len(rows.centers)
     most = schedule.most_moves
-    # What costs most has most to gain; where few moves were found few will be.
+    # Costly clusters have most to gain; if few moves were found last time, few will be.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
@@ -193,7 +193,7 @@ def moves_to_try(
 
 
 def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
-    """Splits of some clusters, ascending, and what they would gain on all rows."""
+    """Return splits of some clusters, ascending, and their estimated gains on all rows."""
     order, starts = order_by_label(rows.labels, len(rows.centers), n_threads=n_threads)
     weight = rows.weight
     if rows.far:
@@ -214,16 +214,16 @@ def _with_costliest(
     order: NDArray[np.int32],
     starts: NDArray[np.int64],
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-    """No more rows of each cluster than a split is tried on, those that cost most among them.
+    """Limit each cluster to the rows that a split is tried on, including the costliest ones.
 
-    The others are evenly spaced, and weigh what all of these do.
+    The others are evenly spaced, and weigh as much as all others of the cluster.
 
     Returns
     -------
     order, starts
-        The chosen ones, cluster after cluster.
+        Chosen rows, cluster after cluster.
     weight : (m,) float64
-        Of all rows of the sample.
+        Weights of all rows of the sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
     squares = squared_distances(rows.x, rows.packed, rows.labels)
@@ -245,9 +245,9 @@ def _with_costliest(
 
 
 def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
-    """What a pass with lists of each length, and one over all centres, would take off the cost.
+    """Return the estimated reduction of the cost by lists of each length, and by all centres.
 
-    Some rows are compared with all centres. A row that has a nearer one than its own would find it
+    Some rows are compared with all centres. A row with a nearer one than its own would find it
     in a list that is as long as that centre's rank among those nearest to its own.
     """
     k, packed = len(rows.centers), rows.packed
@@ -273,7 +273,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= TUNING.long)
     if len(beyond):
-        # One row alone is no reason to compare all rows with all centres.
+        # One row alone does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
     lengths = (*TUNING.lengths, k)
@@ -289,7 +289,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
 def share_misled(
     rows: LabelledSample, cells: Pass, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
-    """By what share rows would cost more if coarse cells had led them to their centres.
+    """Return the relative extra cost of rows if coarse cells had led them to their centres.
 
     That is how rows of a larger sample find their centres: in a pass ``cells``, and one with lists
     of the ``length`` nearest centres of each centre in ``table`` (k, m).

@@ -1,20 +1,20 @@
-"""Fewer features first: the search among rows as they are seen in their first directions.
+"""Search among rows projected onto their first principal directions, before all features.
 
-Where a few directions hold most of the variance, distances in them are about those in all features,
+If a few directions hold most of the variance, distances in them approximate those in all features
 and take a fraction of the time. For an orthonormal projection P
 
     ||x - c||^2 = ||P x - P c||^2 + ||x' - c'||^2
 
-with x' and c' outside of it, so a partition costs what it costs in the projection, and what it
-costs outside, where nobody looks. The shares of the variance and of the cost that lie there say how
-much is lost by that: about a twentieth of their product. So the search begins in few directions,
-goes on to twice as many when a round gains no more than that, and to all features at last.
+with x' and c' outside of it, so the cost of a partition is its cost in the projection plus that
+outside, which is ignored. The shares of the variance and of the cost outside show how much this
+loses: about a twentieth of their product. So the search begins in few directions, continues in
+twice as many when a round gains no more than that, and in all features at last.
 
-Whenever a round begins, means in all features tell what rows cost and what the model is.
+Whenever a round begins, means in all features give the cost of the rows and the model.
 
-All rows are held as they are seen in these directions, or as many as there is room for: a sample
-of them, then. It is searched for no longer than its rounds gain more than a twentieth of what all
-rows are going to take off the cost, as their means are better known.
+All projected rows are held, or a sample of as many as there is room for. A sample is searched only
+as long as its rounds gain more than a twentieth of what all rows will take off the cost, as their
+means are better known.
 """
 
 from __future__ import annotations
@@ -83,35 +83,35 @@ __all__ = [
 ]
 
 NARROWEST = 32
-"""Directions to begin with. Sixteen of 784 leave out a quarter of set C's variance."""
+"""Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
 LEAST_SAVED = 4
-"""Features for each direction, at least: below that little is saved."""
+"""Minimum features per direction: below that little is saved."""
 MOST_LEFT_OUT = 0.175
-"""Share of the variance outside to begin with, at most. Of sift200k, 128 features, 32 directions
+"""Maximum share of the variance outside at the beginning. In sift200k, 128 features, 32 directions
 leave out 0.21, and such a search takes as long as that in all features."""
 WORTH_LEAVING = 0.05
-"""Times the shares of variance and cost that are outside: a round that lowers the cost by a smaller
-share is the last one in these directions. Searches that went on to their ends in 32 to 128
-directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of the
-3,072 features of photographs' patches. Times what the means of all rows will take off, too, where
-these are a sample."""
+"""Factor of the shares of variance and cost that are outside: a round that lowers the cost by a
+smaller share is the last one in these directions. Searches that continued to their ends in 32 to
+128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of
+the 3,072 features of photographs' patches. For a sample, also the factor of what the means of all
+rows will take off."""
 MOST_BESIDE = 0.85
-"""Share of the cost that is outside, at most; beyond, the search goes on in all features. With 32
+"""Maximum share of the cost outside; beyond it the search continues in all features. With 32
 directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where it pays most)."""
 MOST_VALUES = 1 << 26
-"""Rows times directions, at most: they are held where the driver is. Where there are more rows,
-only as many of them are searched."""
+"""Maximum rows times directions, held in the driver's process. Of more rows, only as many are
+searched."""
 FAR_OUT = 4.0
-"""Times the largest number of 99 rows out of a hundred: rows beyond are far out. Twenty of 20,000
+"""Multiple of the largest value in 99 % of the rows: rows beyond are far out. Twenty of 20,000
 rows, of which 9,000 were searched, made a fit cost 10^5 times as much (a search cut short)."""
 LEAST_VALUES = 1 << 22
-"""Rows times features from which on there is something to save. Not measured."""
+"""Rows times features above which projection can save time. Not measured."""
 
 
 def first_directions(
     passes: Passes, rng: Rng, sample: Passes, k: int
 ) -> tuple[Directions, LeftOut] | None:
-    """Directions that a search for k clusters begins in, and what lies outside of them.
+    """Return the directions in which a search for k clusters begins, and the variance outside.
 
     None: it begins in all features, as few directions hold too little or save too little.
 
@@ -137,12 +137,12 @@ def first_directions(
 
 
 def saves(passes: Passes, m: int, k: int) -> bool:
-    """Whether m directions are few enough, and enough rows can be held as they are seen there."""
+    """Return True if m directions are few enough, and enough projected rows can be held."""
     return m * LEAST_SAVED <= passes.n_features and rows_to_hold(passes.n_rows, m, k) is not None
 
 
 def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
-    """How many rows are searched in m directions; 0: all; None: too few would be for k clusters."""
+    """Return how many rows are searched in m directions; 0: all; None: too few for k clusters."""
     if n_rows * m <= MOST_VALUES:
         return 0
     fit = MOST_VALUES // m
@@ -150,9 +150,9 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
 
 
 def misses_far_rows(passes: Passes, sample: Passes, m: int, k: int) -> bool:
-    """Whether rows lie so far out that a sample, if one is held, may have none that carry the cost.
+    """Return True if rows are so far out that a held sample may miss those that carry the cost.
 
-    Few of them carry it only where they are many times as far away as others.
+    Few rows carry it only if they are many times as far away as others.
     """
     if not rows_to_hold(passes.n_rows, m, k):
         return False
@@ -161,9 +161,9 @@ def misses_far_rows(passes: Passes, sample: Passes, m: int, k: int) -> bool:
 
 
 def most_held(table: TableShape, k: int, m: int | None) -> tuple[int, int]:
-    """Values and rows that are held at most, in m directions, or in twice as many later on.
+    """Return the most values and rows held in m directions, or in twice as many later on.
 
-    None: in as many as the rows will tell. Nothing where the search begins in all features.
+    m is None: in as many as the rows require. Zeros if the search begins in all features.
     """
     first, widest = m or NARROWEST, max(m or 0, table.n_features // LEAST_SAVED)
     held = rows_to_hold(table.n_rows, first, k)
@@ -173,7 +173,7 @@ def most_held(table: TableShape, k: int, m: int | None) -> tuple[int, int]:
 
 
 def view_of(passes: Passes, rng: Rng, directions: Directions, n_rows: int) -> Passes:
-    """All rows (0), or a sample, as they are seen in some directions."""
+    """Return all rows (0), or a sample, projected onto some directions."""
     within = RowSample(rng, "projected", n_rows, ascending=True) if n_rows else None
     return passes.subset(ProjectedRows(directions, within))
 
@@ -181,9 +181,9 @@ def view_of(passes: Passes, rng: Rng, directions: Directions, n_rows: int) -> Pa
 def some_directions(
     passes: Passes, rng: Rng, sample: Passes, m: int, known: Directions | None = None
 ) -> tuple[Directions, LeftOut] | None:
-    """The first m directions, and what lies outside of them; None: there are fewer.
+    """Return the first m directions, and the variance outside of them; None: there are fewer.
 
-    ``known``: the first ones of them.
+    ``known`` are the first ones of them.
     """
     x, weight, _ = sample.take()
     seen, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
@@ -196,7 +196,7 @@ def some_directions(
 
 
 def directions_of(projected: Projected) -> Directions:
-    """The directions of a search."""
+    """Return the directions of a search."""
     return Directions.of(projected.vectors, projected.origin)
 
 
@@ -208,22 +208,22 @@ def opened(
     full: Schedule,
     n_rows: int,
 ) -> TruncatedState:
-    """The state of a fit whose search begins in these directions.
+    """Return the state of a fit whose search begins in these directions.
 
     Parameters
     ----------
     passes : Passes
     directions : Directions
     outside : LeftOut
-        By these directions.
+        Variance outside of these directions.
     search : TruncatedState
-        Of the search among projected rows.
+        State of the search among projected rows.
     full : Schedule
-        What follows in all features.
+        Schedule that follows in all features.
     n_rows : int
-        Rows that are searched; 0: all.
+        Rows to search; 0: all.
     """
-    # Centres that are seen back lie in the directions: rows cost outside what they have there.
+    # Back-projected centres lie in the directions, so rows cost their whole variance outside.
     beside = outside.of_a_row * passes.statistics.total_weight
     return TruncatedState(
         step=0,
@@ -246,9 +246,9 @@ def opened(
 
 
 def scaled(passes: Passes, view: Passes, projected: Projected) -> Projected:
-    """The search with costs of the rows of a view, where these are a sample.
+    """Rescale the search to the costs of the rows of a view, if these are a sample.
 
-    Before it comes to them they are of all rows, as a small sample tells.
+    Before that its costs are those of all rows, as estimated on a small sample.
     """
     scale = 1.0
     if projected.n_rows:
@@ -264,27 +264,27 @@ def scaled(passes: Passes, view: Passes, projected: Projected) -> Projected:
 
 
 def _in_all_features(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
-    """Where points (k, m) of the projection are; a sum of m products in a fixed order each."""
+    """Back-project points (k, m); each value is a sum of m products in a fixed order."""
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
 
 
 def seen_back(points: NDArray[Any], projected: Projected) -> NDArray[Any]:
-    """Points (k, m) of a search as they lie among rows of all features."""
+    """Back-project points (k, m) of a search to all features."""
     return _in_all_features(points, directions_of(projected))
 
 
 def asks_few(schedule: Schedule) -> bool:
-    """Whether a step is about a small sample: nobody needs to see all rows in the directions."""
+    """Return True if a step is on a small sample, so that not all rows need projecting."""
     sizes = schedule.sampling.sizes
     return bool(sizes) and not schedule.searched and sizes[0] < schedule.search.n_rows
 
 
 def seen_ahead(before: Schedule, state: TruncatedState) -> TruncatedState:
-    """The state after a step, with whether its search is better by now than means of a sample.
+    """Return the state after a step, noting if its search is better than means of a sample.
 
-    So it is where larger samples are searched for long, before means of all rows are known.
+    It is while larger samples are searched for long, before means of all rows are known.
     """
     projected = state.projected
     assert projected is not None
@@ -296,31 +296,31 @@ def seen_ahead(before: Schedule, state: TruncatedState) -> TruncatedState:
 
 
 def _of_all_rows(cost: float, k: int, n: int) -> float:
-    """What all rows are to be expected to cost, where n of them in k clusters tell so much.
+    """Return the expected cost of all rows, given that estimated by n of them in k clusters.
 
-    With s of a row about its true mean they cost (n - k) s, and others (n + k) s.
+    With a variance s of a row about its true mean these cost (n - k) s, and others (n + k) s.
     """
     return cost * (1 + 2 * k / n)
 
 
 def begins_round(search: TruncatedState) -> bool:
-    """Whether a round over all rows is about to begin: rows are labelled as the search has it."""
+    """Return True if a round over all rows is about to begin, with the search's labels."""
     return search.schedule.everywhere and search.everywhere and search.schedule.opens_round
 
 
 def lifted(
     passes: Passes, view: Passes, state: TruncatedState
 ) -> tuple[PassTotal, NDArray[np.int32]]:
-    """Sums in all features of the clusters that the search has come to, and labels of its rows.
+    """Return sums in all features of the clusters of the search, and labels of its rows.
 
-    One pass over all rows, which knows the labels of those that are searched; those that have kept
-    theirs since the last such pass are not touched.
+    One pass over all rows, given the labels of the searched ones; rows that have kept theirs since
+    the last such pass are not touched.
 
     Returns
     -------
     total : PassTotal
     labels : (m,) int32
-        In the order of the view.
+        Labels in the order of the view.
     """
     assert state.projected is not None
     before, search = state.projected, state.projected.search
@@ -367,13 +367,13 @@ def count_chunk(
     labels: NDArray[np.int32],
     step: int,
 ) -> None:
-    """Have a chunk's rows count for their clusters.
+    """Count a chunk's rows for their clusters.
 
     Parameters
     ----------
     chunk, total
     numbers : (m,) int64 or None
-        Ascending indices of the rows that count; None: all do.
+        Ascending indices of the rows that count; None: all.
     labels : (m,) int32
         Their clusters.
     step : int
@@ -393,17 +393,17 @@ def count_chunk(
 def with_sample_means(
     sample: Passes, labels: NDArray[np.int32], state: TruncatedState, scale: float
 ) -> TruncatedState:
-    """The state after a step over a sample, with means in all features of its rows.
+    """Return the state after a step over a sample, with means of its rows in all features.
 
     Parameters
     ----------
     sample : Passes
-        Over these rows in all features.
+        Passes over these rows in all features.
     labels : (n,) int32
-        As the step has left them.
+        Their labels after the step.
     state : TruncatedState
     scale : float
-        How many times all rows weigh what these do.
+        Weight of all rows divided by that of these.
     """
     assert state.projected is not None
     projected, (k, d) = state.projected, state.centers.shape
@@ -416,7 +416,7 @@ def with_sample_means(
     )
     centers = sums.means(seen_back(projected.search.centers, projected))
     counts = sums.counts * scale
-    # Outside, rows cost what they vary by there, less what their means do.
+    # Outside, rows cost their variance there, less that of their means.
     whole, seen, directions = Squares(1), Squares(1), directions_of(projected)
     whole.add_squares(centers, directions.origin, counts)
     seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
@@ -439,7 +439,7 @@ def sum_chunk(chunk: Chunk, total: ClusterSums, labels: NDArray[np.int32]) -> No
 def with_means(
     state: TruncatedState, total: PassTotal, labels: NDArray[np.int32]
 ) -> TruncatedState:
-    """The state with means in all features, and what they tell of the cost."""
+    """Return the state with means in all features, and the cost by them."""
     assert state.projected is not None
     before = state.projected
     centers = total.sums.means(state.centers)
@@ -460,18 +460,18 @@ def with_means(
 
 
 def is_done(before: Projected, state: TruncatedState) -> bool:
-    """Whether these directions have given what they can: a round has gained too little."""
+    """Return True if these directions are exhausted: a round has gained too little."""
     assert state.projected is not None
     gained = before.round_cost - state.cost
     after = state.projected
-    # What the rows that are not searched are going to change: means of few rows fit these only.
+    # Expected change by rows that are not searched: means of few rows fit only these.
     k, n = len(state.centers), after.n_rows
     unseen = state.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
     return gained < WORTH_LEAVING * (after.left_out * after.beside + unseen)
 
 
 def tells_little(state: TruncatedState) -> bool:
-    """Whether most of what rows cost lies outside: where they are wide is not where they differ."""
+    """Return True if most of the cost is outside: directions of variance do not separate rows."""
     assert state.projected is not None
     return state.projected.beside > MOST_BESIDE * state.cost
 
@@ -484,7 +484,7 @@ def widened(
     search: Search,
     n_rows: int,
 ) -> TruncatedState:
-    """The state with its search going on in more directions; see :func:`opened`."""
+    """Return the state with its search continued in more directions; see :func:`opened`."""
     assert state.projected is not None
     before = state.projected.search
     inner = TruncatedState(
@@ -510,7 +510,7 @@ def widened(
 
 
 def in_all_features(state: TruncatedState) -> TruncatedState:
-    """The state with its search going on in all features."""
+    """Return the state with its search continued in all features."""
     assert state.projected is not None
     before = state.projected
     schedule = on_all_rows(before.search.schedule, state.schedule.search)
@@ -523,12 +523,12 @@ def in_all_features(state: TruncatedState) -> TruncatedState:
 
 
 def _times_read(projected: Projected) -> int:
-    """How often all rows were gone through: for what they are in few features, and each round."""
+    """Return how often all rows were read: once for the projection, and once per round."""
     return 1 + projected.shown.generation
 
 
 def told(info: Info, state: TruncatedState) -> Info:
-    """What ``history_`` says of a step in these directions, which has led to this state."""
+    """Return the record of a step in these directions, which has led to this state."""
     projected = state.projected
     assert projected is not None
     m, itemsize = len(projected.vectors), projected.vectors.itemsize

@@ -1,14 +1,14 @@
-"""What the truncated search does next: a function of what its passes have gained so far.
+"""Schedule of the truncated search: a function of what its passes have gained so far.
 
-Gain is what a pass takes off the cost, which exact sums give for free, or what a probe says that
-it would take off; work is counted in distances. Neither knows a clock or a machine, so the same
+The gain of a pass is what it takes off the cost, which exact sums give for free, or a probe's
+estimate of that; work is counted in distances. Neither depends on a clock or a machine, so the same
 data take the same way everywhere.
 
-:func:`first_schedule` is where a search begins, and :func:`next_step` leads from each step to the
-next one. What decides is in three groups: *samples*, which rows a search begins on and when it goes
-on to more of them; *rounds*, when passes after some moves are ended, and the moves undone; and
-*lengths* of the lists of centres that rows meet. The state of each is a small record in
-:class:`Schedule`, and the functions below change nothing but give a new one.
+:func:`first_schedule` begins a search, and :func:`next_step` leads from each step to the next one.
+Decisions come in three groups: *samples*, the rows a search begins on and when it continues on more
+of them; *rounds*, when passes after some moves end, and when the moves are undone; and *lengths* of
+the lists of centres that rows meet. The state of each is a small record in :class:`Schedule`, and
+the functions below return new ones.
 """
 
 from __future__ import annotations
@@ -38,49 +38,49 @@ StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """All constants of the schedule, and what each is from.
+    """Constants of the schedule, and the source of each.
 
     A table is one of docs/results. *Prototype*: the search was tried in an earlier
-    program on rows in memory, set A with 1,000 clusters (its end as it was: 75.27). *Not measured*:
-    no figure of what another value would do is known.
+    program on rows in memory, set A with 1,000 clusters (its final cost as it was: 75.27). *Not
+    measured*: the effect of another value is unknown.
     """
 
     first_rows: int = 16
-    """Rows a centre of the sample that gives the first centres. With 8 the first model is too
-    rough: on sift200k mini-batches came to its energy in half the time, and on C to that of the
+    """Rows per centre of the sample that gives the first centres. With 8 the first model is too
+    rough: on sift200k mini-batches reached its energy in half the time, and on C that of the
     second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
-    """The same where rows meet all centres: then the next sample goes on from these. Without such a
+    """The same if rows meet all centres: the next sample then continues from these. Without such a
     sample uniform rows in 100 clusters take 0.07 s instead of 0.15 s until 1 % above the lowest
     cost (table of ``benchmarks.auto_parts``)."""
     start_rows: int = 32
-    """Rows a centre of the sample to go on from. Not measured."""
+    """Rows per centre of the sample to continue from. Not measured."""
     growth: int = 4
-    """How many times as large as the one before a further sample is. Not measured."""
+    """Ratio of the sizes of successive samples. Not measured."""
     largest_share: int = 3
     """A sample has at most one row out of three. Not measured."""
     start_values: int = 1 << 25
-    """Values (rows times features) of the sample to go on from, at most. Not measured."""
+    """Maximum values (rows times features) of the sample to continue from. Not measured."""
     largest_values: int = 1 << 26
-    """Values of further samples, at most: they are searched where the driver is, however many
-    workers there are. One more, of 128 rows a centre, gained nothing on 80,000,000 × 32 rows in
+    """Maximum values of further samples, which are searched in the driver's process alone, for any
+    number of workers. One more, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in
     32,000 clusters: coarse cells led all rows 7 % above it (one run)."""
     least_rows: int = 4
-    """Rows a centre of any sample, however many values that are. Not measured."""
+    """Rows per centre of any sample, however many values that are. Not measured."""
     whole_values: int = 1 << 27
-    """Values up to which few rows a centre are all taken. Not measured."""
+    """Values up to which few rows per centre are all taken. Not measured."""
     restarted_clusters: int = 32
     """Clusters up to which the best of several starts is taken. Not measured."""
     restart_rows: int = 64
-    """Rows a centre on which several starts are made, and any start of sparse rows: of 200,000
-    short texts in 100 clusters it ends at 195,180 from 8 rows a centre, and between 194,150 and
+    """Rows per centre on which several starts are made, and any start of sparse rows: of 200,000
+    short texts in 100 clusters it ends at 195,180 from 8 rows per centre, and between 194,150 and
     194,250 from 64. Not measured otherwise."""
     sparse_share: int = 20
-    """Numbers that sparse rows of the first sample take, at least, beside those of a centre. Of
-    short texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s
+    """Minimum stored values of a first sample of sparse rows, in multiples of a centre's. For short
+    texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s
     until 1 % above where Lloyd's algorithm ends (cases and clock of ``benchmarks.sparse``)."""
     least_restart_rows: int = 2_048
-    """Rows on which several starts are made, at least. Not measured."""
+    """Minimum rows on which several starts are made. Not measured."""
     dense_clusters: int = 128
     """Clusters up to which rows meet all centres. With lists, on uniform rows in 100 clusters,
     it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
@@ -88,102 +88,102 @@ class Tuning:
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
     """Lengths of lists of centres; a row may also meet all of them. Not measured."""
     first_length: int = 32
-    """Length of the lists before a probe has been asked. Not measured."""
+    """Length of the lists before the first probe. Not measured."""
     usual_lengths: tuple[int, ...] = (32, 64)
     """Lengths of the lists of most passes. Prototype: with 16 it ends at 75.41, with twice its
     lengths at 75.24 in 30 % more time."""
     least_lengths: tuple[tuple[int, float], ...] = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
-    """Lists are at least so long once a round has lowered the cost by a smaller share: what short
-    ones lead to quickly is not where long ones end. Without it, rows without structure end 0.16 %
+    """Minimum lengths of lists once a round lowers the cost by less than a share: where short lists
+    lead quickly is not where long ones end. Without it, rows without structure end 0.16 %
     instead of 0.03 % above the lowest (table of ``benchmarks.auto_parts``)."""
     long: int = 256
     """Longer lists hold no more than ``most_listed`` centres together. Not measured."""
     most_listed: int = 1 << 23
-    """Bounds what lists take: 32 MiB. Not measured otherwise."""
+    """Limits the memory of lists: 32 MiB. Not measured otherwise."""
     stale: float = 0.6
-    """What a row is worth that goes to its nearest centre at last, beside one that goes there as
-    its centre moves: the former lowers the cost as it is counted here, and less so the true one.
+    """Value of a row that reaches its nearest centre late, relative to one that follows its moving
+    centre: the former lowers the cost as it is counted here, and the true one by less.
     Measured when it was set (84877bb: 0.6 instead of 0.3); the figures were not kept."""
     row_work: float = 64.0
-    """What a row costs that is looked at beside its distances, in distances. Measured when it was
+    """Cost of a row that is searched, besides its distances, in distances. Measured when it was
     set (c6a392d); the figures were not kept."""
     pass_work: float = 8.0
-    """What a row costs in any pass, in distances. As ``row_work``."""
+    """Cost of a row in any pass, in distances. As ``row_work``."""
     center_work: float = 128.0
-    """What a number of a sparse row's centre costs in any pass, in numbers that a row stores: sums,
-    means and what centres are packed into have all features. When it was set, Reuters in 50
-    clusters took 0.46 s instead of 0.67 s until 0.1 % above where Lloyd's algorithm ends, and short
-    texts in 100 clusters 1.2 s instead of 1.7 s (cases and clock of ``benchmarks.sparse``)."""
+    """Cost of a value of a sparse row's centre in any pass, in values that a row stores: sums,
+    means and packed centres have all features. When it was set, Reuters in 50 clusters took 0.46 s
+    instead of 0.67 s until 0.1 % above where Lloyd's algorithm ends, and short texts in 100
+    clusters 1.2 s instead of 1.7 s (cases and clock of ``benchmarks.sparse``)."""
     whole_work: float = 2.0
-    """How many times the work of a pass over the first sample one over all sparse rows may be, for
-    all of them to be taken instead. For Reuters in 50 clusters it is 1.95: models of a sample come
-    to 1.2 % above where Lloyd's algorithm ends, and in that time those of all rows to 0.2 %. For
-    short texts in 100 clusters it is 2.5: without a sample mini-batches are as soon."""
+    """Largest ratio of the work of a pass over all sparse rows to one over the first sample with
+    which all of them are taken instead. For Reuters in 50 clusters it is 1.95: models of a sample
+    end 1.2 % above where Lloyd's algorithm ends, and in that time those of all rows 0.2 %. For
+    short texts in 100 clusters it is 2.5: without a sample mini-batches are as fast."""
     rows_to_move: int = 32
-    """Rows a centre of a sample that tells which centres to move. Not measured."""
+    """Minimum rows per centre of a sample that shows which centres to move. Not measured."""
     rows_to_search: int = 64
-    """Rows a centre of a sample that is searched in rounds, as all rows are, before more are taken.
+    """Rows per centre of a sample that is searched in rounds, like all rows, before more are taken.
     With rounds over all rows only, B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 %
     above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
     stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
     most_misled: float = 0.05
-    """Rows of a larger sample meet all centres where coarse cells would lead them to centres that
-    cost by a larger share more. Not measured."""
+    """Relative extra cost of rows led by coarse cells above which rows of a larger sample meet all
+    centres instead. Not measured."""
     most_met: float = 0.5
-    """Nor do coarse cells lead rows that would meet a larger share of the centres by them: that
-    takes as long as to meet all, which are not gathered. Set drawn2 in 200 clusters (table of
+    """Share of the centres met by coarse cells above which rows meet all centres instead: that
+    takes as long, as all centres are not gathered. Set drawn2 in 200 clusters (table of
     ``benchmarks.auto``) takes 0.62 s instead of 0.86 s until 0.2 % above its end, and drawn1 0.86 s
     instead of 0.95 s until 1.7 % (medians of 5 and 8 seeds, when it was set)."""
     whole_clusters: int = 2_048
-    """Clusters up to which rows meet all centres when a search among few directions goes on in more
+    """Clusters up to which rows meet all centres when a search in few directions continues in more
     of them. Led by coarse cells 3,000,000 × 256 rows in 1,000 clusters cost 19 % more than before,
     5 % more a pass later, and were back after 40 CPU seconds; now they cost no more (one run)."""
     most_sample_passes: int = 12
-    """Over a sample that is not searched in rounds. Not measured."""
+    """Maximum passes over a sample that is not searched in rounds. Not measured."""
     most_undone: int = 3
-    """Rounds over a sample that are undone until more rows are taken. Not measured."""
+    """Undone rounds over a sample after which more rows are taken. Not measured."""
     first_share: float = 0.1
     """Centres that may move at a time, as a share of all. Prototype's; not measured by itself."""
     least_share: float = 0.05
-    """To this the share falls while rounds pay. Prototype's; not measured by itself."""
+    """Lower limit of the share while rounds pay. Prototype's; not measured by itself."""
     first_factor: float = 1.0
-    """How many times a gain has to exceed the loss. Prototype's; not measured by itself."""
+    """Factor by which a gain has to exceed the loss. Prototype's; not measured by itself."""
     least_factor: float = 0.35
-    """To this the factor falls while rounds pay. Prototype: below 1, with rounds that are undone if
-    they do not pay, ends are lowest. 0.35 instead of 0.5 (563836c): not measured."""
+    """Lower limit of the factor while rounds pay. Prototype: below 1, with rounds undone if they do
+    not pay, final costs are lowest. 0.35 instead of 0.5 (563836c): not measured."""
     paid_share: float = 0.8
-    """Times which the share is after a round that has paid. Not measured."""
+    """Factor on the share after a round that has paid. Not measured."""
     paid_factor: float = 0.85
-    """Times which the factor is after a round that has paid. Not measured."""
+    """Factor on the factor after a round that has paid. Not measured."""
     undone_share: float = 0.5
-    """Times which the share is after a round that was undone. Prototype's; not measured by
+    """Factor on the share after a round that was undone. Prototype's; not measured by
     itself."""
     undone_factor: float = 1.1
-    """Times which the factor is then, up to ``first_factor``. Prototype's; not measured by
+    """Factor on the factor then, up to ``first_factor``. Prototype's; not measured by
     itself."""
     most_rounds: int = 1_000
-    """Over all rows, where the user has not chosen. Not measured."""
+    """Maximum rounds over all rows, unless the user has chosen. Not measured."""
     most_failed: int = 5
-    """Failed rounds after which it ends. Prototype's; not measured by itself."""
+    """Failed rounds after which the search ends. Prototype's; not measured by itself."""
     little: float = 0.02
     """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed:
     by 2e-6 with the usual ``tol``. Not measured."""
     least_passes: int = 2
     """Passes of a round before its look, and before it may be given up. Not measured."""
     most_passes: int = 12
-    """Passes of a round before its look, at most. Not measured."""
+    """Maximum passes of a round before its look. Not measured."""
     most_replayed: int = 48
-    """Passes since the last anchor with which a round may begin: all of them have to be made again
-    for rows whose state is lost. Not measured."""
+    """Passes since the last anchor with which a round may begin: all of them are repeated for rows
+    whose state is lost. Not measured."""
     first_ratio: float = 0.5
-    """What the second pass of a round is expected to gain beside the first. Not measured."""
+    """Expected ratio of the gains of the second and first pass of a round. Not measured."""
     least_ratio: float = 0.3
-    """A pass is expected to gain as much less as the last one did, but no less than this beside it.
+    """Minimum expected ratio of the gains of successive passes, which is otherwise the last one.
     Not measured."""
     most_ratio: float = 0.9
-    """And no more than this. Not measured."""
+    """Upper limit of that. Not measured."""
     hope: float = 0.7
-    """How much less each pass gains than the one before, at best, if a round is given up. Not
+    """Ratio of the gains of successive passes, at best, when deciding to give up a round. Not
     measured."""
 
 
@@ -192,25 +192,25 @@ TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched, and what its user has chosen."""
+    """Problem of a search, and the choices of its user."""
 
     n_rows: int
-    """All there are."""
+    """Number of all rows."""
     n_clusters: int
     moves: bool = True
     """Centres are moved."""
     max_rounds: int = TUNING.most_rounds
-    """Over all rows; with 0 there are none over samples either."""
+    """Maximum over all rows; with 0 there are none over samples either."""
     length: int | None = None
-    """Length of all lists, where the user has chosen."""
+    """Length of all lists, if the user has chosen."""
     sparse: bool = False
     """Rows are sparse: they have no lists of centres."""
     beside_rows: float = 0.0
-    """What a pass takes for its centres, however few rows it is over, in distances."""
+    """Cost of a pass for its centres, however few its rows are, in distances."""
 
     @property
     def dense(self) -> bool:
-        """Rows meet all centres in every pass."""
+        """True if rows meet all centres in every pass."""
         few = self.n_clusters <= TUNING.dense_clusters
         return self.sparse or (self.length is None and few)
 
@@ -220,14 +220,14 @@ class Task:
     """One step."""
 
     kind: Kind
-    """How rows find centres. "start": by the two-level start on a sample, and a pass with lists.
-    "cells": by the coarse cells near them, whatever is known of the rows. "lists": they meet the
-    list of their centre. "all": all centres. "unsettled": all centres, if bounds do not tell their
-    nearest one."""
+    """Way in which rows find centres. "start": by the two-level start on a sample, and a pass with
+    lists. "cells": by the coarse cells near them, without row state. "lists": they meet the
+    list of their centre. "all": all centres. "unsettled": all centres, if bounds do not prove which
+    one is nearest."""
     everywhere: bool
     """On all rows, or on the sample."""
     length: int = 16
-    """How long the lists are."""
+    """Length of the lists."""
     looks: bool = False
     """Look at all rows, and choose moves and lists afterwards."""
     keeps_centers: bool = False
@@ -239,42 +239,42 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step has come to."""
+    """Result of a step."""
 
     cost: float
-    """After it, with the means of the rows as they are labelled now."""
+    """Cost after it, with the means of the rows as they are labelled now."""
     work: float
-    """Distances computed, and what rows cost beside them."""
+    """Distances computed, and the other costs of rows."""
     n_changed: int
     n_replayed: int = 0
     """Passes since the last anchor."""
     n_moves: int = 0
-    """Moves that were chosen after it and may be carried out in the next step."""
+    """Number of moves chosen after it, which may be carried out in the next step."""
     curve: tuple[float, ...] = ()
-    """What a pass with lists of each of ``TUNING.lengths``, and one with all centres, would
-    gain."""
+    """Estimated gain of a pass with lists of each of ``TUNING.lengths``, and of one with all
+    centres."""
     misled: float = 0.0
-    """By what share rows would cost more had they been led to their centres by coarse cells."""
+    """Relative extra cost of rows if coarse cells had led them to their centres."""
     restart_rows: int = 0
     """Rows of a sample to start again on, since the one so far did not hold those that count; 0: go
     on."""
     met: float = 0.0
-    """The share of the centres that a row met in it, in the mean."""
+    """Mean share of the centres that a row met in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps with one purpose, and what they have come to so far."""
+    """Steps with one purpose, and their results so far."""
 
     name: StageName = "sample"
-    """What for. "first": a first model, from the smallest of several samples. "sample": passes over
-    a sample while they gain more than further rows would. "grow": the rows that have not been in a
-    sample find centres. "search": a look for what to try. "round": that is tried. "end"."""
+    """Purpose. "first": a first model, from the smallest of several samples. "sample": passes over
+    a sample while they gain more than further rows would. "grow": rows outside of the sample find
+    centres. "search": a look for moves to try. "round": these are tried. "end"."""
     passes: int = 0
     work: float = 0.0
     cost_before: float = float("inf")
     last_gain: float = 0.0
-    """What the pass before has gained, in a round."""
+    """Gain of the pass before, in a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,17 +286,17 @@ class Sampling:
     misled: float = 0.0
     """As of the present sample; see :class:`Outcome`."""
     met: float = 0.0
-    """As of the last pass in which rows were led by coarse cells; likewise."""
+    """As in the last pass in which rows were led by coarse cells; see :class:`Outcome`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """How bold moves are, and how rounds over the present rows have gone."""
+    """Extent of moves, and results of rounds over the present rows."""
 
     share: float = TUNING.first_share
     """Centres that may move at a time, as a share of all."""
     factor: float = TUNING.first_factor
-    """How many times a gain has to exceed the loss."""
+    """Factor by which a gain has to exceed the loss."""
     n_found: int = 1 << 30
     """Moves that were found last time; before that, no limit."""
     n: int = 0
@@ -306,17 +306,17 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long lists are."""
+    """Lengths of lists."""
 
     usual: int
-    """In most passes."""
+    """Length in most passes."""
     least: int = 0
-    """That rounds of little gain have come to."""
+    """Minimum, raised by rounds of little gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Where the search is, and its next step."""
+    """State of the search, and its next step."""
 
     task: Task
     """The next step."""
@@ -326,52 +326,52 @@ class Schedule:
     rounds: Rounds
     lengths: Lengths
     cost: float = float("inf")
-    """After the last step."""
+    """Cost after the last step."""
 
     @property
     def dense(self) -> bool:
-        """Rows meet all centres in every pass."""
+        """True if rows meet all centres in every pass."""
         return self.search.dense
 
     @property
     def everywhere(self) -> bool:
-        """The search has come to all rows."""
+        """True if the search covers all rows."""
         return not self.sampling.sizes
 
     @property
     def searched(self) -> bool:
-        """Rounds are made over the present rows, a sample or all of them."""
+        """True if rounds are made over the present rows, a sample or all of them."""
         least = TUNING.rows_to_search * self.search.n_clusters
         return self.everywhere or (self.search.max_rounds > 0 and self.sampling.sizes[0] >= least)
 
     @property
     def opens_round(self) -> bool:
-        """The next step is the first of a round: what it finds may have to be undone."""
+        """True if the next step is the first of a round, which may have to be undone."""
         return self.stage.name == "round" and self.stage.passes == 0
 
     @property
     def goes_on(self) -> bool:
-        """The next step goes on with what the last one did to the same rows."""
+        """True if the next step continues the last one on the same rows."""
         return self.stage.name in ("sample", "round") and self.stage.passes > 0
 
     @property
     def most_moves(self) -> int:
-        """Centres that may move at a time."""
+        """Number of centres that may move at a time."""
         return max(1, int(self.rounds.share * self.search.n_clusters))
 
 
 def first_schedule(
     search: Search, samples: tuple[int, ...] = (), *, guided: bool = True
 ) -> Schedule:
-    """Before the first step.
+    """Return the schedule before the first step.
 
     Parameters
     ----------
     search : Search
     samples : tuple of int
-        Rows of the samples that the search begins on; none: on all rows.
+        Rows of the samples that the search begins on; empty: all rows.
     guided : bool
-        Coarse cells tell where to look for the nearest centre of a row.
+        Coarse cells narrow the search for a row's nearest centre.
     """
     length = TUNING.first_length if search.length is None else search.length
     lengths = Lengths(min(length, search.n_clusters))
@@ -387,7 +387,7 @@ def first_schedule(
 
 
 def on_all_rows(before: Schedule, search: Search) -> Schedule:
-    """A schedule that goes on where another one has come to, with rows seen otherwise."""
+    """Return a schedule that continues another one, with rows in other features."""
     now = first_schedule(search, guided=search.n_clusters > TUNING.whole_clusters)
     share = max(before.rounds.share, TUNING.least_share)
     return replace(
@@ -399,15 +399,15 @@ def on_all_rows(before: Schedule, search: Search) -> Schedule:
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """The schedule after a step, and whether to go back to where the round began.
+    """Return the schedule after a step, and whether to go back to the start of the round.
 
     Parameters
     ----------
     schedule : Schedule
-        Before it.
+        Before the step.
     outcome : Outcome
     tol : float
-        Of the fit: times ``TUNING.little`` the share of the cost that a round has to gain.
+        ``tol`` of the fit: a round has to gain ``TUNING.little`` times this share of the cost.
     """
     now = _noted(schedule, outcome)
     if schedule.task.everywhere and not outcome.cost > 0:
@@ -427,12 +427,12 @@ def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedul
 
 
 def ended_round(before: Schedule, after: Schedule) -> bool:
-    """Whether the step between two schedules was the last one of a round."""
+    """Return True if the step between two schedules was the last one of a round."""
     return before.stage.name == "round" and after.stage.passes == 0
 
 
 def _noted(schedule: Schedule, outcome: Outcome) -> Schedule:
-    """The schedule with what its step has come to."""
+    """Return the schedule with the results of its step."""
     stage = schedule.stage
     stage = replace(stage, passes=stage.passes + 1, work=stage.work + outcome.work)
     now = replace(schedule, cost=outcome.cost, stage=stage)
@@ -448,7 +448,7 @@ def _noted(schedule: Schedule, outcome: Outcome) -> Schedule:
 
 
 def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
-    """The first step of a stage."""
+    """Return the schedule at the first step of a stage."""
     return replace(now, stage=Stage(name, cost_before=now.cost), task=task)
 
 
@@ -457,17 +457,17 @@ def _ended(now: Schedule) -> Schedule:
 
 
 def _lists(now: Schedule, looks: bool = False) -> Task:
-    """A pass with lists of the usual length."""
+    """Return a pass with lists of the usual length."""
     return Task("lists", now.everywhere, now.lengths.usual, looks)
 
 
 def _all_centers(now: Schedule, looks: bool = False) -> Task:
-    """A pass with all centres, for all rows."""
+    """Return a pass in which rows meet all centres."""
     return Task("all", now.everywhere, now.search.n_clusters, looks)
 
 
 def _look(now: Schedule) -> Task:
-    """A pass that looks at all rows, for what to try in a round."""
+    """Return a pass that looks for moves to try in a round."""
     return _all_centers(now, looks=True) if now.dense else _lists(now, looks=True)
 
 
@@ -475,19 +475,19 @@ def _look(now: Schedule) -> Task:
 
 
 def is_restarted(k: int) -> bool:
-    """Whether there are so few clusters that the best of several starts is taken."""
+    """Return True if there are so few clusters that the best of several starts is taken."""
     return k <= TUNING.restarted_clusters
 
 
 def sample_sizes(
     n_rows: int, row_values: int, k: int, n_features: int | None = None
 ) -> tuple[int, ...]:
-    """Rows of the samples that the search begins on, in ascending order; at least one.
+    """Return the rows of the samples that the search begins on, ascending; at least one.
 
-    With ``n_features`` rows are sparse, and ``row_values`` are what is stored of each.
+    With ``n_features`` rows are sparse, and store ``row_values`` each.
     """
     sparse = n_features is not None
-    # Few sparse rows have hardly a number in common: what they tell of all rows is no start.
+    # Small samples of sparse rows rarely overlap, so they give poor initial centres.
     restarted, t = is_restarted(k) or sparse, TUNING
     first = t.first_rows_dense * k
     if restarted:
@@ -497,7 +497,7 @@ def sample_sizes(
     most = n_rows // t.largest_share
     wanted = first if restarted else t.start_rows * k
     if n_features is not None:
-        # With fewer a step is long by its centres alone, which have all features.
+        # With fewer rows, the centres, which have all features, dominate the time of a step.
         wanted = max(wanted, t.sparse_share * n_features // row_values)
     sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // row_values))]
     if n_features is not None and n_rows * row_values <= t.whole_values:
@@ -507,56 +507,56 @@ def sample_sizes(
     while t.growth * sizes[-1] <= min(most, t.largest_values // row_values):
         sizes.append(t.growth * sizes[-1])
     if not restarted and k > t.dense_clusters and t.start_rows * k <= sizes[0]:
-        # Nothing is gone on from: it may be as large as makes a good first model soon.
+        # This sample is not continued, only meant to give a good first model soon.
         return (t.first_rows * k, *sizes)
     return (first, *sizes) if t.growth * first <= sizes[0] else tuple(sizes)
 
 
 def center_work(n_features: int, row_values: int, k: int) -> float:
-    """What a pass over sparse rows takes for its centres, in distances."""
+    """Return the cost of a pass over sparse rows for its centres, in distances."""
     return TUNING.center_work * k * n_features / row_values
 
 
 def _work_of_pass(n_met: int) -> float:
-    """What a row that meets so many centres takes in a pass, in distances."""
+    """Return the cost of a row that meets so many centres in a pass, in distances."""
     return n_met + TUNING.row_work + TUNING.pass_work
 
 
 def _tells_moves(search: Search, n: int) -> bool:
-    """Whether a sample of n rows tells which centres to move."""
+    """Return True if a sample of n rows shows which centres to move."""
     return search.moves and n >= TUNING.rows_to_move * search.n_clusters
 
 
 def _start(now: Schedule, n: int) -> Task:
-    """The two-level start on a sample of n rows, and a pass over it."""
+    """Return the two-level start on a sample of n rows, with a pass over it."""
     return Task("start", False, now.lengths.usual, _tells_moves(now.search, n))
 
 
 def _fresh_pass(search: Search, n: int) -> Task:
-    """A pass over a sample of n rows that asks nothing of what they were."""
+    """Return a pass over a sample of n rows that does not depend on row state."""
     if search.dense:
-        # To look at sparse rows takes longer than such a pass: a model comes first.
+        # Looking for moves of sparse rows takes longer than such a pass: a model comes first.
         looks = not search.sparse and _tells_moves(search, n)
         return Task("all", False, search.n_clusters, looks)
     return Task("cells", False)
 
 
 def _after_first_sample(now: Schedule) -> Schedule:
-    """The first model is there: on to the sample that the search starts on."""
+    """Continue after the first model, on the sample that the search starts on."""
     sizes = now.sampling.sizes[1:]
     now = replace(now, sampling=replace(now.sampling, sizes=sizes))
     return _begin(now, "sample", _start(now, sizes[0]))
 
 
 def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule:
-    """A pass over a sample has been done: another one, or rounds, or the next sample."""
+    """Continue after a pass over a sample: another pass, or rounds, or the next sample."""
     n, passes = now.sampling.sizes[0], now.stage.passes
     if now.task.kind == "cells":
-        # Rows are somewhere now.
+        # Rows have labels now.
         return replace(now, task=_lists(now, _tells_moves(now.search, n)))
     if now.searched:
         if now.task.kind == "start":
-            # What that has left of the rows is nothing that passes could make again.
+            # Row state left by the start cannot be replayed.
             return replace(now, task=_fresh_pass(now.search, n))
         return _to_rounds(now, outcome)
     more, n_more = _gain_of_more_rows(now)
@@ -567,23 +567,20 @@ def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule
 
 
 def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
-    """What more rows would take off the cost, as their means are nearer to those of all.
-
-    And how many rows come next.
-    """
+    """Return the gain of more rows, whose means are nearer to those of all, and their number."""
     n, *larger = now.sampling.sizes
     n_more = larger[0] if larger else now.search.n_rows
     return now.cost * now.search.n_clusters * (1 / n - 1 / n_more), n_more
 
 
 def _meet_all(now: Schedule) -> bool:
-    """Whether rows of a larger sample meet all centres first: no others lead them to theirs."""
+    """Return True if rows of a larger sample meet all centres first, as cells mislead them."""
     misled = now.stage.name == "round" and now.sampling.misled > TUNING.most_misled
     return now.dense or misled or now.sampling.met > TUNING.most_met
 
 
 def _to_more_rows(now: Schedule) -> Schedule:
-    """On to the next sample, or to all rows."""
+    """Continue on the next sample, or on all rows."""
     meet_all, larger = _meet_all(now), now.sampling.sizes[1:]
     keeps_centers = now.searched and not meet_all
     share = max(now.rounds.share, TUNING.least_share)
@@ -603,7 +600,7 @@ def _to_more_rows(now: Schedule) -> Schedule:
 
 
 def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
-    """On to all rows, which meet all centres or are led by coarse cells."""
+    """Continue on all rows, which meet all centres or are led by coarse cells."""
     now = replace(now, sampling=replace(now.sampling, sizes=()))
     looks = now.dense and not now.search.sparse
     task = _all_centers(now, looks=looks) if dense else Task("cells", True)
@@ -611,7 +608,7 @@ def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
 
 
 def _after_growth(now: Schedule, outcome: Outcome) -> Schedule:
-    """All rows have found centres: on with a look, or start again on a better sample."""
+    """Continue after all rows have found centres: with a look, or again on a better sample."""
     n = outcome.restart_rows
     if not n:
         return _to_rounds(now, outcome)
@@ -623,21 +620,21 @@ def _after_growth(now: Schedule, outcome: Outcome) -> Schedule:
 
 
 def _to_rounds(now: Schedule, outcome: Outcome) -> Schedule:
-    """Rows are where they belong: the first round, after a look."""
+    """Begin rounds with a look for moves, once rows are where they belong."""
     return _next_round(now, outcome) if now.task.looks else _begin(now, "search", _look(now))
 
 
 def _after_search_pass(now: Schedule, outcome: Outcome) -> Schedule:
-    """A look before the first round, or after one that was undone."""
+    """Continue after a look that precedes the first round, or follows one that was undone."""
     return _next_round(now, outcome) if now.task.looks else replace(now, task=_look(now))
 
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
-    """Moves, and lists as long as pays."""
+    """Begin a round: moves, and lists as long as pays."""
     if now.everywhere and now.rounds.n >= now.search.max_rounds:
         return _ended(now)
     if outcome.n_replayed > TUNING.most_replayed:
-        # What was lost would take too long to make again: a pass that asks nothing of the rows.
+        # Lost row state would take too long to rebuild: an anchor comes first.
         return _begin(now, "search", _all_centers(now))
     if now.dense:
         # Where centres are moved no row is settled.
@@ -650,7 +647,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
 
 
 def _settling_pass(now: Schedule) -> Task:
-    """A pass that leaves out what is settled."""
+    """Return a pass that leaves out settled rows."""
     if now.dense:
         return Task("unsettled", now.everywhere, now.search.n_clusters)
     return _lists(now)
@@ -659,12 +656,12 @@ def _settling_pass(now: Schedule) -> Task:
 def _after_round_pass(
     now: Schedule, gain: float, outcome: Outcome, tol: float
 ) -> tuple[Schedule, bool]:
-    """A pass of a round has been done: moves first, a look at last."""
+    """Continue after a pass of a round: with another one, a look, or the judgement."""
     if now.task.looks:
         return _judged(now, outcome, tol)
     stage, ratio = now.stage, _expected_ratio(gain, now.stage.last_gain)
     if _is_lost(now, gain, ratio):
-        # It will be undone, and needs no look: that is for rounds that may be kept.
+        # It will be undone and needs no look, which is for rounds that may be kept.
         return _judged(now, outcome, tol)
     average = (stage.cost_before - now.cost) / stage.work
     pays = ratio * gain / outcome.work > average and outcome.n_changed > 0
@@ -674,22 +671,22 @@ def _after_round_pass(
 
 
 def _expected_ratio(gain: float, last_gain: float) -> float:
-    """What the next pass gains beside this one: as this one beside the last, within limits."""
+    """Return the ratio of the next gain to this one: that of the last two, within limits."""
     if not last_gain > 0:
         return TUNING.first_ratio
     return min(TUNING.most_ratio, max(TUNING.least_ratio, gain / last_gain))
 
 
 def _is_lost(now: Schedule, gain: float, ratio: float) -> bool:
-    """Whether further passes, if they are good ones, do not lead below where the round began."""
+    """Return True if further passes, even good ones, do not lead below where the round began."""
     hope = max(TUNING.hope, ratio)
-    # All of them together; a pass that has raised the cost says that they gain nothing.
+    # Gain of all of them together: none after a pass that has raised the cost.
     left = max(0.0, gain * hope / (1 - hope))
     return now.stage.passes > TUNING.least_passes and now.cost - left > now.stage.cost_before
 
 
 def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """After a round: go on from it, or go back to where it began."""
+    """Continue from where a round has ended, or go back to where it began."""
     gained = now.stage.cost_before - now.cost
     kept = gained > 0
     after = replace(
@@ -711,7 +708,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
-    """Bolder after a round that has paid, and more careful after one that is undone."""
+    """Return bolder rounds after one that has paid, and more careful ones after a failure."""
     failed = not gained > TUNING.little * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
@@ -732,7 +729,7 @@ def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rou
 
 
 def _more_rows_pay(after: Schedule, gained: float) -> bool:
-    """After a round over a sample: more rows would gain more for the work."""
+    """Return True if after a round over a sample more rows would gain more for the work."""
     if not gained > 0:
         return after.rounds.n_undone >= TUNING.most_undone
     more, n_more = _gain_of_more_rows(after)
@@ -746,7 +743,7 @@ def _more_rows_pay(after: Schedule, gained: float) -> bool:
 
 
 def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
-    """The least length of lists after a round that has gained this."""
+    """Return the minimum length of lists after a round that has gained this."""
     longer = [n for n, share in TUNING.least_lengths if max(0.0, gained) < share * cost]
     if not gained > 0:
         # It may also have been too many moves: one step is enough.
@@ -757,9 +754,9 @@ def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
 def _lengths_of_round(
     lengths: Lengths, search: Search, curve: tuple[float, ...]
 ) -> tuple[int, int]:
-    """The usual length of lists in a round, and that in its first pass.
+    """Return the usual length of lists in a round, and that in its first pass.
 
-    That which gains most for its work, as the probe's ``curve`` says; k or more: all centres.
+    It gains most for its work according to the probe's ``curve``; k or more: all centres.
     """
     k, usual = search.n_clusters, lengths.usual
     gains = dict(zip((*TUNING.lengths, k), curve, strict=True))
@@ -773,12 +770,12 @@ def _lengths_of_round(
 
 
 def _rate(gains: dict[int, float], length: int, usual: int) -> float:
-    """Gain for work; what lists longer than the usual ones gain beside is stale."""
+    """Return gain per work; additional gain of lists longer than the usual ones is stale."""
     fresh = _gain_within(gains, usual)
     gain = fresh + TUNING.stale * (_gain_within(gains, length) - fresh)
     return gain / (length + TUNING.row_work)
 
 
 def _gain_within(gains: dict[int, float], length: int) -> float:
-    """The most that lists up to a length gain."""
+    """Return the maximum gain of lists up to a length."""
     return max((gain for n, gain in gains.items() if n <= length), default=0.0)

@@ -1,4 +1,4 @@
-"""What the truncated search keeps from step to step, and the pass that this makes next."""
+"""State of the truncated search from step to step, and the next pass."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ __all__ = [
 ]
 
 TABLE_AGE = 6
-"""Passes after which neighbours are found again."""
+"""Passes after which neighbours are computed again."""
 WIDTH = 64
-"""Nearest centres that are found for every centre, at least."""
+"""Minimum nearest centres computed for every centre."""
 OUTLIER = 2.0**20
-"""A row that costs more than this times the mean counts as that much in what its cluster loses."""
+"""Largest loss of a row that counts for its cluster, in multiples of the mean cost of a row."""
 BEYOND = 0.8
-"""How much farther than to the mean of its rows a centre goes. Below 1 the rows cost no more than
-before even if none of them changes its cluster, and where clusters have no borders to speak of,
-centres that follow each other through the data come to rest after fewer passes."""
+"""Overshoot of a centre beyond the mean of its rows, relative to its movement. Below 1 the rows
+cost no more than before even if none of them changes its cluster, and where clusters have no clear
+borders, centres that follow each other through the data come to rest after fewer passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Where to go back to if moves do not pay."""
+    """State to go back to if moves do not pay."""
 
     centers: NDArray[Any]
-    """(k, d) before the moves."""
+    """(k, d) centres before the moves."""
     counts: NDArray[np.float64]
     """(k,)"""
     n_replayed: int
     """Passes that lead there from the last anchor: the first of the state's ``history``."""
     neighbours: Neighbours | None
     table: NDArray[np.int32] | None
-    """(k, m) nearest centres there, and what they are found from, if anybody needs them."""
+    """(k, m) nearest centres there, and ``neighbours`` to compute them from, if they are needed."""
     split: tuple[int, ...] = ()
     """Clusters that the moves of the round split."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedState:
-    """Between two steps."""
+    """State between two steps."""
 
     step: int
     schedule: Schedule
-    """What the next step does, and all that decides what follows."""
+    """The next step, and everything that later decisions depend on."""
     centers: NDArray[Any]
     """(k, d) centres that the next step assigns rows to."""
     counts: NDArray[np.float64]
@@ -85,32 +85,32 @@ class TruncatedState:
     """Passes over the rows that the last one was over."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first, and what they are found from."""
+    """(k, m) nearest centres of each centre, itself first; ``neighbours`` recomputes them."""
     table_age: int = 0
     """Passes since the table was made."""
     unmet: NDArray[np.bool_] | None = None
     """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
     moves: Moves | None = None
-    """Moves that the next step carries out; ``centers`` is after them."""
+    """Moves of the next step; ``centers`` is after them."""
     round: Round | None = None
-    """Where the last round began."""
+    """State before the last round."""
     failed: tuple[int, ...] = ()
-    """Clusters whose split, tried alone, has not paid since something did."""
+    """Clusters whose split, tried alone, has failed since the last one that paid."""
     restores: bool = False
-    """The next step goes back there."""
+    """The next step restores that state."""
     cost: float = float("inf")
-    """What the rows cost as the last step has labelled them, with the centres that it has left."""
+    """Cost of the rows as labelled by the last step, with the centres that it left."""
     far: FarRows | None = None
-    """Rows that were drawn since those that are far from all centres count."""
+    """Rows drawn since far rows were found to carry the cost."""
     n_read: int = 0
-    """How often all rows were gone through before they were searched in all features."""
+    """Reads of all rows before they were searched in all features."""
     projected: Projected | None = None
-    """The search among projected rows that comes first; ``centers`` are its means in all features
-    then, as of its last round, and ``schedule`` what follows. None: it is over, or there is none"""
+    """Search among projected rows that comes first; ``centers`` are then its means in all features,
+    as of its last round, and ``schedule`` what follows. None: it is over, or there is none"""
 
     @property
     def fallback(self) -> Round | None:
-        """Where the present round began, while its moves have not lowered the cost."""
+        """State before the present round, while its moves have not lowered the cost."""
         stage = self.schedule.stage
         behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None
@@ -118,24 +118,24 @@ class TruncatedState:
 
 @dataclass(frozen=True, eq=False)
 class Shown(Derives):
-    """Labels of rows as these have last counted for means in all features.
+    """Labels with which rows were last counted for means in all features.
 
-    Rows that have kept theirs need not be touched the next time.
+    Rows that have kept theirs need not be counted again.
     """
 
     generation: int = 0
-    """How many times they have counted."""
+    """Number of times that they were counted."""
 
     @cached_property
     def labels(self) -> NDArray[np.int32] | None:
         """(m,) cluster of each row that is searched.
 
-        None: they are not known, as after a resume. Checkpoints do without them.
+        None: unknown, as after a resume, since checkpoints leave them out.
         """
         return None
 
     def then(self, labels: NDArray[np.int32]) -> Shown:
-        """Once more, with these labels."""
+        """Return the record after counting these labels."""
         shown = Shown(self.generation + 1)
         shown.__dict__["labels"] = labels
         return shown
@@ -143,38 +143,38 @@ class Shown(Derives):
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """A search among rows as they are seen in few directions."""
+    """Search among rows projected onto few directions."""
 
     vectors: NDArray[Any]
     """(m, d) the directions."""
     origin: NDArray[Any]
-    """(d,) what rows are seen about."""
+    """(d,) origin of the projection."""
     search: TruncatedState
     """The search itself, of m features."""
     left_out: float
     """Share of the variance outside of the directions."""
     beside: float
-    """What rows cost outside, as of the last round; before it, by the sample of the directions."""
+    """Cost of rows outside, as of the last round; before it, by the sample of the directions."""
     round_cost: float
-    """What they cost in all features when that began; infinity: there has been none."""
+    """Cost in all features when that round began; infinity: there was none."""
     shown: Shown
-    """What rows have counted for when the last round began."""
+    """Labels that were counted when the last round began."""
     is_ahead: bool = False
-    """The search is better than the means in all features that are known: it may be so while larger
-    samples are searched, until means of all rows are."""
+    """True if the search is better than the known means in all features, which is possible while
+    larger samples are searched, until means of all rows are known."""
     expected: float = float("inf")
-    """What all rows are expected to cost with the means of a sample; infinity: there are none."""
+    """Expected cost of all rows with the means of a sample; infinity: there are none."""
     n_rows: int = 0
-    """Rows of the sample that is searched; 0: all of them are."""
+    """Rows of the searched sample; 0: all rows are searched."""
     scale: float = 1.0
-    """How many times all rows weigh what these do."""
+    """Weight of all rows divided by that of the searched ones."""
 
 
 # --- the next pass --------------------------------------------------------------------------------
 
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
-    """The state with nearest centres of each centre that do for the next pass."""
+    """Return the state with the nearest centres of each centre that the next pass needs."""
     task, k = state.schedule.task, len(state.centers)
     if state.schedule.search.sparse:
         return state
@@ -193,7 +193,7 @@ def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
 
 
 def next_pass(passes: Passes, state: TruncatedState) -> Pass:
-    """What the next step does to rows; ``with_neighbours`` has seen to its tables."""
+    """Return the pass of the next step; ``with_neighbours`` has made its tables."""
     schedule, centers, shift = state.schedule, state.centers, state.shift
     task = schedule.task
     max_loss, steps = _limits_of_losses(passes, schedule.cost) if task.looks else (0.0, 0.0)
@@ -225,7 +225,7 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         centers,
         shift,
         listed=listed,
-        # Lists of one length need none.
+        # Lists of equal length need no offsets.
         offsets=None if moves is None else offsets,
         recipe=recipe,
         drift=drift,
@@ -239,12 +239,12 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
 
 
 def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
-    """The largest loss of a row that counts, and how many steps a loss of 1 is."""
+    """Return the largest loss of a row that counts, and the number of steps in a loss of 1."""
     statistics = passes.statistics
     # No row is farther from a centre than the data are wide.
     widest = 4 * passes.n_features * statistics.max_abs**2
     largest = min(widest, OUTLIER * cost / statistics.total_weight)
-    # With all rows on their centres any scale will do.
+    # If all rows are on their centres any scale will do.
     largest = largest if largest > 0 else 1.0
     return largest, loss_scale(largest, statistics.total_weight)
 
@@ -252,14 +252,14 @@ def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
 def _drift_and_reach(
     state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """How far centres have gone since the last pass, each (k,), and the farthest of each list.
+    """Return movements of centres since the last pass, (k,), and the largest in each list, (k,).
 
-    Without lists: of all centres.
+    Without lists the latter is that of all centres.
     """
     k = len(state.centers)
     last = state.history.last
     if state.restores or last is None:
-        # Nothing is known of the rows but their labels.
+        # Only the labels of the rows are known.
         return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
@@ -276,14 +276,14 @@ def _drift_and_reach(
 
 
 def with_round(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
-    """The state with its next round begun, if one begins, and with moves that were chosen.
+    """Return the state with its next round begun, if one begins, and with the chosen moves.
 
     Parameters
     ----------
     after : TruncatedState
     moves : Moves or None
     tried : bool
-        Only those of a round are carried out: they may have to be undone.
+        Carry out only moves of a round, which may have to be undone.
     """
     if after.schedule.opens_round:
         replayed = len(after.history)
@@ -296,19 +296,19 @@ def with_round(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
         begun = replace(after.round, split=tuple(moves.split.tolist()))
         return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
     if after.schedule.task.kind in ("cells", "all") and not tried:
-        # The next pass asks nothing of what rows were: no list has to lead them there.
+        # The next pass is an anchor: no list has to lead rows there.
         return replace(after, centers=moves.apply(after.centers))
     return after
 
 
 def without_round(after: TruncatedState) -> TruncatedState:
-    """The state with its last round undone; the next pass gives the rows their labels back."""
+    """Return the state with its last round undone; the next pass restores the rows' labels."""
     assert after.round is not None
     return replace(where_it_began(after, after.round), unmet=None, restores=True)
 
 
 def where_it_began(state: TruncatedState, begun: Round) -> TruncatedState:
-    """The state with the centres from before the moves of a round, and what belongs to them."""
+    """Return the state with the centres, and their tables, from before a round's moves."""
     return replace(
         state,
         centers=begun.centers,
@@ -320,9 +320,9 @@ def where_it_began(state: TruncatedState, begun: Round) -> TruncatedState:
 
 
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
-    """Clusters whose split is not tried again before something pays, as the step has left it.
+    """Return the clusters whose split is not tried again before something pays.
 
-    Of several that were tried together nobody knows which one it was.
+    Of several splits that were tried together it is unknown which one failed.
     """
     if back:
         assert state.round is not None
@@ -332,7 +332,7 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
 
 
 def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
-    """(k,) clusters that met the lists of moves."""
+    """Return (k,) clusters that met the lists of moves."""
     if moves is None:
         return None
     moved = np.zeros(k, np.bool_)
@@ -341,14 +341,14 @@ def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
 
 
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
-    """Centres (k, d) beyond the means of their rows, seen from where they were (over-relaxation).
+    """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
-    Those that have just been moved across the data go to the mean.
+    Centres that have just been moved across the data go to the mean.
     """
     centers = beyond(means, before, BEYOND)
     if moves is not None:
         moved = np.concatenate([moves.split, moves.removed])
         centers[moved] = means[moved]
-    # Packing needs no copy of what nobody can change.
+    # Packing need not copy a read-only array.
     centers.flags.writeable = False
     return centers

@@ -1,18 +1,18 @@
 """vc-GMM: truncated variational EM for mixtures of very many Gaussians.
 
-Every row has few candidates, the components that it may come from; only among these it is shared
-out, and only near these new candidates are looked for. So a step costs a few log joints a row,
-however many components there are, and the free energy F, a lower bound of the log-likelihood, rises
-in every step (J. Lücke, D. Forster, k-means as a variational EM approximation of Gaussian mixture
-models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM acceleration for efficient
-clustering at very large scales, TPAMI 2022; on coresets: D. Forster, J. Lücke, Can clustering scale
-sublinearly with its clusters?, AISTATS 2018).
+Every row has few candidates, the components that it may come from; its responsibilities are
+computed among these only, and new candidates are looked for only near them. So a step costs a few
+log joints per row, however many components there are, and the free energy F, a lower bound of the
+log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM approximation
+of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM
+acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
+J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018).
 
-What differs from the paper (DESIGN.md says why): the start is a truncated search with
+Differences from the paper (reasons are in DESIGN.md): the start is a truncated search with
 moves, for it decides where EM ends; rows that share their best candidate meet one list of
 components, its nearest, instead of each a union of its own, so that they meet it on the register
 tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since
-``|ΔF / F|`` hangs on the unit of measurement.
+``|ΔF / F|`` depends on the unit of measurement.
 """
 
 from __future__ import annotations
@@ -71,31 +71,31 @@ __all__ = ["VCGMM"]
 
 CANDIDATES = 5
 WIDE_CANDIDATES = 16
-"""Where wide components overlap others: with few candidates the largest takes the rows of all."""
+"""For wide components that overlap others: with few candidates the largest takes all rows."""
 LIST = 32
-"""Components that a row meets, at least; and `LISTS` times its candidates."""
+"""Minimum components that a row meets; also at least `LISTS` times its candidates."""
 LISTS = 3
 SHARED = 1
 PUBLISHED_SHARED = 2
 """Iterations with one variance and equal weights before components have their own."""
 SETTLING = 2
-"""Iterations after these, at least, before F may end a fit."""
+"""Minimum iterations after these before F may end a fit."""
 TABLE_AGE = 3
-"""Iterations after which neighbours are found again, at least."""
+"""Minimum iterations after which neighbours are computed again."""
 TABLE_SHARE = 5
-"""How many times as long as a table of neighbours the iterations take that it is for. On 262,144
-rows x 32, k = 32,000, made for 1, 3, 6, 12 or 25 iterations, F a row after 5 s was -53.03, -52.97,
--52.99, -52.99 and -53.12."""
+"""Ratio of the time of the iterations that use a table of neighbours to that of making it. On
+262,144 rows x 32, k = 32,000, made for 1, 3, 6, 12 or 25 iterations, F per row after 5 s was
+-53.03, -52.97, -52.99, -52.99 and -53.12."""
 PAIR_WORK = 0.125
-"""What a pair of components takes in a table, in log joints of a row (measured)."""
+"""Cost of a pair of components in a table, in log joints of a row (measured)."""
 FULL_EVERY = 10
-"""Iterations after which all components are looked through, where that is cheap."""
+"""Iterations after which all components are searched, if that is cheap."""
 ROW_WORK = 16.0
-"""What an iteration takes of a row beside log joints of its list, in these (measured)."""
+"""Cost of a row in an iteration besides log joints of its list, in these (measured)."""
 GIVEN_BYTES = 256 << 20
-"""Candidates of all rows go into checkpoints where they take no more than this."""
+"""Maximum bytes of candidates of all rows in a checkpoint."""
 KEPT_BYTES = 256 << 20
-"""Most that models since the last anchor may take in a checkpoint, where candidates do not go."""
+"""Maximum bytes of the models since the last anchor in a checkpoint without candidates."""
 
 
 @dataclass(frozen=True)
@@ -105,22 +105,22 @@ class VCGMM(Algorithm[VCGMMState]):
     Parameters
     ----------
     candidates : int or "auto"
-        Components that a row is shared out among (C' of the paper), 1 to 32; "auto": 5, or 16 of
-        "isoflex", where a few wide components overlap all others.
+        Components among which a row's responsibilities are computed (C' of the paper), 1 to 32;
+        "auto": 5, or 16 for "isoflex", where a few wide components overlap all others.
     neighbours : int or "auto"
-        Components near the best candidate of a row that it meets in an iteration, at least as many
+        Components near the best candidate of a row that it meets per iteration, at least as many
         as candidates; "auto": 32, or three times the candidates.
     explore : int
-        Components drawn at random that it meets besides (the "+1" of the paper).
+        Components drawn at random that it meets as well (the "+1" of the paper).
     covariance : {"iso", "isoflex", "diag"}
-        "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight a
-        component. "diag": a variance a component and feature, and a weight a component. For "iso"
-        and "isoflex" scale features of different units first.
+        "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight
+        per component. "diag": a variance per component and feature, and a weight per component. For
+        "iso" and "isoflex" scale features of different units first.
     initial_e_steps : int
-        Passes that look for candidates before the first M-step, where the start gives no variance.
+        Passes that look for candidates before the first M-step, if the start gives no variance.
     coreset : int, optional
-        Learn from about so many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
-        held in the driver's process; None, or where there are no more: from all rows.
+        Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
+        held in the driver's process; None, or if there are no more: from all rows.
     reg_covar : float
         Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
         variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
@@ -130,30 +130,30 @@ class VCGMM(Algorithm[VCGMMState]):
     relative_eps : float, optional
         Stop as published, when ``|ΔF / F|`` is below this, whatever ``tol`` is.
     moves : bool
-        Components of "isoflex" and "diag" that collapse, or are hardly missed, are given a new
-        start where F would rise most. Those that nothing mends are retired.
+        Components of "isoflex" and "diag" that collapse, or are hardly missed, get a new start
+        where F would rise most. Those that no move repairs are retired.
     published : bool
         The E-step of the paper: candidates and neighbourhoods begin at random, a row searches the
-        neighbourhoods of all its candidates, and what rows have met on their way makes the next
-        neighbourhoods, of ``neighbours`` components (as many as candidates by default).
+        neighbourhoods of all its candidates, and the next neighbourhoods, of ``neighbours``
+        components (as many as candidates by default), are made of what rows have met.
 
     Notes
     -----
-    F is equation 4 of Hirschberger et al., section 2, the posteriors among candidates equation 3,
-    the M-step equation 6, what makes a candidate equation 7, the first variance equation 8.
+    In Hirschberger et al., section 2, F is equation 4, the posteriors among candidates equation 3,
+    the M-step equation 6, the criterion for candidates equation 7, the first variance equation 8.
 
     ``cost`` in ``history_`` is F over all rows (of the start: as if every row had one candidate).
     In ``extra``: ``gain`` is 2 ΔF / (D W), which ``tol`` is compared with; ``iteration`` counts
     iterations of EM, 0 while first means are looked for; ``lower_bound`` is F over the weight of
-    the rows that were learnt from; ``energy`` is the mean squared distance of the rows to the means
-    as they are shared out; ``alive`` are the components that the next iteration has. But of "iso":
-    ``collapsed`` have less than a row, or variances at the floor; ``moves`` are those that the next
-    iteration tries, ``back`` is 1 where it has undone them, and ``retired`` are those that it does
-    without. F never falls, but for iterations after such. A fit that ends before that iteration
-    returns them as they are.
+    the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
+    weighted by responsibilities; ``alive`` are the components of the next iteration. Except for
+    "iso": ``collapsed`` have less than a row, or variances at the floor; ``moves`` are those that
+    the next iteration tries, ``back`` is 1 if it has undone them, and ``retired`` are components
+    that it leaves out. F never falls, except in iterations after such. A fit that ends before that
+    iteration returns them as they are.
 
-    Log joints and distances that are computed are counted apart: ``evaluations`` of the rows in
-    this step, ``evaluations_lists`` of components for new lists, and in the first step
+    Log joints and distances are counted apart: ``evaluations`` of the rows in this step,
+    ``evaluations_lists`` of components for new lists, and in the first step
     ``evaluations_coreset`` for drawing one and ``evaluations_seeding`` of AFK-MC².
 
     Examples
@@ -178,7 +178,7 @@ class VCGMM(Algorithm[VCGMMState]):
     published: bool = False
     problem: Problem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[Problem]] = KMeansProblem
-    """Hard clusters, unless a mixture is asked for (``MixtureProblem``)."""
+    """Hard clusters, unless a mixture is requested (``MixtureProblem``)."""
 
     def __post_init__(self) -> None:
         if self.candidates != "auto":
@@ -202,18 +202,18 @@ class VCGMM(Algorithm[VCGMMState]):
 
     @classmethod
     def paper(cls, **parameters: Any) -> VCGMM:
-        """The algorithm as it was published, but that a first pass more tells the variance.
+        """Return the published algorithm, with one more first pass to estimate the variance.
 
-        AFK-MC² seeds (m = 20) unless ``init`` says otherwise; 5 candidates, neighbourhoods of 5;
-        the end at ``|ΔF / F| < 1e-4``. ``parameters`` are other values of the fields.
+        AFK-MC² seeds (m = 20) unless ``init`` is given; 5 candidates, neighbourhoods of 5; it ends
+        at ``|ΔF / F| < 1e-4``. ``parameters`` are other values of the fields.
         """
         return cls(**{"published": True, "relative_eps": 1e-4} | parameters)
 
-    # --- what it is asked -------------------------------------------------------------------------
+    # --- parameters -------------------------------------------------------------------------------
 
     @property
     def objective(self) -> Objective:
-        """That of the problem; ``tol`` is compared with the gain of an iteration."""
+        """Objective of the problem; ``tol`` is compared with the gain of an iteration."""
         kind = self.solves if self.problem is None else type(self.problem)
         return replace(kind.objective, change="gain")
 
@@ -224,7 +224,7 @@ class VCGMM(Algorithm[VCGMMState]):
 
     @property
     def _width(self) -> int:
-        """Candidates of a row: no more than there are components."""
+        """Candidates of a row: at most as many as components."""
         return min(self._candidates, self._k)
 
     @property
@@ -250,30 +250,30 @@ class VCGMM(Algorithm[VCGMMState]):
         return min(k, max(length, self._candidates))
 
     def _keeps(self, k: int) -> bool:
-        """Whether candidates of rows are kept: not if every pass looks through all components."""
+        """Return True if candidates of rows are kept: unless every pass searches all components."""
         return self.published or self._length_of(k) < k
 
     def _coreset_of(self, table: TableShape) -> int | None:
-        """How many rows of such a table are drawn; None: all are learnt from."""
+        """Return the number of rows to draw from such a table; None: learn from all."""
         if self.coreset is None or self.coreset >= table.n_rows:
             return None
         return self.coreset
 
     @property
     def _own_from(self) -> int:
-        """Iterations before components have variances of their own, where none are given."""
+        """Iterations before components have variances of their own, if none are given."""
         if self.covariance == "iso":
             return 0
         return PUBLISHED_SHARED if self.published else SHARED
 
     def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
-        """The rows that are learnt from."""
+        """Return the rows to learn from."""
         if coreset is None:
             return passes
         return passes.subset(coreset.rows, coreset.factors, own_weights=True)
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows and too small a coreset; warn of what is cut for so few components."""
+        """Refuse sparse rows and too small a coreset; warn if parameters are cut for small k."""
         if table.is_sparse:
             raise ParameterError(
                 "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
@@ -301,7 +301,7 @@ class VCGMM(Algorithm[VCGMMState]):
     # --- init and step ----------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
-        """The coreset, if there is to be one, and where the search for first means begins."""
+        """Draw the coreset, if there is one, and begin the search for first means."""
         assert self.problem is not None
         drawn, unseen = None, None
         if (n := self._coreset_of(passes)) is not None:
@@ -309,7 +309,7 @@ class VCGMM(Algorithm[VCGMMState]):
         rows = self._rows(passes, drawn)
         check_reach(rows.statistics)
         spread = spread_of(rows)
-        # Hard clusters of equal rows are the same whatever the variance is.
+        # Hard clusters of equal rows are the same with any variance.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
             raise DataError(
                 f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
@@ -351,7 +351,7 @@ class VCGMM(Algorithm[VCGMMState]):
         )
 
     def _draw(self, passes: Passes, rng: Rng, n: int) -> list[Coreset]:
-        """The coreset, and another one to hold against it."""
+        """Draw the coreset, and another one to compare it with."""
         purposes = ("coreset", "unseen")
         drawn, unseen = draw_coresets(passes, [rng.generator(0, name) for name in purposes], n)
         if len(drawn.rows) < self._k:
@@ -364,7 +364,7 @@ class VCGMM(Algorithm[VCGMMState]):
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
     ) -> tuple[Components, bool]:
-        """Components about these means, and whether their variances were given."""
+        """Return components about these means, and whether their variances were given."""
         variance = spread if spread > 0 else 1.0
         components = equal_components(means, variance, state.shift, self.covariance)
         asked = self.problem
@@ -382,13 +382,13 @@ class VCGMM(Algorithm[VCGMMState]):
         return replace(components, variances=variances), True
 
     def _search(self) -> Truncated:
-        """The search for first means."""
+        """Return the search for first means."""
         assert self.problem is not None
         problem = KMeansProblem(self._k, tol=self.problem.tol)
         return replace(START, problem=problem)
 
     def step(self, passes: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
-        """One step of the search for first means, or one iteration of EM."""
+        """Run one step of the search for first means, or one iteration of EM."""
         rows = self._rows(passes, state.coreset)
         step = self._iteration if state.search is None else self._step_of_search
         after, info = step(rows, rng, replace(state, begun=()))
@@ -400,7 +400,7 @@ class VCGMM(Algorithm[VCGMMState]):
         after, info = search.step(rows, rng, state.search)
         d, total = rows.n_features, rows.statistics.total_weight
         cost, extra = info.cost, {**info.extra, "iteration": 0.0, "energy": info.cost / total}
-        # The search tells a share of all distances that there are.
+        # The search gives its distances as a share of all.
         extra["evaluations"] = float(round(info.extra["distances"] * self._k * info.rows))
         if isinstance(self.problem, MixtureProblem):
             cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
@@ -418,7 +418,7 @@ class VCGMM(Algorithm[VCGMMState]):
         )
 
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
-        """One E-step and one M-step; or, while no variance is known, candidates alone."""
+        """Run one E-step and one M-step; or, while no variance is known, only find candidates."""
         if state.retiring is not None:
             state = _without_retired(state, state.retiring)
         state, n_evaluated = self._with_table(rows, rng, state)
@@ -450,7 +450,7 @@ class VCGMM(Algorithm[VCGMMState]):
         return after, replace(info, extra={**info.extra, **of_lists})
 
     def _looked(self, rows: Passes, state: VCGMMState, total: EMTotal) -> tuple[VCGMMState, Info]:
-        """The variance as the first candidates tell it (the paper's first E-step)."""
+        """Estimate the variance from the first candidates (the paper's first E-step)."""
         d, weight = rows.n_features, rows.statistics.total_weight
         assert state.components is not None
         variances = state.components.variances
@@ -479,7 +479,7 @@ class VCGMM(Algorithm[VCGMMState]):
     def _maximised(
         self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMTotal
     ) -> tuple[VCGMMState, Info]:
-        """The M-step, and what the iteration has gained."""
+        """Run the M-step, and find the gain of the iteration."""
         assert state.components is not None
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
@@ -504,7 +504,7 @@ class VCGMM(Algorithm[VCGMMState]):
         after, mended = self._mended(rows, rng, after, opens=compared)
         extra = self._extra(pass_, total, bound, after) | mended
         converged = False
-        # A fit does not end while something is tried, or is to be.
+        # A fit does not end during a trial, or before the next one.
         if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
             if self.relative_eps is None:
                 extra["gain"] = gain
@@ -517,7 +517,7 @@ class VCGMM(Algorithm[VCGMMState]):
     def _extra(
         self, pass_: EMPass, total: EMTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
-        """What ``history_`` says of an iteration."""
+        """Return the figures of an iteration for ``history_``."""
         known = _without_trial(after)
         components = known.components
         assert components is not None
@@ -542,15 +542,15 @@ class VCGMM(Algorithm[VCGMMState]):
 
     @property
     def _mends(self) -> bool:
-        """Whether components that collapse are given a new start."""
+        """True if components that collapse get a new start."""
         return self.moves and self.covariance != "iso" and not self.published and self._k > 2
 
     def _mended(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
     ) -> tuple[VCGMMState, dict[str, float]]:
-        """The state with moves that are to be tried, or without what cannot be mended.
+        """Return the state with moves to try, or without components that no move repairs.
 
-        And how many components are moved, and retired. ``opens``: a trial may begin.
+        Also return how many components are moved, and retired. ``opens``: a trial may begin.
         """
         if not self._mends:
             return state, {}
@@ -577,7 +577,7 @@ class VCGMM(Algorithm[VCGMMState]):
     def _undone(
         self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMTotal
     ) -> tuple[VCGMMState, Info]:
-        """The state from before moves that have not paid; the next pass restores candidates."""
+        """Return to the state before moves that did not pay; the next pass restores candidates."""
         before = trial.before
         after = replace(
             before,
@@ -595,7 +595,7 @@ class VCGMM(Algorithm[VCGMMState]):
     # --- the next pass ----------------------------------------------------------------------------
 
     def _with_table(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
-        """The state with lists that do for the next pass, and what these took in log joints."""
+        """Return the state with lists for the next pass, and their cost in log joints."""
         k, length = self._k, self._length
         if self.published:
             if state.table is not None:
@@ -613,7 +613,7 @@ class VCGMM(Algorithm[VCGMMState]):
         return made, k * n_compared(k, length)
 
     def _table_age(self, n_rows: int) -> int:
-        """Iterations that neighbours do for: these take `TABLE_SHARE` times as long as a table."""
+        """Return the iterations of a table: they take `TABLE_SHARE` times as long as making it."""
         k, length = self._k, self._length
         iteration = n_rows * (length + ROW_WORK)
         table = PAIR_WORK * k * n_compared(k, length)
@@ -650,7 +650,7 @@ class VCGMM(Algorithm[VCGMMState]):
         )
 
     def _looks_through(self, rows: Passes, state: VCGMMState) -> bool:
-        """Whether the next pass looks through all components."""
+        """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
         cheap = self._is_cheap(self._k)
@@ -660,11 +660,11 @@ class VCGMM(Algorithm[VCGMMState]):
         return self._kept_bytes(state) > KEPT_BYTES and not self._may_be_given(rows)
 
     def _is_cheap(self, k: int) -> bool:
-        """Whether all components may be looked through every now and then."""
+        """Return True if an occasional search of all components is affordable."""
         return k <= FULL_EVERY / 2 * (self._length_of(k) + ROW_WORK)
 
     def _kept_bytes(self, state: VCGMMState) -> int:
-        """What the models since the last anchor take."""
+        """Return the bytes of the models since the last anchor."""
         assert state.components is not None
         return len(state.history) * state.components.nbytes
 
@@ -672,19 +672,19 @@ class VCGMM(Algorithm[VCGMMState]):
         return self._given_bytes(rows.n_rows, self._k) <= GIVEN_BYTES
 
     def _given_bytes(self, n_rows: int, k: int) -> int:
-        """What the candidates of so many rows take."""
+        """Return the bytes of the candidates of so many rows."""
         return n_rows * row_bytes_of(k, min(self._candidates, k))
 
     def _is_full(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
-        """Whether candidates take less room than the models that lead to them."""
+        """Return True if candidates take less room than the models from which they follow."""
         if pass_.is_anchor or state.trial is not None or not self._may_be_given(rows):
             return False
         return self._kept_bytes(state) > self._given_bytes(rows.n_rows, self._k)
 
-    # --- what it has ------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
-        """The components as of the last M-step; of hard clusters their means."""
+        """Return the components after the last M-step; for hard clusters their means."""
         state = _without_trial(state)
         components = state.components
         if state.search is not None:
@@ -705,9 +705,9 @@ class VCGMM(Algorithm[VCGMMState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Rows are read twice to begin with, or thrice for a coreset, which is then held.
+        """Estimate memory and passes: two before the first step, or three for a held coreset.
 
-        A checkpoint has the models since the last anchor, and candidates of few rows.
+        A checkpoint has the models since the last anchor, and candidates if rows are few.
         """
         k, drawn = self._k, self._coreset_of(table)
         if drawn is None:
@@ -722,23 +722,23 @@ class VCGMM(Algorithm[VCGMMState]):
         return Footprint(
             model_copies=24,
             held_rows=drawn,
-            # Beside each row its chance, and number, weight and chance of another.
+            # Per row its chance; and number, weight and chance of a row of the other coreset.
             held_bytes=bytes_of_held(table, drawn, itemsize, 32, 2),
             passes_before=3,
-            # For what the coreset lacks.
+            # For the report on rows outside of the coreset.
             passes_after=1,
             full_search=self._anchors(drawn, table.n_features, k),
         )
 
     def _row_bytes(self, k: int) -> int:
-        """Bytes of the candidates of a row."""
+        """Return the bytes of the candidates of a row."""
         kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
-        # Those from before moves beside them.
+        # Candidates from before moves are kept, too.
         moved = self.covariance != "iso" and self.moves and not self.published
         return 2 * kept if moved else kept
 
     def _anchors(self, n_rows: int, d: int, k: int) -> str:
-        """How often all components are looked through."""
+        """Describe how often all components are searched."""
         if not self._keeps(k):
             return "in every step: rows meet no fewer than all"
         if self._is_cheap(k) and not self.published:
@@ -752,7 +752,7 @@ class VCGMM(Algorithm[VCGMMState]):
         return f"every {every} iterations: a checkpoint holds no more models"
 
     def report(self, passes: Passes, rng: Rng, state: VCGMMState) -> dict[str, float | str]:
-        """Of a coreset: whether what was learnt from it holds for other rows."""
+        """Report whether a model learnt from a coreset holds for other rows."""
         state = _without_trial(state)
         components, coreset, unseen = state.components, state.coreset, state.unseen
         if components is None or coreset is None or unseen is None or state.looks:
@@ -760,7 +760,7 @@ class VCGMM(Algorithm[VCGMMState]):
         first = EMPass("all", components, self._width, keeps=False)
         then = None
         if self._length < self._k > NEAREST_COMPONENTS:
-            # Among all would take longer than the fit.
+            # A search of all would take longer than the fit.
             near = NearComponents(components, max(self._length, LIST))
             listed = near.table(passes.threads.n)
             first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
@@ -769,19 +769,19 @@ class VCGMM(Algorithm[VCGMMState]):
 
 
 def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
-    """The state with moves that the next pass begins with."""
+    """Return the state with moves that the next pass begins with."""
     assert state.components is not None
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
     moved = moves.apply(state.components, state.masses)
-    # Lists of moved components are those of where they are now.
+    # Lists of moved components are those at their new place.
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
 
 def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
-    """The state without components that nothing has mended, as the next pass begins.
+    """Return the state without components that no move repairs, as the next pass begins.
 
-    F falls: it is not compared with what it was. Lists are made anew, without the retired ones: a
-    row whose candidates were all of them would come from nobody.
+    F falls, so it is not compared with the one before. Lists are made again without the retired
+    components: otherwise a row might have no other candidates.
     """
     assert state.components is not None
     components, masses = retired(state.components, state.masses, which)
@@ -791,21 +791,21 @@ def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
 
 
 def _without_trial(state: VCGMMState) -> VCGMMState:
-    """The state before moves of which nothing is known yet."""
+    """Return the state before moves whose result is still unknown."""
     return state if state.trial is None else state.trial.before
 
 
 def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
-    """The passes over the rows, this one included."""
+    """Return the history of these rows, including this pass."""
     if pass_.restore:
-        # What was undone need not be repeated: from where it began this leads here, too.
+        # Undone passes need not be repeated: from the same start this one leads here, too.
         kept = replace(pass_, restore=False).to_keep()
         return state.history.then(kept, back_to=state.restored)
     return state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
 
 
 def _is_settling(state: VCGMMState) -> bool:
-    """Variances are shared, or have just ceased to be: F says nothing of an end."""
+    """Return True while variances are, or just were, shared, so that F does not show an end."""
     return bool(state.own_from) and state.iteration < state.own_from + SETTLING
 
 

@@ -1,7 +1,7 @@
-"""The components of a mixture, and what one M-step makes of them (methods: Hirschberger et al.).
+"""The components of a mixture, and the M-step (methods: Hirschberger et al.).
 
-``iso``: one variance, equal weights. ``isoflex``: a variance and a weight a component. ``diag``: a
-variance a component and feature, and a weight a component.
+``iso``: one variance, equal weights. ``isoflex``: a variance and a weight per component. ``diag``:
+a variance per component and feature, and a weight per component.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Components:
     means: NDArray[Any]
     """(k, d), compute dtype."""
     variances: Real
-    """(1, 1) of all, (k, 1) of each component, or (k, d) of each of its features."""
+    """(1, 1) for all, (k, 1) per component, or (k, d) per component and feature."""
     log_weights: Real
-    """(k,); minus infinity of a component that is retired."""
+    """(k,); minus infinity for retired components."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
 
     def packed(self) -> PackedMixture:
-        """As kernels want them."""
+        """Return the components packed for the kernels."""
         return pack_mixture(self.means, self.variances, self.log_weights, self.shift)
 
     @property
@@ -46,7 +46,7 @@ class Components:
         return self.means.nbytes + self.variances.nbytes + self.log_weights.nbytes
 
     def arrays(self, counts: Real) -> MixtureArrays:
-        """As those of a model."""
+        """Return the components as arrays of a model."""
         return MixtureArrays(
             means=self.means,
             variances=self.variances,
@@ -60,9 +60,9 @@ class Components:
 def equal_components(
     means: NDArray[Any], variance: float | Real, shift: NDArray[Any], covariance: Covariance
 ) -> Components:
-    """Components of equal weight and one variance, in the shape of their kind.
+    """Return components of equal weight and one variance, in the shape of their kind.
 
-    ``variance`` is a number, (1,), or of "diag" (d,).
+    ``variance`` is a number, (1,), or for "diag" (d,).
     """
     k, d = means.shape
     shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
@@ -72,18 +72,18 @@ def equal_components(
 def updated(
     before: Components, sums: SoftSums, covariance: Covariance, floor: Real, *, shared: bool
 ) -> Components:
-    """The M-step: components that raise F most for the responsibilities that were added up.
+    """Run the M-step: return components that maximise F for the summed responsibilities.
 
     Parameters
     ----------
     before : Components
-        Those of the E-step. A component without mass keeps its mean and its variance.
+        Components of the E-step. Those without mass keep their mean and variance.
     sums : SoftSums
     covariance : {"iso", "isoflex", "diag"}
     floor : (1,) or (d,)
-        No variance is below it.
+        Lower limit of variances.
     shared : bool
-        Components have one variance, of "diag" one for each feature, and equal weights for now.
+        Components have one variance, for "diag" one per feature, and equal weights for now.
     """
     masses = sums.masses
     means = sums.means(before.means)
@@ -106,7 +106,7 @@ def updated(
 
 
 def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
-    """(k,) minus the logarithm of how many are alive, for those that are."""
+    """Return (k,) minus the logarithm of the number alive, for those that are."""
     out: Real = np.where(alive, -_log(float(np.count_nonzero(alive))), -np.inf)
     return out
 

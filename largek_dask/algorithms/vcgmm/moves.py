@@ -1,21 +1,21 @@
-"""Moves of components that say nothing of the rows to where a second one is missed.
+"""Moves of components without rows of their own to where a second one is missed.
 
-Where components have variances of their own, one may *collapse*: it is left with less than a row,
-or with rows so alike (most often a single one) that its variance is at the floor. EM alone never
-mends it. A move gives it a new start: another component is split in two, the one whose split raises
-F most, and it takes over one of the halves. Moves are tried, many at a time: the next iteration
-begins with them, and unless F has risen by then everything goes back to where it was, the rows'
-candidates as well.
+If components have variances of their own, one may *collapse*: it is left with less than a row,
+or with rows so alike (usually a single one) that its variance is at the floor. EM alone never
+repairs it. A move gives it a new start: another component is split in two, the one whose split
+raises F most, and it takes over one of the halves. Moves are tried, many at a time: the next
+iteration begins with them, and unless F has risen by then they are undone, including the rows'
+candidates.
 
-What a split would gain is found on a seeded sample, by EM of two halves, each component alone
-(:mod:`~largek_dask.kernels.halves`). What a collapsed component leaves is lost: a row that
-it had for itself at the floor tells much in F, though nothing of other rows; so only moves whose
+The gain of a split is estimated on a seeded sample, by EM of two halves, each component alone
+(:mod:`~largek_dask.kernels.halves`). The contribution of a collapsed component is lost: a row that
+it has for itself at the floor adds much to F, though nothing about other rows; so only moves whose
 gain is larger are tried.
 
-What cannot be mended is retired: it has weight 0 and keeps its number, its mean and its variance,
-and it may come back by a move. One that has rows enough but equal ones, several of them, stays: it
-is right about them. F falls when components are retired, and nowhere else: what one tells of a
-lone row is lost.
+A component that cannot be repaired is retired: it has weight 0 and keeps its number, mean and
+variance, and may come back by a move. One with enough rows that are all equal stays: it describes
+them correctly. F falls when components are retired, and nowhere else, as the contribution of their
+lone rows is lost.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ __all__ = [
 ]
 
 SPLIT_VALUES = 1 << 26
-"""Values (rows times features) of the sample that splits are tried on, at most."""
+"""Maximum values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
-"""Least share of a row for it to count among those of a component."""
+"""Minimum responsibility with which a row counts among those of a component."""
 SPLITS = 4
-"""Components whose splits are tried for every one that may move,"""
+"""Components whose splits are tried for each one that may move,"""
 LEAST_SPLITS = 256
 """but at least this number of them in all."""
 CHOICE = 4
-"""Components to choose from for every one that may move."""
+"""Components to choose from for each one that may move."""
 MEANT = 2.0
-"""Rows of a component at the floor that is more than one row that nobody else wanted."""
+"""Rows above which a component at the floor is more than a single outlying row."""
 LOCKED = 4
-"""Nearest components of one that is moved that stay as they are."""
+"""Nearest components of a moved one that stay as they are."""
 MOVED_SHARE = 10
-"""One of this number of components moves at a time, at most."""
+"""At most one of this number of components moves at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
@@ -68,7 +68,7 @@ Which = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ComponentMoves:
-    """Moves: components that are split, and those that take over the second halves."""
+    """Moves: components to split, and those that take over the second halves."""
 
     split: Which
     """(m,)"""
@@ -78,7 +78,7 @@ class ComponentMoves:
     """The halves of those that are split."""
 
     def apply(self, components: Components, masses: Real) -> Components:
-        """The components after the moves; ``masses`` are those that their weights tell."""
+        """Return the components after the moves; ``masses`` are those behind their weights."""
         means, variances = components.means.copy(), components.variances.copy()
         masses = masses.copy()
         whole = masses[self.split]
@@ -86,27 +86,27 @@ class ComponentMoves:
             means[which] = self.halves.means[:, h]
             variances[which] = self.halves.variances[:, h]
             masses[which] = whole * self.halves.shares[:, h]
-        # What the moved ones had is shared out again: weights add up to 1.
+        # The mass of the moved ones is redistributed: weights add up to 1.
         return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
 
 
 def log_shares(masses: Real) -> Real:
-    """(k,) logarithms of the share of each in all; minus infinity without mass."""
+    """Return (k,) logarithms of shares of the total; minus infinity without mass."""
     return log(masses / float(np.cumsum(masses)[-1]))
 
 
 def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
-    """(k,) components with a weight, but less than a row's, or with all variances at the floor.
+    """Return (k,) components of positive weight below a row's, or with variances at the floor.
 
     Parameters
     ----------
     components : Components
-        With variances of their own.
+        Components with variances of their own.
     masses : (k,)
     row : float
-        The mean weight of a row.
+        Mean weight of a row.
     floor : (1,) or (d,)
-        Where a feature that is constant is in every component: it takes all features.
+        A constant feature is at the floor in every component, so all features have to be.
     """
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
@@ -115,10 +115,10 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 def to_retire(
     components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
 ) -> NDArray[np.bool_]:
-    """(k,) those of the fallen that are little more than a row that nobody else wanted.
+    """Return (k,) the fallen components that are little more than a single outlying row.
 
-    At most half of those that are alive, the lightest: the others take in their rows, so they
-    need not fall themselves. Where there are as many components as rows, all have fallen.
+    At most half of those that are alive, the lightest: the others take over their rows, so they
+    need not fall themselves. With as many components as rows, all have fallen.
     """
     hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
     n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
@@ -131,7 +131,7 @@ def to_retire(
 def retired(
     components: Components, masses: Real, which: NDArray[np.bool_]
 ) -> tuple[Components, Real]:
-    """Components and masses with some of them (k,) retired."""
+    """Return components and masses with some of them (k,) retired."""
     left = np.where(which, 0.0, masses)
     return replace(components, log_weights=log_shares(left)), left
 
@@ -145,7 +145,7 @@ def find_moves(
     width: int,
     tol: float,
 ) -> ComponentMoves | None:
-    """Moves that are worth a trial, or None.
+    """Return moves that are worth a trial, or None.
 
     Parameters
     ----------
@@ -158,14 +158,14 @@ def find_moves(
     width : int
         Candidates of a row.
     tol : float
-        What moves have to gain together, as 2 ΔF / (D W).
+        Joint gain that moves must have, as 2 ΔF / (D W).
     """
     components, masses, tried = state.components, state.masses, state.tried
     assert components is not None
     k, packed = len(masses), components.packed()
     which = to_split(masses, fallen, tried.failed)
     halves, losses = find_splits(rows, rng, state, covariance, width, which)
-    # The sample may lack the rows of those that have few.
+    # The sample may lack the rows of components that have few.
     alone = losses_at_floor(packed.constants, masses, state.bound / state.weight)
     losses = np.where(fallen, np.maximum(losses, alone), losses)
     losses = np.where(masses > 0, losses, 0.0)
@@ -182,7 +182,7 @@ def find_moves(
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
-    """(m,) components to try splits of, ascending: those of the largest masses."""
+    """Return (m,) components to try splits of, ascending: those of the largest masses."""
     rank = np.where(vacant, 0.0, masses)
     rank[list(failed)] = 0.0
     most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
@@ -198,14 +198,14 @@ def find_splits(
     width: int,
     which: Which,
 ) -> tuple[Halves, Real]:
-    """Halves of the components ``which`` (m,), and what each of all is good for, from a sample.
+    """Return halves of the components ``which`` (m,), and the worth of each, from a sample.
 
     Returns
     -------
     halves : Halves
         Gains are those of F, over all rows.
     losses : (k,)
-        What F loses without each component, at most.
+        Upper bound of the loss in F without each component.
     """
     components = state.components
     assert components is not None
@@ -213,7 +213,7 @@ def find_splits(
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Rows meet the list of the nearest component, where there are lists and these are not too many.
+    # Rows meet the list of the nearest component, if there are lists and these are not too many.
     kind: Literal["nearest", "cells", "all"] = "all" if state.table is None else "nearest"
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         kind = "cells"
@@ -253,8 +253,8 @@ def find_splits(
 
 
 def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
-    """(k,) about what F loses without each component, if all its rows lie at its middle.
+    """Return (k,) estimates of the loss in F without each component, if its rows equal its mean.
 
-    There ``constants`` (k,) are its log joints; ``mean`` is F of a unit of weight.
+    There ``constants`` (k,) are its log joints; ``mean`` is F per unit of weight.
     """
     return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)

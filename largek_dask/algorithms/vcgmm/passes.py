@@ -1,9 +1,9 @@
-"""What one pass of EM over rows is, wherever these are.
+"""Passes of EM over rows, wherever these are.
 
-An :class:`EMPass` holds all that has to be known beside the rows and their candidates: the
-components, which of them rows meet, and what is added up. Candidates (the set K of a row, its
-members by log joint, best first) are all that is kept of a row. They depend on the passes since the
-last anchor; whoever has lost them carries these out again, without adding anything up.
+An :class:`EMPass` holds everything except the rows and their candidates: the components, which of
+them rows meet, and what is added up. Candidates (the set K of a row, its members by log joint, best
+first) are the only row state. They depend on the passes since the last anchor, which are repeated
+without adding anything up if candidates are lost.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ __all__ = [
 STATE = "vc-gmm"
 """Name of the row state."""
 PARTS_A_THREAD = 8
-"""Shares of a search: so that threads end together, and a stop need not wait for all of it."""
+"""Shares of a search, so that threads end together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
 """Up to this many components rows first meet the list of their nearest one, which is found among
 all; beyond, those of their coarse cell."""
 LEAST_COUNTED = 1 << 14
-"""Rows that a thread adds up in sums of its own, at least."""
+"""Minimum rows that a thread adds up in sums of its own."""
 NOBODY = 0xFFFF
-"""In a row's state: no candidate in this place."""
+"""Row state of an empty place for a candidate."""
 
 Labels = NDArray[np.int32]
 Real = NDArray[np.float64]
@@ -64,16 +64,16 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NearComponents(Derives):
-    """The nearest components of every one, as what they are found from."""
+    """Nearest components of each component, as the data that they are computed from."""
 
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) components, each once, that are on each other's list wherever they rank: the halves of
-    one that is split. A narrow one ranks far behind for a wide one about it."""
+    """(m, 2) components, each once, that are on each other's list at any rank: the halves of
+    a split one. A narrow one ranks far behind for a wide one about it."""
 
     def table(self, n_threads: int = 1) -> Labels:
-        """(k, width), each itself first."""
+        """Return (k, width) nearest components, each itself first."""
         table = nearest_components(self.components.packed(), self.width, n_threads)
         if self.pairs is None:
             return table
@@ -85,7 +85,7 @@ class NearComponents(Derives):
 
     @cached_property
     def remade(self) -> Labels:
-        """The table, made once while this object is needed."""
+        """Cached table."""
         return self.table()
 
 
@@ -93,63 +93,63 @@ class NearComponents(Derives):
 class EMPass(Derives):
     """One pass.
 
-    Pickles without what is packed, and is packed again where it arrives.
+    Pickles leave out what is packed; it is packed again where they arrive.
     """
 
     kind: Literal["lists", "nearest", "cells", "all", "given", "unions", "drawn"]
     """"lists": rows meet the list of their best candidate, and "unions": the lists of all their
-    candidates, as published. What the others leave depends on nothing that was kept, they are
-    anchors. "nearest": rows meet the list of the component whose mean is nearest; "cells": the
+    candidates, as published. The others are anchors, which do not depend on row state.
+    "nearest": rows meet the list of the component whose mean is nearest; "cells": the
     components of their nearest coarse cell; "all": all components. "drawn": as "unions", of
-    candidates drawn at random. "given": candidates are those of ``given``, and nothing is looked
-    for."""
+    candidates drawn at random. "given": candidates are those of ``given``, without a
+    search."""
     components: Components
     width: int
     """Candidates of a row, C'."""
     near: NearComponents | None = None
-    """What the lists are made from."""
+    """Source of the lists."""
     listed: Labels | None = None
-    """(k, L) the lists, where they are here."""
+    """(k, L) the lists, if they are stored here."""
     coarse: NDArray[Any] | None = None
     """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
-    """(n, C') candidates of all rows, as they are kept."""
+    """(n, C') candidates of all rows, as row state."""
     explore: int = 0
-    """Components drawn for every row that it meets besides."""
+    """Components drawn for every row that it meets as well."""
     key: int = 0
-    """What these are drawn by."""
+    """Key of their random numbers."""
     scale: float = 0.0
-    """Steps a unit of squared distance, in which the published search adds distances up."""
+    """Steps per unit of squared distance, in which the published search adds distances up."""
     counts: bool = True
     """Responsibilities are added up."""
     keeps: bool = True
-    """Candidates are kept of rows: a later pass may begin with them."""
+    """Candidates are kept as row state: a later pass may begin with them."""
     save: bool = False
-    """The candidates that rows come with stay beside those that are found."""
+    """Keep the candidates before the pass together with the new ones."""
     restore: bool = False
-    """Rows come with the candidates that the last pass has saved."""
+    """Rows have the candidates that the last pass saved."""
     extents: NDArray[np.int64] | None = None
     """Extents of features that are added up in steps of their own (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
-        """Whether the candidates after it depend on the rows and this pass alone."""
+        """True if the candidates after it depend on the rows and this pass alone."""
         return self.kind not in ("lists", "unions")
 
     @cached_property
     def packed(self) -> PackedMixture:
-        """The components as kernels want them."""
+        """Components, packed for the kernels."""
         return self.components.packed()
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """The coarse centres as kernels want them."""
+        """Coarse centres, packed for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.components.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """The lists as kernels want them."""
+        """Lists for the kernels."""
         if self.kind == "cells":
             assert self.coarse is not None
             parts = self.components
@@ -164,12 +164,12 @@ class EMPass(Derives):
         return state if self.listed is None else {**state, "near": None}
 
     def to_keep(self) -> EMPass:
-        """The same pass in little room; it adds nothing up."""
+        """Return the same pass without arrays that can be made again; it adds nothing up."""
         listed = None if self.near is not None else self.listed
         return replace(self, listed=listed, counts=False, extents=None)
 
     def forget(self) -> None:
-        """Let go of what can be made again."""
+        """Drop cached arrays, also those of the lists' source."""
         super().forget()
         if self.near is not None:
             self.near.forget()
@@ -177,7 +177,7 @@ class EMPass(Derives):
 
 @dataclass
 class EMTotal(Additive):
-    """What a pass adds up."""
+    """Total of a pass."""
 
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
@@ -185,25 +185,25 @@ class EMTotal(Additive):
     added up."""
     n_rows: int = 0
     n_evaluated: int = 0
-    """Log joints, or distances, that were computed."""
+    """Number of log joints, or distances, computed."""
     pairs: PairSums = field(default_factory=PairSums.nothing)
-    """Distances to components that rows have met, where neighbourhoods are made of them."""
+    """Distances to components that rows have met, if neighbourhoods are made from them."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-    """Candidates by chunk, where they are asked for."""
+    """Candidates by chunk, if they are requested."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMTotal:
-        """An empty one."""
+        """Return an empty total."""
         return cls(SoftSums(k, d, grid, covariance))
 
 
 def row_bytes_of(k: int, width: int) -> int:
-    """Bytes that are kept of a row."""
+    """Return bytes of row state per row."""
     return width * _kept_dtype(k).itemsize
 
 
 def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) -> None:
-    """One pass over a chunk."""
+    """Run one pass over a chunk."""
     n, k, width = len(chunk.x), len(pass_.components.means), pass_.width
     if pass_.kind == "given":
         assert pass_.given is not None
@@ -239,7 +239,7 @@ def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) 
 def _search_unions(
     chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> None:
-    """The published search."""
+    """Search for candidates as published."""
     assert pass_.listed is not None
     k = len(pass_.components.means)
     drawn = np.empty((len(candidates), 0), np.int32)
@@ -269,7 +269,7 @@ def _search(
     if not pass_.explore:
         total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
         return candidates, squares
-    # Those that are drawn compete with the members of the set before.
+    # Drawn components compete with the previous members of the set.
     n, width = candidates.shape
     drawn = _drawn(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
     for q in range(pass_.explore):
@@ -291,7 +291,7 @@ def _search_lists(
     squares: Real,
     threads: Threads,
 ) -> int:
-    """Rows meet the list of their best candidate, nearest component, or nearest coarse cell."""
+    """Search the list of each row's best candidate, nearest component, or coarse cell."""
     n, lists, n_more = len(x), pass_.lists, 0
     groups = np.ascontiguousarray(candidates[:, 0])
     if pass_.kind in ("nearest", "cells"):
@@ -320,7 +320,7 @@ def _search_lists(
 
 
 def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real) -> None:
-    """Add responsibilities up; sums are exact, so threads may share the rows."""
+    """Add up responsibilities; sums are exact, so threads may share the rows."""
     n, threads = len(chunk.x), chunk.threads
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape
@@ -340,7 +340,7 @@ def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squa
 
 
 def _drawn(rows: NDArray[np.int64], key: int, n: int, k: int) -> Labels:
-    """(rows, n) components drawn for rows by their index, the same ones in whatever chunk."""
+    """Return (rows, n) components drawn for rows by their index, independent of chunks."""
     drawn = [np.minimum(numbers_of(rows, key + q) * k, k - 1) for q in range(n)]
     return np.stack(drawn, 1).astype(np.int32)
 
@@ -350,12 +350,12 @@ def _kept_dtype(k: int) -> np.dtype[Any]:
 
 
 def _to_keep(candidates: Labels, k: int) -> NDArray[Any]:
-    """Candidates in little room; -1 becomes the largest number there is."""
+    """Return candidates in the smallest type; -1 becomes its largest number."""
     return candidates.astype(_kept_dtype(k))
 
 
 def candidates_of(kept: NDArray[Any]) -> Labels:
-    """What :func:`_to_keep` was given."""
+    """Invert :func:`_to_keep`."""
     if kept.dtype == np.int32:
         return kept
     shown = kept.astype(np.int32)
@@ -364,7 +364,7 @@ def candidates_of(kept: NDArray[Any]) -> Labels:
 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """(begin, end) of shares of n rows."""
+    """Return (begin, end) of shares of n rows."""
     step = max(4096, -(-n // (n_threads * PARTS_A_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
@@ -372,24 +372,24 @@ def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
 def pass_over(
     passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
 ) -> tuple[EMTotal, NDArray[Any] | None]:
-    """One pass over all rows of ``passes``.
+    """Run one pass over all rows of ``passes``.
 
     Parameters
     ----------
     passes : Passes
     history : History
-        Of passes over these rows, of which this is the next.
+        Passes over these rows; this is the next.
     pass_ : EMPass
     covariance : {"iso", "isoflex", "diag"}
-        What the sums are to give variances of.
+        Covariance whose sums are added up.
     wanted : bool
-        Candidates are asked for.
+        Return candidates.
 
     Returns
     -------
     total : EMTotal
     kept : (n, C') or None
-        Candidates of all rows, as they are kept.
+        Candidates of all rows, as row state.
     """
     k, d = pass_.components.means.shape
     state = history.next_state(STATE, _broadcast, anchor=pass_.is_anchor)
@@ -414,5 +414,5 @@ def pass_over(
 
 
 def _broadcast(pass_: EMPass) -> tuple[Any, ...]:
-    """What repeats a pass."""
+    """Return the arguments that repeat a pass."""
     return (pass_,)

@@ -1,4 +1,4 @@
-"""How well what was learnt from a coreset holds for rows that were not in it."""
+"""Report on how well a model learnt from a coreset holds for other rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from largek_dask.algorithms.vcgmm.passes import EMPass, pass_over
 __all__ = ["report_of", "words_of"]
 
 LITTLE, MUCH = 0.02, 0.1
-"""Twice the difference of F by features, about that of the logarithm of the variance: up to which a
-coreset does, and from which on it does not."""
+"""Twice the difference of F per feature, about that of the logarithm of the variance: up to the
+first a coreset suffices, and from the second on it does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A mixture on some rows."""
+    """Figures of a mixture on some rows."""
 
     rows: int
     bound: float
-    """F in nats, a unit of weight."""
+    """F in nats, per unit of weight."""
     energy: float
-    """Squared distance to the means as rows are shared out, a unit of weight."""
+    """Squared distance to the means by responsibilities, per unit of weight."""
 
 
 def report_of(
@@ -38,18 +38,17 @@ def report_of(
     then: EMPass | None,
     covariance: Covariance,
 ) -> dict[str, float | str]:
-    """F and energy on a coreset, and on rows that it lacks, of the same mixture.
+    """Return F and energy of a mixture on a coreset, and on rows outside of it.
 
-    Both samples stand for the same rows: a row that every coreset is to have has nobody to stand
-    for it among those that were not seen, so that rows count the less, the more certainly they
-    were to be drawn.
+    Both samples represent the same rows: a row that every coreset contains has no counterpart among
+    the unseen ones, so rows count the less, the more certainly they were to be drawn.
 
     Parameters
     ----------
     passes : Passes
         Over all rows.
     coreset, unseen : Coreset
-        The one that was learnt from, and another one of as many draws.
+        The one learnt from, and another one of as many draws.
     first, then : EMPass
         The passes that find the candidates; the first one is an anchor.
     covariance : {"iso", "isoflex", "diag"}
@@ -58,12 +57,12 @@ def report_of(
     -------
     dict
         ``coreset_rows``, ``coreset_F``, ``coreset_energy``, the same of ``unseen``, and ``words``.
-        Nothing where all rows were drawn.
+        Empty if all rows were drawn.
     """
     missed = ~np.isin(unseen.rows, coreset.rows)
     if not missed.any() or not coreset.missing.any():
         return {}
-    # Still at hand, as it was learnt from.
+    # Still cached, as it was learnt from.
     learnt = passes.subset(coreset.rows, coreset.factors, own_weights=True)
     everything = np.arange(len(coreset.rows))
     seen = _meet(
@@ -80,7 +79,7 @@ def report_of(
 
 
 def _meet(sample: Passes, first: EMPass, then: EMPass | None, covariance: Covariance) -> Met:
-    """Share out rows among their candidates, once these are found, and let go of them."""
+    """Find candidates and F of a sample, and close it."""
     history: History[EMPass] = History()
     total, _ = pass_over(sample, history, first, covariance, wanted=False)
     if then is not None:
@@ -92,9 +91,9 @@ def _meet(sample: Passes, first: EMPass, then: EMPass | None, covariance: Covari
 
 
 def words_of(seen: Met, unseen: Met, k: int, d: int) -> str:
-    """The difference, and what to make of it."""
+    """Describe the difference, and what it means."""
     lower = seen.bound - unseen.bound
-    # Of few distinct rows each may be a mean.
+    # Each of few distinct rows may be a mean.
     apart = f" ({100 * (unseen.energy / seen.energy - 1):+.1f} %)" if seen.energy > 0 else ""
     told = (
         f"on the {seen.rows:,} rows of the coreset F is {seen.bound:.6g} nats a row and the energy "

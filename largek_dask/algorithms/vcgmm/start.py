@@ -1,4 +1,4 @@
-"""Where EM begins: the search for first means, and what is known of the rows before it."""
+"""Start of EM: the search for first means, and statistics of the rows before it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = [
 START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128
-"""Rows a coarse centre of the sample that they are found on."""
+"""Rows per coarse centre of the sample from which they are found."""
 MARGIN = 8
-"""Bits between the smallest variance and what rounding may change it by: F then changes by less
+"""Bits between the smallest variance and its rounding error: F then changes by less
 than 2^-18 of a row's part of it."""
 LEAST = 2.0**-960
 """Smallest variance at all: it and its inverse are normal numbers."""
@@ -44,10 +44,10 @@ Real = NDArray[np.float64]
 
 
 def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
-    """F if every row's one candidate is its cluster, and the variance what the cost tells.
+    """Return F if every row's one candidate is its cluster, with the variance given by the cost.
 
     ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. A lower
-    bound of F where no component has a smaller weight than 1 / k, or features have floors of their
+    bound of F if no component has a smaller weight than 1 / k, or features have floors of their
     own.
     """
     variances = np.maximum(cost / (d * weight), floor)
@@ -69,19 +69,19 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """The mean of the variances."""
+        """Mean of the variances."""
         return float(np.cumsum(self.variances)[-1]) / len(self.variances)
 
     def floor(
         self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
     ) -> Real:
-        """(1,) or of "diag" (d,) limits that no variance of a component may be below.
+        """Return (1,) or for "diag" (d,) lower limits of the variances of components.
 
-        ``reg_covar`` of the variance of the rows: of the feature, or where components have one
-        variance of the mean of all features. Or ``least_variance``, or what sums resolve, whichever
-        is largest. A mean is known to some bits below the feature's extent; as it moves by about
-        the spread of the rows, squares about it are off by the product of the two. Of a feature in
-        which all rows are equal the rounding of their value is resolved, or of 1 instead of 0.
+        The largest of: ``reg_covar`` times the variance of the rows (of the feature, or, with one
+        variance per component, of the mean of all features); ``least_variance``; and what sums
+        resolve. A mean is known to some bits below the feature's extent; as it moves by about the
+        spread of the rows, squares about it are off by the product of the two. If all rows are
+        equal in a feature, that is the rounding of their value, or of 1 instead of 0.
         """
         known = rows.statistics
         variances, sizes, extents = self.variances, self.sizes, self.extents
@@ -102,7 +102,7 @@ def check_reach(known: Statistics) -> None:
     Raises
     ------
     DataError
-        They are too far apart, or weigh too much.
+        They are too far apart, or their weights too large.
     """
     weight = max(1.0, known.total_weight)
     # Four times a square: corrections of sums about other means.
@@ -116,7 +116,7 @@ def check_reach(known: Statistics) -> None:
 
 
 def spread_of(rows: Passes) -> Spread:
-    """Variances of the rows, by a pass."""
+    """Return the variances of the rows, in one pass."""
     known = rows.statistics
     found: FeatureSquares = rows.reduce(
         _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
@@ -136,7 +136,7 @@ def _add_squares(chunk: Chunk, total: FeatureSquares) -> None:
 
 
 def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:
-    """Rows in random order, for coarse centres."""
+    """Return rows in random order, for coarse centres."""
     sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS * 1_024))
     x: NDArray[Any] = sample.take().x
     sample.close()
@@ -144,7 +144,7 @@ def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:
 
 
 def random_neighbourhoods(rng: Rng, k: int, length: int) -> NDArray[np.int32]:
-    """(k, length): each component, and others drawn at random, each once."""
+    """Return (k, length): each component, and others drawn at random, each once."""
     draw = rng.generator(0, "neighbourhoods")
     out = np.empty((k, length), np.int32)
     for c in range(k):
@@ -154,6 +154,6 @@ def random_neighbourhoods(rng: Rng, k: int, length: int) -> NDArray[np.int32]:
 
 
 def steps_of_pairs(rows: Passes) -> float:
-    """Steps a unit of squared distance: none is above 2^40, and 2^23 of them are an int64."""
+    """Return steps per unit of squared distance: none is above 2^40, 2^23 of them fit int64."""
     most = 4.0 * rows.n_features * float(rows.statistics.max_abs) ** 2
     return float(2.0 ** (40 - int(np.frexp(most)[1])))

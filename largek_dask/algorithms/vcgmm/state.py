@@ -1,4 +1,4 @@
-"""What vc-GMM keeps from step to step."""
+"""State of vc-GMM between steps."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
 __all__ = ["Trial", "Tried", "VCGMMState"]
 
 MOST_FAILED = 4
-"""Trials in a row that may fail before no more are made."""
+"""Maximum failed trials in a row before no more are made."""
 MOST_RETIRED = 3
-"""Times that components are retired: a row that is far from all may collapse another one."""
+"""Maximum retirements: a row that is far from all may make another component collapse."""
 PAUSE = 3
 """Iterations that EM has for itself between trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What has become of moves so far."""
+    """Results of moves so far."""
 
     n_failed: int = 0
     """Trials that have failed since one has paid."""
     most: int = 0
-    """Moves of the next trial, at most; 0: as many as there may be."""
+    """Maximum moves of the next trial; 0: no limit."""
     failed: tuple[int, ...] = ()
-    """Components whose split, tried alone, has failed since then."""
+    """Components whose split, tried alone, has failed since the last trial that paid."""
     pause: int = 0
     """Iterations until the next trial, at least."""
     n_retired: int = 0
-    """How often components have been retired."""
+    """Times that components have been retired."""
 
     @property
     def gave_up(self) -> bool:
-        """No more is tried."""
+        """True if no more moves are tried."""
         return self.n_failed >= MOST_FAILED
 
     @property
@@ -50,9 +50,9 @@ class Tried:
         return self.gave_up and self.n_retired < MOST_RETIRED
 
     def after(self, split: tuple[int, ...], *, risen: bool, paid: bool) -> Tried:
-        """When a trial of these splits has ended.
+        """Return the record after a trial of these splits.
 
-        What has raised F by next to nothing is let stand, but counts as failed.
+        Moves that raise F by next to nothing are kept, but count as failed.
         """
         if paid:
             return Tried(pause=PAUSE, n_retired=self.n_retired)
@@ -65,21 +65,21 @@ class Tried:
         )
 
     def retired(self) -> Tried:
-        """When what could not be mended is retired: it may come back, where that costs nothing."""
+        """Return the record after a retirement: a component may come back if that costs nothing."""
         return Tried(n_retired=self.n_retired + 1)
 
     def later(self) -> Tried:
-        """One iteration later."""
+        """Return the record one iteration later."""
         return replace(self, pause=max(0, self.pause - 1))
 
     def without(self) -> Tried:
-        """When there was nothing to try."""
+        """Return the record when there was nothing to try."""
         return replace(self, n_failed=MOST_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Moves that the next iteration begins with, and where to go back to unless F rises."""
+    """Moves that the next iteration begins with, and the state to go back to unless F rises."""
 
     before: VCGMMState
     """As it was without them."""
@@ -90,13 +90,13 @@ class Trial:
 
     @property
     def pairs(self) -> NDArray[np.int32]:
-        """(m, 2) these and those."""
+        """(m, 2) split components and those that move."""
         return np.array([self.split, self.moved], np.int32).T
 
 
 @dataclass(frozen=True, slots=True)
 class VCGMMState:
-    """Between two steps."""
+    """State between two steps."""
 
     step: int
     shift: NDArray[Any]
@@ -112,11 +112,11 @@ class VCGMMState:
     coreset: Coreset | None = None
     """The rows that are learnt from; None: all."""
     unseen: Coreset | None = None
-    """Another one like it, to see in the end what the model is like elsewhere."""
+    """Another coreset, on which the final model is tested."""
     begun: tuple[tuple[str, float], ...] = ()
-    """Evaluations before the first step, which tells them: names and numbers."""
+    """Evaluations before the first step, which reports them: names and numbers."""
     search: TruncatedState | None = None
-    """The search for first means, while it goes on."""
+    """The search for first means, while it lasts."""
     components: Components | None = None
     """Those that the next iteration shares rows out among; None during the search."""
     coarse: NDArray[Any] | None = None
@@ -134,14 +134,14 @@ class VCGMMState:
     """Passes over the rows since the last anchor."""
     near: NearComponents | None = None
     table: NDArray[np.int32] | None = None
-    """(k, L) lists of components, and what they are made from."""
+    """(k, L) lists of components, and their source."""
     table_age: int = 0
     """Iterations since the table was made."""
     tried: Tried = field(default_factory=Tried)
-    """What has become of moves."""
+    """Results of moves."""
     retiring: NDArray[np.bool_] | None = None
     """(k,) components that the next iteration does without."""
     trial: Trial | None = None
     """Moves that ``components`` are after, until they have raised F."""
     restored: int | None = None
-    """Passes of the history whose outcome the next pass goes back to."""
+    """Number of passes of the history whose result the next pass restores."""

@@ -29,9 +29,9 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
     """k-means by variance-reduced steps; a step is an epoch.
 
     With ``table="labels"``, an epoch labels every row once, in rounds, and moves all centres after
-    each, by what the rows asked lately changed on behalf of the others. There is no step size. It
-    begins with samples, and ends where Lloyd's algorithm stands still, after a fraction of its
-    passes. A store that was not shuffled and does not fit in memory is read once a round. A table
+    each, by an estimate for all rows from recent rounds. There is no step size. It begins with
+    samples, and ends where Lloyd's algorithm stands still, after a fraction of its
+    passes. A store that was not shuffled and does not fit in memory is read once per round. A table
     of up to 2^25 numbers is held once more, round by round.
 
     ``table="snapshot"`` is the published VRKM++ (Algorithm 4) and VRKM (Algorithm 3), in rounds of
@@ -40,27 +40,27 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
     Parameters
     ----------
     table : {"labels", "snapshot"}
-        Where a row's label of before comes from: its own latest visit, or a scan of all rows that
-        begins the epoch. The parameters that follow belong to one of them.
+        Source of a row's previous label: its own latest visit, or a scan of all rows that begins
+        the epoch. The parameters that follow belong to one of them.
     rounds : int
-        Of "labels": rounds of an epoch (R), each over as many rows. Fewer where k times d is large:
+        Of "labels": rounds of an epoch (R), each over as many rows. Fewer if k times d is large:
         the centres of an epoch's rounds are kept. 1 is Lloyd's algorithm.
     smoothing : float
-        Of "labels": the share that the latest round has in what is expected of the other rows
-        (β), in (0, 1].
+        Of "labels": share of the latest round in the expected change of the other rows (β), in
+        (0, 1].
     eta : float, "auto" or "paper"
         Of "snapshot": learning rate of a row. "paper" is K / n, "auto" ten times that but at most
         0.02. Any but "paper" is halved, and the epoch taken back, where the objective has risen.
     round_rows : int or "auto"
         Of "snapshot": rows that share their centres; "auto" is the hundredth part of all. With 1,
         rows are drawn one after the other as published, and have to fit into the memory of the
-        process that drives the fit (2^27 values).
+        driver's process (2^27 values).
     epoch : float
         Of "snapshot": rows of an epoch's inner loop, as a share of all rows (T / n), in whole
         rounds.
     plus_plus : bool
         Of "snapshot": VRKM++. False is VRKM, which adds the batch gradient of the snapshot to every
-        step; that is nothing but rounding (equation 9), and takes a second scan.
+        step; that is only rounding (equation 9), and takes a second scan.
 
     Examples
     --------
@@ -98,12 +98,12 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
                     f"{option.name}={given!r} belongs to table={own!r}, and table is "
                     f"{self.table!r}: {why}."
                 )
-        # Each form refuses what it cannot work with.
+        # Each form checks its own parameters.
         self._form  # noqa: B018
 
     @classmethod
     def paper(cls) -> VRKM:
-        """VRKM++ as published: one row after the other, with the learning rate K / n."""
+        """Return the published VRKM++: one row after the other, with the learning rate K / n."""
         return cls(table="snapshot", eta="paper", round_rows=1)
 
     @property
@@ -115,25 +115,25 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState | SnapshotState:
-        """Starting centres."""
+        """Return the state at the starting centres."""
         state: LabelTableState | SnapshotState = self._form.init(passes, rng)
         return state
 
     def step(
         self, passes: Passes, rng: Rng, state: LabelTableState | SnapshotState
     ) -> tuple[LabelTableState | SnapshotState, Info]:
-        """One epoch."""
+        """Run one epoch."""
         return self._form.step(passes, rng, state)
 
     def model(self, state: LabelTableState | SnapshotState) -> CenterArrays:
-        """The centres that rows would meet next, of either table: the state tells which one."""
+        """Return the centres that rows would meet next, of the form that the state belongs to."""
         form: Algorithm[Any] = SnapshotVRKM() if isinstance(state, SnapshotState) else LabelTable()
         arrays = form.model(state)
         assert isinstance(arrays, CenterArrays)
         return arrays
 
     def check(self, table: TableShape) -> None:
-        """Refuse what cannot work with such a table."""
+        """Raise an error if the form cannot handle such a table."""
         self._form.check(table)
 
     def footprint(
@@ -145,5 +145,5 @@ class VRKM(Algorithm[LabelTableState | SnapshotState]):
     def report(
         self, passes: Passes, rng: Rng, state: LabelTableState | SnapshotState
     ) -> Mapping[str, float | str]:
-        """What is to be told in the end."""
+        """Return the report of the form."""
         return self._form.report(passes, rng, state)

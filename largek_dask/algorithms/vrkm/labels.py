@@ -3,20 +3,19 @@
 The gradient of a row is its centre minus the row, so what SVRG looks up from a snapshot, and SAGA
 (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014) keeps as a vector, is here one label. With
 each row's latest one, sums S and weights v of all rows under these labels are exact, and no scan
-is needed. A round labels one R-th of the rows; what the others would change by, were they asked as
-well, is expected from the latest rounds: a row visited i rounds ago has i/R of a visit's change
-outstanding, which adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are
-``(S + A) / (v + alpha)``.
+is needed. A round labels one R-th of the rows; the change that the others would make is estimated
+from the latest rounds: a row visited i rounds ago has i/R of a visit's change outstanding, which
+adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are ``(S + A) / (v + alpha)``.
 
 The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and free after every
 round. Without A no round can raise it: each row goes to a nearer centre, and centres to the means
-of their rows. That is what is gone back to where A does not pay, and what the fit ends with; so it
+of their rows. A is dropped if it does not pay, and at the end of the fit; so the fit
 ends where Lloyd's algorithm stands still.
 
-Where there are many times as many rows as a good sample needs, the first epochs are on one, of the
+If there are many times as many rows as a good sample needs, the first epochs are on one, of the
 nested order (:mod:`..parts.nested`), which doubles.
 
-Once hardly any row changes, bounds of its distances spare it most of them, as in Lloyd's algorithm
+Once hardly any row changes, bounds save most of its distances, as in Lloyd's algorithm
 (:mod:`..parts.bounded`); between two visits of a row the centres go from one round's to the same
 round's of the next epoch, and labels do not depend on bounds.
 """
@@ -76,38 +75,38 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 __all__ = ["LabelTable", "LabelTableState"]
 
 ROWS_A_CENTER = 100
-"""Rows a centre of the first sample, at least."""
+"""Minimum rows per centre of the first sample."""
 LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
 TIMES_SAMPLE = 16
-"""How many times the first sample all rows are, at least. With fewer it saves no time, and the fit
-ends higher: on centres that suit the sample too well (``benchmarks.vrkm``)."""
+"""Minimum ratio of all rows to the first sample. With fewer it saves no time, and the fit ends
+higher: on centres that suit the sample too well (``benchmarks.vrkm``)."""
 MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
 UPDATE_WORK = 16
-"""What bringing one coordinate of a centre up to date costs, beside what one of the numbers of a
-sparse row (of which a stored coordinate is two) costs in a distance."""
+"""Cost of updating one coordinate of a centre, relative to that of one of the numbers of a
+sparse row (of which a stored coordinate is two) in a distance."""
 PLACE_BYTES = 8
-"""Bytes a row of the seeded order of a chunk, and of where the rows of a round are."""
+"""Bytes per row of the seeded order of a chunk, and of the places of a round's rows."""
 CALM_SHARE = 0.002
 """Share of the rows that change their label in an epoch after which nothing is expected of the
 others any more."""
 BOUNDS_SHARE = 0.004
-"""Share of the rows that change their label in an epoch after which rows get bounds, at most: a
-fifth of Lloyd's, with which half of what is spared is lost again (measured), as an epoch moves
+"""Largest share of the rows that change their label in an epoch with which rows get bounds: a
+fifth of Lloyd's, with which half of the savings is lost again (measured), as an epoch moves
 centres as far as several of Lloyd's steps."""
 GROUP_WORK = 4_000
-"""Multiplications of a row in a group of centres, at least: below, to find out which rows have to
-look through it costs more than to do so (measured: 1,000 centres of 18 features want 4 groups)."""
+"""Minimum multiplications of a row in a group of centres: below, testing whether a row has to
+search it costs more than the search (measured: 1,000 centres of 18 features need 4 groups)."""
 PIECE_ROWS = 1 << 16
 """Rows that are labelled at a time: with bounds, those that have none as yet are copied."""
 MOST_HALVED = 3
-"""How often what is expected is halved, until it is nothing."""
+"""Halvings of the expected change before it is set to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelTableState:
-    """Between two epochs."""
+    """State between two epochs."""
 
     step: int
     centers: NDArray[Any]
@@ -119,15 +118,15 @@ class LabelTableState:
     sums: NDArray[np.int64]
     """(k, d) exact sums of the rows under their labels (``ClusterSums.limbs``)."""
     weights: NDArray[np.int64]
-    """(k,) their weights, likewise."""
+    """(k,) their weights, in the same form."""
     counts: NDArray[np.float64]
     """(k,) the weights, in those of rows."""
     expected_sums: NDArray[np.float64]
-    """(k, d) A: what the sums are expected to change by."""
+    """(k, d) A: expected change of the sums."""
     expected_weights: NDArray[np.float64]
-    """(k,) alpha: what the weights are expected to change by."""
+    """(k,) alpha: expected change of the weights."""
     factor: float
-    """Rounds whose change is expected of the rows that were not asked: (R - 1)/2, or less."""
+    """Rounds of change expected of the rows not in a round: (R - 1)/2, or less."""
     known: int = 0
     """Rows of the nested order that have labels."""
     squares: float = 0.0
@@ -135,7 +134,7 @@ class LabelTableState:
     least: float = np.inf
     """Lowest objective of the table after an epoch over as many rows."""
     n_halved: int = 0
-    """How often the factor was halved."""
+    """Number of times that the factor was halved."""
     is_calm: bool = False
     """Nothing is expected any more: the objective of the table falls until no label changes."""
     models: tuple[NDArray[Any], ...] = ()
@@ -149,13 +148,13 @@ class LabelTableState:
         return self.stages[-1]
 
     def begins_anew(self, n: int) -> bool:
-        """Whether no row of the next epoch has a label: those of a sample are not those of all."""
+        """Return True if no row of the next epoch has a label: a sample's do not hold for all."""
         return self.known == 0 or self.known < self.rows == n
 
 
 @dataclass(kw_only=True)
 class RoundTotal(Tally):
-    """What one round changes."""
+    """Changes by one round."""
 
     moved: ClusterSums
     """Change of the sums by rows that had a label before."""
@@ -170,12 +169,12 @@ class RoundTotal(Tally):
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
-        """Nothing as yet."""
+        """Return an empty total."""
         sums = partial(ClusterSums, k, d, grid)
         return cls(moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_))
 
     def empty(self) -> RoundTotal:
-        """Nothing as yet, of as many clusters."""
+        """Return an empty total for as many clusters."""
         k, d = self.moved.sums.shape
         return RoundTotal.of(k, d, self.moved.grid)
 
@@ -189,8 +188,8 @@ class RoundTotal(Tally):
     ) -> None:
         """Count (n, d) rows for their new clusters, and no longer for their old ones.
 
-        ``labels`` of rows that weigh nothing become -1: such a row is absent, whatever it holds.
-        ``few``: hardly any row changes, and only those that do are to be copied.
+        ``labels`` of rows of weight 0 become -1: such a row is absent, whatever it holds.
+        ``few``: hardly any row changes, and only those that do are copied.
         """
         if weight is not None:
             labels[weight <= 0] = -1
@@ -216,7 +215,7 @@ class RoundTotal(Tally):
 def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters | BoundedCenters) -> None:
     """Label one round's rows of a chunk by their nearest centre.
 
-    Those whose labels were lost, and bounds with them, are compared with all centres.
+    Rows whose labels, and bounds, were lost are compared with all centres.
     """
     n, before, few = len(chunk), chunk.state, isinstance(centers, BoundedCenters)
     kept: dict[str, NDArray[Any]] = {"labels": np.empty(n, np.int32)}
@@ -245,7 +244,7 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters | Bounde
 def _pieces(
     chunk: Chunk, begin: int, end: int, few: bool
 ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-    """What ``chunk.pieces`` gives, and not too many rows at a time."""
+    """Yield from ``chunk.pieces``, limited to some rows at a time."""
     for first in range(begin, end, PIECE_ROWS):
         yield from chunk.pieces(slice(first, min(first + PIECE_ROWS, end)), few=few)
 
@@ -270,7 +269,7 @@ class LabelTable(Algorithm[LabelTableState]):
             raise ParameterError(f"smoothing must be above 0 and at most 1, got {share!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
-        """Starting centres, no rows labelled yet."""
+        """Return the state at the starting centres, with no rows labelled yet."""
         assert self.problem is not None
         k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
         rows = first_rows(passes.n_rows, k, passes.row_values)
@@ -294,7 +293,7 @@ class LabelTable(Algorithm[LabelTableState]):
         )
 
     def _rounds(self, table: TableShape, k: int) -> int:
-        """R: rounds of an epoch; 1 where a round would cost more than it gains."""
+        """Return R, the rounds of an epoch; 1 if a round would cost more than it gains."""
         d = table.n_features
         most = MODEL_VALUES // (k * d)
         if table.is_sparse:
@@ -304,7 +303,7 @@ class LabelTable(Algorithm[LabelTableState]):
     def step(
         self, passes: Passes, rng: Rng, state: LabelTableState
     ) -> tuple[LabelTableState, Info]:
-        """One epoch: R rounds, each of which labels its share of the rows and moves the centres."""
+        """Run one epoch of R rounds, each of which labels its rows and moves the centres."""
         k = len(state.centers)
         n_rounds = self._rounds(passes, k)
         table = _Table(passes, rng, state, n_rounds, self._gathers(passes, rng, k, n_rounds))
@@ -317,10 +316,10 @@ class LabelTable(Algorithm[LabelTableState]):
         return self._ended(passes, table, epoch, n_moved, extra)
 
     def _gathers(self, passes: Passes, rng: Rng, k: int, n_rounds: int) -> bool:
-        """Whether all rows are held, round by round: no bit of a result depends on it.
+        """Return True if all rows are held, round by round; no result depends on it.
 
-        Of a cluster, where passes over few rows take longer than to compute them; in this process,
-        where to copy the rows of every round anew is a good part of an epoch (measured).
+        They are on a cluster, if passes over few rows take longer than their computing; and in this
+        process, if copying the rows of every round is a large part of an epoch (measured).
         """
         return self._is_gathered(passes, k, n_rounds, passes.n_threads)
 
@@ -330,7 +329,7 @@ class LabelTable(Algorithm[LabelTableState]):
         return table.n_rows * table.row_values <= GATHERED_VALUES
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
-        """Move centres without rows to far ones; how many, and what is told of it."""
+        """Move centres without rows to far ones; return their number and figures."""
         assert self.problem is not None
         empty = np.flatnonzero(epoch.sums.counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
@@ -349,7 +348,7 @@ class LabelTable(Algorithm[LabelTableState]):
         n_moved: int,
         extra: dict[str, float],
     ) -> tuple[LabelTableState, Info]:
-        """The state after an epoch, and what it has done."""
+        """Return the state after an epoch, and its record."""
         state, all_weight = epoch.state, passes.statistics.total_weight
         everything = state.rows == passes.n_rows
         counts, cost = epoch.sums.counts, epoch.cost
@@ -406,7 +405,7 @@ class LabelTable(Algorithm[LabelTableState]):
         return after, info
 
     def _begin_bounds(self, passes: Passes, epoch: _Epoch) -> tuple[BoundsState, ...]:
-        """Bounds that rows get in the next epoch, if only few have changed their label."""
+        """Return bounds for rows in the next epoch, if only few have changed their label."""
         state, k = epoch.state, len(epoch.centers)
         n_groups = groups_of_rounds(passes, k, passes.state_limit)
         share = min(BOUNDS_SHARE, calm_share(n_groups, *epoch.centers.shape))
@@ -416,7 +415,7 @@ class LabelTable(Algorithm[LabelTableState]):
         return () if bounds is None else (bounds,) * len(epoch.models)
 
     def _next_stages(self, passes: Passes, epoch: _Epoch) -> tuple[int, ...]:
-        """The first sample is gone over twice; then it doubles, until it is everything."""
+        """Return the next stages: two epochs on the first sample, then doubled up to all rows."""
         stages, n = epoch.state.stages, passes.n_rows
         if epoch.rests or stages[-1] == n:
             return stages
@@ -427,16 +426,16 @@ class LabelTable(Algorithm[LabelTableState]):
         return doubled if doubled * table.row_values <= GATHERED_VALUES else table.n_rows
 
     def model(self, state: LabelTableState) -> CenterArrays:
-        """The centres that the next round would assign rows to."""
+        """Return the centres that the next round would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Labels, bounds and places in the order are kept; first rows and samples are held.
+        """Estimate memory: labels, bounds and places of all rows; held first rows and samples.
 
         All rows are held if they are gathered. Every round reads every chunk. A checkpoint has
-        centres of every round of an epoch, sums, and what is expected (measured).
+        centres of every round of an epoch, sums, and expected changes (measured).
         """
         assert self.problem is not None
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
@@ -466,7 +465,7 @@ class LabelTable(Algorithm[LabelTableState]):
         )
 
     def report(self, passes: Passes, rng: Rng, state: LabelTableState) -> Mapping[str, float | str]:
-        """That steps were Lloyd's, where centres are too large for rounds."""
+        """Report that steps were Lloyd's, if centres are too large for rounds."""
         if self.rounds > 1 and len(state.models) == 1:
             return {
                 "rounds": 1.0,
@@ -480,12 +479,12 @@ class LabelTable(Algorithm[LabelTableState]):
 
 
 def groups_of_rounds(table: TableShape, k: int, budget: int | None) -> int:
-    """Lower bounds that a row shall have, once few change their label; 0: none at all."""
+    """Return the number of lower bounds per row, once few change their label; 0: none."""
     return min(groups_for("auto", table, k, budget), k * table.n_features // GROUP_WORK)
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:
-    """Rows of the first sample: halves of all rows, so that the last doubling is a whole one."""
+    """Return the rows of the first sample, which doubles to exactly all rows."""
     rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
     while -(-rows // 2) >= least:
         rows = -(-rows // 2)
@@ -496,7 +495,7 @@ def first_rows(n: int, k: int, row_values: int) -> int:
 
 
 class _Epoch:
-    """The table of labels, and the centres, from round to round."""
+    """Labels and centres from round to round."""
 
     def __init__(self, state: LabelTableState, passes: Passes, smoothing: float) -> None:
         k, d = state.centers.shape
@@ -514,7 +513,7 @@ class _Epoch:
             self.squares = state.squares
             self.expected = Outstanding(state.expected_sums.copy(), state.expected_weights.copy())
         self.factor = state.factor
-        # Of other rows than before there is no lowest objective yet.
+        # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf
         self.n_halved = state.n_halved
         self.models: list[NDArray[Any]] = []
@@ -541,11 +540,11 @@ class _Epoch:
         self.expected.move(
             self.centers, self.sums, total.moved, total.touched, self.smoothing, factor
         )
-        # Final: to pack them for the next round, and for who has lost its labels, takes no copy.
+        # Final, so that packing for the next round, or for rebuilding labels, takes no copy.
         self.centers.flags.writeable = False
 
     def settle(self) -> None:
-        """The objective of the table at the end; what is expected is halved if it did not fall."""
+        """Find the objective of the table; halve the expected change if it did not fall."""
         if self.rests:
             self.centers = self.centers.copy()
             self.expected.move(self.centers, self.sums, None, self.touched, 0.0, 0.0)
@@ -557,13 +556,13 @@ class _Epoch:
             self.expect_nothing()
 
     def expect_nothing(self) -> None:
-        """Back to the means of the table."""
+        """Go back to the means of the table."""
         self.expected.clear()
         self.centers = self.sums.means(self.centers)
 
 
 class _Table:
-    """Where the rows of each round are, and the labels that they have."""
+    """Location of the rows of each round, and their labels."""
 
     def __init__(
         self, passes: Passes, rng: Rng, state: LabelTableState, n_rounds: int, gathers: bool
@@ -577,7 +576,7 @@ class _Table:
         self.bounds: list[BoundsState] = []
         """As of the centres of the rounds so far."""
         if self.gathered:
-            # Of all rows, the rounds are the same whether they are gathered or not.
+            # Rounds over all rows are the same whether gathered or not.
             stages = [0, n] if everything else [0, *state.stages]
             ends = [_ends(*stage, n_rounds) for stage in pairwise(stages)]
             cuts = [end for stage in ends for end in stage[1:]]
@@ -617,12 +616,12 @@ class _Table:
 
 
 def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
-    """Where rounds begin among the rows of the nested order from ``begin`` on, and the end."""
+    """Return the starts of rounds in the nested order from ``begin``, and the end."""
     return [begin + (end - begin) * q // n_rounds for q in range(n_rounds + 1)]
 
 
 def _chunks(of: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Chunks of held rows that are in each round."""
+    """Return the chunks of held rows in each round."""
     sizes = np.diff(of.chunk_table)
     rounds: list[list[int]] = [[] for _ in stages[0][1:]]
     for ends in stages:

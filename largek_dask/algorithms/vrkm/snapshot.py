@@ -1,4 +1,4 @@
-"""VRKM and VRKM++ as published: steps of a learning rate, and a snapshot that lessens their noise.
+"""VRKM and VRKM++ as published: steps of a learning rate, and a snapshot that reduces their noise.
 
 Y. Zhao et al., Large-scale k-means clustering via variance reduction. Where its algorithms are:
 
@@ -12,10 +12,10 @@ lines of Algorithms 3 and 4
 ==============================  ====================================================================
 
 An epoch of the paper begins with the partition of all rows; here a step ends with it (and the first
-one begins with one more). It is the same chain of partitions and inner loops, and where it is cut
-shows in no number, but for this: the centres that a step leaves have been measured on all rows. So
-the objective that it tells is that of its own inner loop, a step that has made it worse is found
-out before it is anybody's result, and the model is the mean of the rows of each cluster.
+one begins with one more). The chain of partitions and inner loops is the same, and all numbers are,
+except that the centres after a step have been measured on all rows. So the objective of a step is
+that of its own inner loop, a step that has made it worse is detected before it becomes a result,
+and the model is the mean of the rows of each cluster.
 
 Choices that the paper leaves open:
 
@@ -24,11 +24,11 @@ Choices that the paper leaves open:
   a round are the next ones in every chunk's seeded order, each row once until all have had their
   turn; an epoch has whole rounds. Single rows are drawn with replacement, as printed.
 * With weights, a row's gradient counts as often as it weighs, in units of the mean weight of a row.
-  So weights have no unit, and of a row of weight 0 nothing is left.
+  So weights have no unit, and a row of weight 0 has no effect.
 * The published learning rate K / n is safe and slow: an epoch moves a centre 1 - 1/e of its way.
-  "auto" is ten times that, but at most 0.02, which matters where clusters have few rows. Where it
-  is still too large the objective rises, which the scan that ends the epoch tells; then the centres
-  of the snapshot come back, and the rate is halved.
+  "auto" is ten times that, but at most 0.02, which matters if clusters have few rows. If it is
+  still too large the objective rises, as the scan at the end of the epoch shows; then the centres
+  of the snapshot are restored, and the rate is halved.
 """
 
 from __future__ import annotations
@@ -88,31 +88,31 @@ from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradien
 __all__ = ["SnapshotState", "SnapshotVRKM"]
 
 FASTER = 10
-"""How many times the published learning rate "auto" is."""
+"""Ratio of "auto" to the published learning rate."""
 MOST_ETA = 0.02
-"""Learning rate of "auto" at most, a row."""
+"""Maximum learning rate per row of "auto"."""
 ROUNDS = 100
 """Rounds of an epoch of n rows."""
 FAR = 2.0**10
 """Extents of the rows that a centre may move by; further away it is lost, and soon infinite."""
 ROUNDING = 2.0**-40
-"""What an objective may rise by because it is rounded, as a share of all squared lengths."""
+"""Rise of an objective by rounding, as a share of all squared lengths."""
 SCAN_ROWS = 1 << 16
 """Rows that a scan labels at a time: with bounds, those that have none as yet are copied."""
 PIECE_BYTES = 1 << 20
 """Bytes of rows that are added up at a time: they are read more than once, out of the cache."""
 PLACE_BYTES = 12
-"""Bytes a row of the seeded order of all rows, and of where the rows of a round are."""
+"""Bytes per row of the seeded order of all rows, and of the places of a round's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Epochs after which the objective is no lower: where their centres come back, the fit ends.
+    """Detects the end of a fit: the objective no longer falls, and the same centres come back.
 
     Rows that differ by less than a step of the sums' grid have one mean: centres that were moved to
-    them meet there, lose their rows and are moved again, for ever. How many epochs lie between the
-    same centres is not known (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20
-    (1980)): those that are waited for are replaced after 1, 2, 4, ... epochs.
+    them meet there, lose their rows and are moved again, for ever. The number of epochs between
+    equal centres is unknown (R. P. Brent, An improved Monte Carlo factorization algorithm, BIT 20
+    (1980)): the centres to compare with are replaced after 1, 2, 4, ... epochs.
     """
 
     least: float = math.inf
@@ -125,7 +125,7 @@ class Idle:
     """Epochs after which others are waited for."""
 
     def then(self, cost: float, centers: NDArray[np.float64]) -> Idle:
-        """After one more epoch; its objective, and the centres that it has left."""
+        """Return the record after one more epoch, given its objective and final centres."""
         if cost < self.least:
             return Idle(cost)
         if self.centers is None:
@@ -136,13 +136,13 @@ class Idle:
         return Idle(self.least, centers, 0, 2 * self.wait)
 
     def ends(self, cost: float, centers: NDArray[np.float64]) -> bool:
-        """Whether these are the centres that are waited for."""
+        """Return True if these centres came before, and the objective has not fallen."""
         return cost >= self.least and returns(centers, self.centers)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """Between two epochs: the snapshot from which the next one begins."""
+    """State between two epochs: the snapshot from which the next one begins."""
 
     centers: NDArray[np.float64]
     """(k, d) centres after the position correction: means of the rows of each cluster."""
@@ -153,7 +153,7 @@ class SnapshotState:
     eta: float
     """Learning rate of a row of mean weight."""
     place: int = 0
-    """Where the next round begins, in rows of the seeded order (0 to n_rows)."""
+    """Start of the next round, in rows of the seeded order (0 to n_rows)."""
     epoch: int = 0
     """Epochs so far."""
     cost: float = math.inf
@@ -161,13 +161,13 @@ class SnapshotState:
     n_changed: int = 0
     """Rows whose label the last scan has changed."""
     n_risen: int = 0
-    """How often an epoch has made the objective worse."""
+    """Epochs that have made the objective worse."""
     best: NDArray[np.float64] | None = None
     """(k, d) snapshot of the lowest objective, where that is not the last one."""
     best_cost: float = math.inf
     """The objective that belongs to it."""
     idle: Idle = field(default_factory=Idle)
-    """Whether the objective still falls."""
+    """Detects that the objective no longer falls."""
     history: History[Assignment] = field(default_factory=History)
     """The last scan, by which lost labels are found again."""
 
@@ -179,7 +179,7 @@ class SnapshotState:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """What a scan tells beside the state that it leaves."""
+    """Figures of a scan, besides its state."""
 
     n_evaluated: int
     n_displaced: int
@@ -187,14 +187,14 @@ class _Scan:
     variance: float
     """Mean variance of the features."""
     slack: float
-    """What the objective may be off by."""
+    """Uncertainty of the objective."""
     groups: int
     """Lower bounds that each row has."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inner:
-    """What the inner loop of an epoch has left."""
+    """Result of the inner loop of an epoch."""
 
     centers: NDArray[np.float64]
     place: int
@@ -205,25 +205,25 @@ class _Inner:
 
 @dataclass
 class RoundTotal(Additive):
-    """What a round needs to know of its rows."""
+    """Total over the rows of a round."""
 
     counts: NDArray[np.int64]
     """(k,) rows of each cluster under the labels of the snapshot, where rows have no weights."""
     weights: ExactSums
     """The weights of those that have."""
     change: ClusterSums
-    """The move of the rows to the clusters whose centres are nearest now."""
+    """Move of the rows to the clusters whose centres are now nearest."""
     n_weighted: int = 0
     n_rows: int = 0
     n_changed: int = 0
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
-        """Nothing as yet."""
+        """Return an empty total."""
         return cls(np.zeros(k, np.int64), ExactSums(k), ClusterSums(k, d, grid))
 
     def empty(self) -> RoundTotal:
-        """Nothing as yet, of as many clusters."""
+        """Return an empty total for as many clusters."""
         k, d = self.change.sums.shape
         return RoundTotal.of(k, d, self.change.grid)
 
@@ -265,13 +265,13 @@ def scan_chunk(
 ) -> None:
     """Label a chunk's rows by their nearest centre and bring the sums up to date.
 
-    As :func:`~..lloyd.assign_chunk` does it, but on all threads of the chunk, and a row that weighs
-    nothing gets the label -1: what it holds is nobody's business.
+    As :func:`~..lloyd.assign_chunk`, but on all threads of the chunk, and a row of weight 0 gets
+    the label -1, whatever it holds.
     """
     n, before = len(chunk), chunk.state
     total.begin(step)
     share_rows = max(1, -(-n // chunk.threads.n))
-    # Rows that are counted for the first time are all read again, the others hardly.
+    # Rows that are counted for the first time are all read again, others hardly.
     piece_rows = SCAN_ROWS if chunk.counted else max(1, PIECE_BYTES * n // max(1, chunk.x.nbytes))
 
     def share(begin: int) -> tuple[AssignmentTotal[Tally], list[Mapping[str, NDArray[Any]]]]:
@@ -299,12 +299,12 @@ def scan_chunk(
 
 
 def _spans(begin: int, end: int, size: int) -> list[slice]:
-    """Pieces of at most ``size`` rows; of no rows one."""
+    """Yield pieces of at most ``size`` rows; one for no rows."""
     return [slice(at, min(at + size, end)) for at in range(begin, max(end, begin + 1), size)]
 
 
 def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None:
-    """Compare the round's rows of a chunk with the centres of now and with their old labels."""
+    """Compare the round's rows of a chunk with the present centres and their old labels."""
     assert chunk.state is not None
     n, old = len(chunk), chunk.state["labels"]
     if chunk.rows is not None:
@@ -322,7 +322,7 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters) -> None
 
 
 def gradient_chunk(chunk: Chunk, total: ClusterSums) -> None:
-    """Add a chunk's rows to the clusters that they are in."""
+    """Add a chunk's rows to their clusters."""
     assert chunk.state is not None
     total.add(chunk.x, chunk.state["labels"], chunk.weight)
 
@@ -336,7 +336,7 @@ class LabelTotal(Additive):
 
 
 def labels_chunk(chunk: Chunk, total: LabelTotal) -> None:
-    """Hand out the labels of a chunk's rows."""
+    """Copy the labels of a chunk's rows into the total."""
     assert chunk.state is not None
     total.labels[chunk.start] = chunk.state["labels"]
 
@@ -349,17 +349,16 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
     ----------
     eta : float, "auto" or "paper"
         Learning rate: how far a row draws its centre towards itself, as a share of the way.
-        "paper" is K / n, with n rows that weigh something; "auto" is ten times that, at most 0.02.
-        Any but "paper" is halved, and the epoch taken back, where the objective has risen.
+        "paper" is K / n, with n rows of positive weight; "auto" is ten times that, at most 0.02.
+        Any but "paper" is halved, and the epoch undone, if the objective has risen.
     round_rows : int or "auto"
         Rows that share their centres; "auto" is the hundredth part of all. With 1, rows are taken
-        one after the other as published, and have to fit into the memory of the process that
-        drives the fit.
+        one after the other as published, and have to fit into the memory of the driver's process.
     epoch : float
         Rows of an epoch's inner loop, as a share of all rows (T / n).
     plus_plus : bool
         VRKM++ (Algorithm 4). False: VRKM (Algorithm 3), which adds the batch gradient of the
-        snapshot in every step; a second scan finds it, and it is nothing but rounding.
+        snapshot in every step; a second scan finds it, and it is only rounding.
     """
 
     eta: float | Literal["auto", "paper"] = "auto"
@@ -404,7 +403,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
-        """Rows that are taken one by one are read once, and held; others are read once a round.
+        """Estimate memory: single rows are read once and held, others are read once per round.
 
         The size of a checkpoint is measured.
         """
@@ -429,7 +428,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> SnapshotState:
-        """Starting centres; random rows, as published, where nothing else is asked for."""
+        """Return the state at starting centres: random rows, as published, by default."""
         assert self.problem is not None
         how, k = self.problem.init, self.problem.n_clusters
         if isinstance(how, str) and how == "auto":
@@ -445,7 +444,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
     # --- an epoch ---------------------------------------------------------------------------------
 
     def step(self, passes: Passes, rng: Rng, state: SnapshotState) -> tuple[SnapshotState, Info]:
-        """One epoch: the inner loop, then the partition and the position correction."""
+        """Run one epoch: the inner loop, then the partition and the position correction."""
         gathered = gather_rows(passes, rng) if self._by_row else None
         seen = passes if gathered is None else gathered.passes
         n_rows = 0
@@ -480,7 +479,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             after, scan = self._scan(seen, after, state.centers)
             n_rows += seen.n_rows
         assert scan is not None
-        # What is taken back is not tried again: the rate is another one.
+        # An undone epoch is not repeated: its learning rate changes.
         idle = Idle(after.cost) if restored else state.idle.then(after.cost, after.centers)
         after = replace(after, idle=idle)
         return after, self._info(seen, state, after, inner, scan, n_rows, restored)
@@ -523,7 +522,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             counts=counts,
             cost=total.sums.cost(packed.centers, total.squares.value),
             n_changed=total.tally.n_changed,
-            # Labels depend on the centres alone: whatever was before may be forgotten.
+            # Labels depend on the centres alone, so earlier passes may be forgotten.
             history=state.history.then(Assignment(packed.centers, bounds), anchor=True),
         )
         variance = squares / (passes.statistics.total_weight * d)
@@ -535,7 +534,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
     def _bounds(
         self, passes: Passes, state: SnapshotState, packed: PackedCenters
     ) -> BoundsState | None:
-        """Go on with the bounds there are, or begin with them where rows have become calm."""
+        """Advance the bounds, or begin with them once few rows change their cluster."""
         last = state.history.last
         if last is None:
             return None
@@ -547,7 +546,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         return begin_bounds(packed.centers, state.shift, n_groups)
 
     def _labels(self, passes: Passes, state: SnapshotState) -> RowState:
-        """The labels of the last scan, for a pass that only reads them."""
+        """Return the labels of the last scan, for a pass that only reads them."""
         last = state.history.last
         assert last is not None
         k, d = state.centers.shape
@@ -560,7 +559,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         )
 
     def _gradient(self, passes: Passes, state: SnapshotState) -> NDArray[np.float64]:
-        """(k, d) batch gradient of the snapshot, by a scan of its own (Algorithm 3, lines 7, 8)."""
+        """Return (k, d) batch gradient of the snapshot, by a scan (Algorithm 3, lines 7, 8)."""
         k, d = state.centers.shape
         sums: ClusterSums = passes.reduce(
             gradient_chunk,
@@ -578,10 +577,10 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         state: SnapshotState,
         gradient: NDArray[np.float64] | None,
     ) -> _Inner:
-        """The inner loop in rounds, from where the last epoch has ended."""
+        """Run the inner loop in rounds, from the end of the last epoch."""
         (k, d), n, grid = state.centers.shape, passes.n_rows, passes.statistics.grid
         size, n_rounds = self._round_sizes(n)
-        # A scan of all rows has written them: nobody else knows after a resume.
+        # Written by a scan of all rows, which has to be named for a resume.
         labels = replace(self._labels(passes, state), rebuild_rows=RowSlice(rng, 0, n, n))
         eta, centers, place = _row_eta(state, passes), state.centers, state.place
         n_rows = n_changed = 0
@@ -605,10 +604,10 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         return _Inner(centers, place, n_rows, n_changed)
 
     def _round_sizes(self, n: int) -> tuple[int, int]:
-        """Rows of a round, and rounds of an epoch.
+        """Return rows of a round, and rounds of an epoch.
 
-        Rounds are whole, so that the shares of the rows that they take come back: where these rows
-        are has not to be found out again in every epoch.
+        Rounds are whole, so that their shares of the rows come back: the places of these rows need
+        not be found again in every epoch.
         """
         size = max(1, n // ROUNDS) if self.round_rows == "auto" else int(self.round_rows)
         size = min(size, max(1, round(self.epoch * n)), n)
@@ -621,7 +620,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         state: SnapshotState,
         gradient: NDArray[np.float64] | None,
     ) -> _Inner:
-        """The inner loop as printed (Algorithm 4, lines 6 to 12)."""
+        """Run the inner loop as printed (Algorithm 4, lines 6 to 12)."""
         found: LabelTotal = rows.passes.reduce(
             labels_chunk,
             start=partial(LabelTotal, {}),
@@ -642,10 +641,10 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         )
         return _Inner(centers, state.place, len(order), n_changed)
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def _noted(self, state: SnapshotState, after: SnapshotState) -> SnapshotState:
-        """The state after an epoch that has made the objective worse, where nothing is done."""
+        """Return the state after an epoch that made the objective worse, without undoing it."""
         if not state.n_risen:
             warn(
                 f"eta='paper' ({state.eta:.3g}, clusters by rows) has raised the objective in "
@@ -662,7 +661,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         )
 
     def _end(self, state: SnapshotState, n_rows: int) -> tuple[SnapshotState, Info]:
-        """The best snapshot, and no further step: centres of the published one are not finite."""
+        """Return the best snapshot, and end: centres of the published form are not finite."""
         warn(
             f"eta='paper' ({state.eta:.3g}, clusters by rows) has thrown centres out of the data "
             f"in epoch {state.epoch}: the fit ends with the best centres so far. eta='auto' would "
@@ -684,7 +683,7 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         n_rows: int,
         restored: bool,
     ) -> Info:
-        """What the epoch has done; ``state`` is its snapshot."""
+        """Return the record of the epoch; ``state`` is its snapshot."""
         k = len(after.centers)
         extra = {
             "eta": after.eta,
@@ -713,28 +712,28 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         )
 
     def model(self, state: SnapshotState) -> CenterArrays:
-        """The centres of the snapshot, rounded to the compute dtype."""
+        """Return the centres of the snapshot, rounded to the compute dtype."""
         return CenterArrays(state.centers.astype(state.shift.dtype), state.counts, state.shift)
 
 
 def _positive(value: Any) -> bool:
-    """Whether it is a finite number above 0."""
+    """Return True for a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
     return 0.0 < float(value) < math.inf
 
 
 def _packed(centers: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
-    """Centres as rows are compared with them."""
+    """Pack centres to compare rows with."""
     return pack_centers(centers.astype(shift.dtype), shift)
 
 
 def _row_eta(state: SnapshotState, passes: Passes) -> float:
-    """The learning rate of a row of weight 1."""
+    """Return the learning rate of a row of weight 1."""
     known = passes.statistics
     return state.eta * (known.n_rows / known.total_weight)
 
 
 def _is_lost(centers: NDArray[np.float64], snapshot: NDArray[np.float64], passes: Passes) -> bool:
-    """Whether a centre is not finite, or so far away from the rows that it will not be soon."""
+    """Return True if a centre is not finite, or so far from the rows that it soon will not be."""
     return is_away(centers, snapshot, FAR * passes.statistics.max_abs)

@@ -1,1 +1,1 @@
-"""Searches that look at few centres: bounds, groups, neighbours and lists."""
+"""Searches over few centres: bounds, groups, neighbours and lists."""

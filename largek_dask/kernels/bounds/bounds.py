@@ -1,18 +1,18 @@
-"""Bounds that let a row keep its centre without a look at the others, and stay exact.
+"""Bounds that let a row keep its centre without computing other distances, and stay exact.
 
 A row keeps one upper bound of the distance to its own centre and, for each of G groups of
 centres, a lower bound of the distance to the nearest *other* centre of the group. While every
-lower bound is above the upper one, its centre is the nearest and no distance is computed; where a
-group fails, that group alone is looked through. G = 1 is Hamerly's algorithm (SDM 2010), G = k
-Elkan's (ICML 2003), what lies between is Yinyang k-means (Ding et al., ICML 2015).
+lower bound is above the upper one, its centre is the nearest and no distance is computed; if a
+group fails, only that group is searched. G = 1 is Hamerly's algorithm (SDM 2010), G = k
+Elkan's (ICML 2003), numbers between are Yinyang k-means (Ding et al., ICML 2015).
 
-Drift is cumulated: what is stored is ``upper - U_a`` and ``lower + D_g``, where the tables U and D
-say how far each centre, and the fastest centre of each group, has gone since the beginning
+Drift is cumulated: stored are ``upper - U_a`` and ``lower + D_g``, where the tables U and D
+hold the movement of each centre, and of the fastest centre of each group, since the beginning
 (:class:`~.groups.Drift`). The tables travel with the centres, and a row that is passed over is not
 written to.
 
-The labels are those of :func:`~largek_dask.kernels.distances.nearest`, whatever the bounds are;
-the docstring of :class:`~.groups.Margins` derives why rounding cannot change that. Where scores
+The labels are those of :func:`~largek_dask.kernels.distances.nearest`, with any bounds;
+the docstring of :class:`~.groups.Margins` derives why rounding cannot change that. If scores
 leave in doubt which centre of those groups is nearest, it is decided as it is there.
 """
 
@@ -33,7 +33,7 @@ from largek_dask.kernels.jit import njit
 __all__ = ["assign", "start"]
 
 _BLOCK_BYTES = 4 << 20
-"""Bytes of rows that are gathered at a time."""
+"""Bytes of rows gathered at a time."""
 _NO_LABEL = np.int32(2**31 - 1)
 
 Array = NDArray[Any]
@@ -41,7 +41,7 @@ Labels = NDArray[np.int32]
 
 
 def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
-    """Labels and fresh bounds of rows, all distances computed.
+    """Return labels and new bounds of rows, computing all distances.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]
     labels : int32 array (n,)
         As :func:`~largek_dask.kernels.distances.nearest`.
     upper : float32 array (n,)
-        Not below the distance to the own centre, less its drift.
+        Upper bound of the distance to the own centre, less its drift.
     lower : float32 array (n, G)
-        Not above the distance to the nearest other centre of a group, with the group's drift;
-        infinity where there is none.
+        Lower bound of the distance to the nearest other centre of a group, with the group's drift;
+        infinity if there is none.
     n_evaluated : int
         Distances computed, rows times centres.
     """
@@ -80,22 +80,22 @@ def assign(
     upper: NDArray[np.float32],
     lower: NDArray[np.float32],
 ) -> int:
-    """Bring labels and bounds of rows up to date, in place.
+    """Update labels and bounds of rows, in place.
 
     Parameters
     ----------
     x : array (n, d)
         Rows of any real type.
     bounded : BoundedCenters
-        The centres as they are now; the drift has gone on since the bounds were written.
+        The present centres; the drift has grown since the bounds were written.
     labels, upper, lower : arrays (n,), (n,), (n, G), C-ordered
         As :func:`start` returned them for the same rows and groups, or an earlier call left them.
 
     Returns
     -------
     int
-        Distances computed, rows times centres of the groups that were looked through, and one for
-        every row whose upper bound was made exact. It depends on no vector width.
+        Distances computed, rows times centres of the groups that were searched, and one for
+        every row whose upper bound was made exact. It does not depend on vector width.
     """
     margins, tables = bounded.margins.as_tuple(), bounded.tables
     failing = np.empty(len(x), np.int64)
@@ -115,7 +115,7 @@ def assign(
 
 
 def _blocks(n: int, bounded: BoundedCenters) -> Iterator[tuple[int, int]]:
-    """Where blocks of rows begin and end."""
+    """Yield begin and end of blocks of rows."""
     step = _block_rows(bounded)
     for begin in range(0, n, step):
         yield begin, min(begin + step, n)
@@ -134,7 +134,7 @@ def _look(
     bounded: BoundedCenters,
     state: tuple[Labels, Array, Array],
 ) -> int:
-    """Look through the flagged groups of some rows of x; write their labels and bounds.
+    """Search the flagged groups of some rows of x; write their labels and bounds.
 
     `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
     (of rows with a label). Returns the distances computed.
@@ -173,7 +173,7 @@ def _measure(
     winners: Labels,
     bounded: BoundedCenters,
 ) -> None:
-    """Bring the squared distances of some rows to their winners up to date."""
+    """Update the squared distances of some rows to their winners."""
     exact[which] = squared_distances(block[which], bounded.space, winners[which])
 
 
@@ -185,9 +185,9 @@ def _decide(
     found: tuple[Labels, NDArray[np.float64], NDArray[np.float64]],
     bounded: BoundedCenters,
 ) -> None:
-    """Put rows in doubt with the centre that the dense search would decide for.
+    """Give rows in doubt the centre that the dense search would choose.
 
-    Centres of groups that were left out are farther for certain.
+    Centres of groups that were left out are certainly farther.
     """
     winners, best, following = found
     limits = np.empty(len(rows))
@@ -222,7 +222,7 @@ def _rounded_up(value: Any) -> Any:
 
 @njit
 def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
-    """What a squared lower bound, less its own margin, has to be above."""
+    """Return the limit that a squared lower bound, less its own margin, has to exceed."""
     product, relative, _, absolute, limit = margins
     reach = upper + length  # not below the row's length
     square = upper * upper * (1 + relative) + 2 * absolute
@@ -233,7 +233,7 @@ def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
 
 @njit
 def _scan(labels: Any, upper: Any, lower: Any, tables: Any, margins: Any, failing: Any) -> Any:
-    """Rows of which any group may hold a nearer centre; how many there are."""
+    """Find rows for which any group may hold a nearer centre; return their number."""
     ways, group_ways, lengths, radii, _ = tables
     product, relative = margins[0], margins[1]
     longest, count = radii.max(), 0
@@ -263,10 +263,10 @@ def _test(
     margins: Any,
     flags: Any,
 ) -> None:
-    """Once more with the exact distance: which groups of which rows to look through.
+    """Test again with the exact distance, and flag the groups that rows have to search.
 
-    If any, then the row's own group too: its bound says nothing of the row's own centre, which
-    may have to go back among the others.
+    If there are any, also the row's own group, whose bound does not cover the row's own centre,
+    which may have to go back among the others.
     """
     ways, group_ways, lengths, radii, of = tables
     product, relative = margins[0], margins[1]
@@ -287,7 +287,7 @@ def _test(
 
 @njit
 def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
-    """Counting sort: the flagged rows of one group after those of another."""
+    """Sort flagged rows by group, by counting."""
     for r in range(flags.shape[0]):
         for g in range(flags.shape[1]):
             if flags[r, g]:
@@ -299,7 +299,7 @@ def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
 def _merge(
     pairs: Any, candidates: Any, first: Any, second: Any, winners: Any, best: Any, following: Any
 ) -> None:
-    """The two smallest scores of each row over its groups; ties go to the lowest centre."""
+    """Find the two smallest scores of each row over its groups; ties go to the lowest centre."""
     for p in range(pairs.size):
         r, j, score = pairs[p], candidates[p], np.float64(first[p])
         if score < best[r] or (score == best[r] and j < winners[r]):
@@ -315,7 +315,7 @@ def _merge(
 def _find_limits(
     winners: Any, best: Any, exact: Any, tables: Any, margins: Any, rounding: Any, limits: Any
 ) -> None:
-    """Scores above which a centre is farther than the winner for certain."""
+    """Find scores above which a centre is certainly farther than the winner."""
     lengths, slack, absolute = tables[2], margins[2], margins[3]
     for r in range(winners.size):
         reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[winners[r]]
@@ -328,7 +328,7 @@ def _settle(
     scores: Any, exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
     labels: Any, upper: Any, lower: Any,
 ) -> None:  # fmt: skip
-    """Labels and bounds of the rows that were looked at; `scores` are not below the winners'."""
+    """Write labels and bounds of searched rows; `scores` are not below the winners'."""
     ways, group_ways, lengths, radii, of = tables
     product, relative, slack, absolute, limit = margins
     for r in range(rows.size):
@@ -345,7 +345,7 @@ def _settle(
             if own and list_offsets[g + 1] - list_offsets[g] == 1:
                 lower[rows[r], g] = np.inf
                 continue
-            # the smallest score in the group but for the winner's
+            # the smallest score in the group except the winner's
             score = np.float64(second[p] if candidates[p] == w else first[p])
             if direct:
                 square = min(score, limit) * (1 - relative) - absolute

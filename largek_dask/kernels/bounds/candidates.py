@@ -1,17 +1,17 @@
 """The most probable components of every row: its candidates, those of vc-GMM's sets K.
 
 Rows that have something in common meet one list of components on the register tile, a panel of
-them at a time, as in :mod:`~largek_dask.kernels.dense.gathered`, or all components. Scores only say
-who comes into question: of every row the C' with the smallest ones, and those whose scores are not
+them at a time, as in :mod:`~largek_dask.kernels.dense.gathered`, or all components. Scores only
+select: of every row the C' with the smallest ones, and those whose scores are not
 farther above than rounding usually makes them. The log joints of these are computed in the direct
-form, in float64, and meet those of the candidates that the row had before, so that none of these is
+form, in float64, and compared with those of the row's previous candidates, so that none of these is
 ever lost to rounding or to a tie.
 
-To find the C' smallest of many scores costs little where few are looked at more than once: of
-every lane the C' smallest minima of blocks of scores are kept, without knowing whose they are. The
+Finding the C' smallest of many scores is cheap if few are visited more than once: of
+every lane the C' smallest minima of blocks of scores are kept, without their components. The
 largest is a limit that at least C' scores do not exceed, and seldom many more; those are picked.
 
-What is found depends on the row, its candidates before, and its list, alone: neither on the panel
+Results depend on the row, its previous candidates, and its list alone: neither on the panel
 and the tile that the row meets them in, nor on the rows around it.
 """
 
@@ -63,20 +63,20 @@ else:
 __all__ = ["search_candidates", "search_components"]
 
 BLOCK = 1024
-"""Components whose scores are held at a time, at most: with a panel of rows 192 KB."""
+"""Maximum components whose scores are held at a time: with a panel of rows 192 KB."""
 BLOCK_VALUES = 1 << 17
 """Numbers of the components of a block, at most: within the second-level cache."""
 SPARE = 2
-"""Scores are put into this many groups times C', or more: few are within the limit then."""
+"""Scores are put into at least this many groups times C', so that few are within the limit."""
 GROUPED = 8
 """Groups are of sqrt(n / GROUPED) of n scores: of larger ones there are fewer to rank, but each
-that is picked has more scores to look at."""
+that is picked has more scores to search."""
 FOUR = 4
 """Components whose squares are computed side by side."""
 SHARED = 4
-"""Panels of rows that meet a block of components where all do not stay near."""
+"""Panels of rows that meet a block of components if not all stay in cache."""
 USUAL = 8
-"""As in :mod:`~largek_dask.kernels.dense.gathered`: more than scores are usually off."""
+"""As in :mod:`~largek_dask.kernels.dense.gathered`: more than usual errors of scores."""
 _CONVERTED_VALUES = 1 << 16
 _NO_LIST = readonly(np.empty(0, np.int32))
 _KINDS = {"iso": 0, "isoflex": 1, "diag": 2}
@@ -88,9 +88,9 @@ Floats = NDArray[np.float64]
 
 
 def _within(function: Kernel) -> Kernel:
-    """Compile a function into whoever calls it.
+    """Compile a function into its caller.
 
-    Else its arrays, seven numbers each, are handed over: for a row that takes as long as all else.
+    Otherwise its arrays, seven numbers each, are passed, which takes as long as the work on a row.
     """
     return njit(internal=True, refcounts=False, forceinline=True)(function)
 
@@ -106,7 +106,7 @@ def search_candidates(
     begin: int = 0,
     end: int | None = None,
 ) -> int:
-    """Bring the candidates of grouped rows up to date, in place.
+    """Update the candidates of grouped rows, in place.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def search_candidates(
         ``order[starts[j] : starts[j + 1]]`` are the rows of group j, as
         :func:`~.lists.order_by_label` gives them.
     lists : Lists
-        What the rows of each group meet; of an empty list they only meet their candidates again.
+        List of each group's rows; with an empty list they only meet their candidates again.
     packed : PackedMixture
     candidates : int32 array (n, C')
         In: each row's candidates, in any order, -1 for none. Out: the C' with the largest log
@@ -124,8 +124,8 @@ def search_candidates(
         before stays before others, then the lowest index. A retired component is taken only if
         there is no other, alone.
     squares : float64 array (n, C')
-        Written to: squares of the candidates (:mod:`~largek_dask.kernels.mixtures`), computed anew;
-        infinity where there is none.
+        Written to: squares of the candidates (:mod:`~largek_dask.kernels.mixtures`), computed
+        again; infinity if there is none.
     begin, end : int
         Only groups ``begin .. end``: threads share a pass by groups.
 
@@ -164,7 +164,7 @@ def search_components(
     end: int | None = None,
     keep: bool = True,
 ) -> int:
-    """Bring the candidates of rows ``begin .. end`` up to date: all components are their list.
+    """Update the candidates of rows ``begin .. end``, with all components as their list.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def search_components(
         As :func:`search_candidates`.
     begin, end : int
     keep : bool
-        False: what `candidates` says before does not matter.
+        False: ignore previous `candidates`.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def search_components(
 
 
 def _check(x: Array, packed: PackedMixture, candidates: Labels, squares: Floats) -> None:
-    """Refuse what does not fit."""
+    """Refuse arrays that do not fit."""
     if x.ndim != 2 or x.shape[1] != packed.n_features:
         raise ParameterError(
             f"rows must have {packed.n_features} features like the means, got shape {x.shape}."
@@ -226,7 +226,7 @@ def _check(x: Array, packed: PackedMixture, candidates: Labels, squares: Floats)
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a list is gone through. It does not depend on the tile: no bit does."""
+    """Blocking of a list. It does not depend on the tile, and so no bit does."""
 
     step: int
     """Components whose scores are held at a time."""
@@ -253,7 +253,7 @@ def _search(
     sizes: tuple[int, int],
     out: tuple[Labels, Floats],
 ) -> int:
-    """Groups of rows against their lists; `sizes` are the longest list and panels a batch."""
+    """Search groups of rows by their lists; `sizes` are the longest list and panels per batch."""
     if len(order) == 0:
         return 0
     longest, n_panels = sizes
@@ -301,7 +301,7 @@ def _search_converted(
     state: tuple[Labels, Floats],
     groups: range,
 ) -> int:
-    """:func:`search_candidates` for rows that the kernel does not take: a few at a time."""
+    """Run :func:`search_candidates` on rows that the kernel does not take, a few at a time."""
     step = max(1, _CONVERTED_VALUES // packed.n_features)
     total = 0
     for j in groups:
@@ -318,12 +318,12 @@ def _search_converted(
 
 @cache
 def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> Kernel:
-    """A panel of rows with what further features they have; their reach, for the rounding."""
+    """Compile loading a panel of rows with their further features; and bounds of their rounding."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @bare
     def few(rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any) -> None:
-        """Rows shorter than a block that is transposed, which would read beyond the last."""
+        """Load rows shorter than a transposed block, which would read beyond the last."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
             norms[q] = 0
@@ -355,7 +355,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
 @cache
 def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
-    """Scores of a panel and a block of components."""
+    """Compile scores of a panel and a block of components."""
     lanes = tile.lanes_of(dtype.itemsize)
     # as in `gathered`: a narrow panel needs more centres at a time
     centres = PAD if vectors == 1 and not direct else tile.centres
@@ -378,7 +378,7 @@ def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
 
 @cache
 def _fetcher(stored: Dtype) -> Kernel:
-    """Ask for rows that are wanted soon, and for what is known of them."""
+    """Compile prefetching of rows that are needed soon, and of their state."""
     call = fetch_rows(stored)
 
     @_within
@@ -399,7 +399,7 @@ def _fetcher(stored: Dtype) -> Kernel:
 
 @cache
 def _list_fetcher(dtype: Dtype) -> Kernel:
-    """Ask for components of a list that rows are to meet soon."""
+    """Compile prefetching of components of a list that rows are to meet soon."""
     line = LINE // dtype.itemsize
 
     @_within
@@ -438,7 +438,7 @@ def _ranker(width: int) -> Kernel:
 
 @cache
 def _picker(width: int) -> Kernel:
-    """Numbers of each lane's scores that do not exceed its limit, ascending."""
+    """Compile picking each lane's scores that do not exceed its limit, ascending."""
     one = np.uint64(1)
 
     @_within
@@ -473,7 +473,7 @@ def _insert(
     c: Any, square: Any, before: Any, constants: Any, halves: Any, candidates: Any, squares: Any,
     joints: Any, kept: Any,
 ) -> Any:  # fmt: skip
-    """Put a component among the `kept` ones of a row, by log joint; how many are kept then."""
+    """Insert a component among the `kept` ones of a row, by log joint; return the new number."""
     if constants[c] == -np.inf and kept > 0:
         return kept
     if kept == 1 and constants[candidates[0]] == -np.inf:
@@ -506,7 +506,7 @@ def _among(candidates: Any, kept: Any, c: Any) -> Any:
 
 @cache
 def _squarer(weighted: bool) -> Kernel:
-    """Squares of a row to some components, four side by side."""
+    """Compile squares of a row to some components, four side by side."""
 
     @_within
     def squares_of(
@@ -533,7 +533,7 @@ def _squarer(weighted: bool) -> Kernel:
 
 @cache
 def _meeter(weighted: bool) -> Kernel:
-    """The components that came into question meet a row's candidates, by their log joints."""
+    """Compile comparing selected components with a row's candidates, by their log joints."""
     squares_of = _squarer(weighted)
 
     @_within
@@ -583,7 +583,7 @@ def _meeter(weighted: bool) -> Kernel:
 
 @cache
 def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
-    """A row, converted where it is stored otherwise, and what came into question of it."""
+    """Compile taking a row, converted if it is stored otherwise, and its selected components."""
     meet, real = _meeter(kind == 2), dtype.type
 
     if stored == dtype:
@@ -618,7 +618,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Some panels of rows of one group against its list."""
+    """Compile some panels of rows of one group against its list."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of, score = (
         _loader(dtype, stored, width, kind, direct),
@@ -654,7 +654,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
         room_of_row = joints, names, apart
         n_best, room = candidates.shape[1], near.size // found.size
         known, known_squares = candidates.reshape(candidates.size), squares.reshape(squares.size)
-        # the next rows come near one by one: only so many can be waited for at once
+        # the next rows are prefetched one by one: only so many can be waited for at once
         ahead, last_ahead, share = at + m, at + m + n_ahead, (n_ahead + m - 1) // m
         last_soon, share_soon = soon + n_soon, (n_soon + m - 1) // m
         for p in range(0, m, width):
@@ -697,7 +697,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
 @cache
 def _copy_list(dtype: Dtype) -> Kernel:
-    """Components of a list side by side, what their scores start from, and the largest factors."""
+    """Compile copying components of a list side by side, with starts and largest factors."""
 
     @bare
     def copy(
@@ -726,7 +726,7 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 @cache
 def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
-    """All groups of rows against their lists.
+    """Compile all groups of rows against their lists.
 
     Without any `listed` the only group meets the components themselves, whose largest factors of
     further features are `largest`.
@@ -794,7 +794,7 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
 
 
 def _signature(dtype: Dtype, stored: Dtype) -> tuple[Any, ...]:
-    """The types of what a kernel is called with."""
+    """Return the types of a kernel's arguments."""
     integers, places = (
         types.Array(kind, 1, "C", readonly=True) for kind in (types.int32, types.int64)
     )

@@ -58,7 +58,7 @@ class GroupColumns:
 def search_groups(
     rows: Array, pairs: NDArray[np.int64], ends: NDArray[np.int64], groups: GroupColumns
 ) -> tuple[NDArray[np.int32], Array, Array]:
-    """Nearest centre, its score and the second score of rows within groups.
+    """Find the nearest centre, its score and the second score of rows within groups.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Centres in groups, how far they have gone, and how far rounding can mislead a bound."""
+"""Groups of centres, their drift, and the effect of rounding on bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Groups:
 
     @property
     def n_groups(self) -> int:
-        """G."""
+        """Number of groups G."""
         return len(self.offsets) - 1
 
 
@@ -50,9 +50,9 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
     ----------
     centers : array (k, d)
     shift : array (d,)
-        About their mean.
+        Near their mean.
     n_groups : int
-        Groups at most, and not more than k; 1 or k need no distances at all.
+        Maximum groups, at most k; 1 or k need no distances at all.
 
     Raises
     ------
@@ -81,20 +81,20 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """How far centres have gone, step by step, since bounds began; rounded up, float64."""
+    """Movements of centres, step by step, since bounds began; rounded up, float64."""
 
     centers: NDArray[np.float64]
-    """(k,) sum over the steps of the way of each centre."""
+    """(k,) total movement of each centre over the steps."""
     groups: NDArray[np.float64]
-    """(G,) sum over the steps of the way of the fastest centre of each group."""
+    """(G,) total movement of the fastest centre of each group over the steps."""
 
     @classmethod
     def zero(cls, groups: Groups) -> Drift:
-        """Nothing has moved yet."""
+        """Return a drift of zero."""
         return cls(np.zeros(len(groups.of)), np.zeros(groups.n_groups))
 
     def advance(self, old: PackedCenters, new: PackedCenters, groups: Groups) -> Drift:
-        """The tables after one more step, from `old` to `new` centres."""
+        """Return the tables after one more step, from `old` to `new` centres."""
         before, after = _space(old), _space(new)
         margins = Margins.of(new)
         ways = squared_distances(after.centers, before, np.arange(len(groups.of), dtype=np.int32))
@@ -106,13 +106,13 @@ class Drift:
 
 
 def _add_up(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums that are never below the true ones."""
+    """Add up, never below the true sums."""
     return np.where(more > 0, np.nextafter(total + more, np.inf), total)
 
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    r"""How far a computed number may be from the true one.
+    r"""Bounds of the errors of computed numbers.
 
     Everything here is in the kernels' own space: rows ``x = fl(row - shift)`` and centres
     ``c = fl(center - shift)`` with many features, rows and centres as they are with few (direct
@@ -123,13 +123,13 @@ class Margins:
 
     * product form: the score s_c begins with fl(|c|²) and takes d multiply-adds of
       ``x_f * -2 c_f``, so it is ``D² - |x|²`` within γ_{d+2} (|c|² + 2 |x| |c|) by
-      Cauchy-Schwarz. `product` is γ_{d+6}; two of what is left over are for the rounding of x and c
+      Cauchy-Schwarz. `product` is γ_{d+6}; two of the others are for the rounding of x and c
       (:class:`~.doubts.Rounding`), the rest covers the float64 arithmetic on scores below. |x| is
       at most D_a + |c_a| for the row's own centre a.
     * direct form: differences, squares and sums of non-negative terms, so the score is D² within
       the factor 1 ± γ_{d+2}. `relative` is γ_{d+6}.
     * Products that underflow add at most half the least positive number each: `absolute`.
-    * Where anything may overflow (`limit`), the margin is infinite, every group is looked through,
+    * If anything may overflow (`limit`), the margin is infinite, every group is searched,
       and the kernels decide as they always do.
 
     *Distances* to one centre, and ways of centres, are sums of squares in float64, within the
@@ -139,7 +139,7 @@ class Margins:
     *The test.* The kernels choose a over c for certain if ``D_c² - margin_c > D_a² + margin_a``:
     then s_a < s_c, and the sum (x - c)² by which a row in doubt is decided is larger too. Hence
     they do if that holds with lower and upper bounds put in. Equal distances never pass it: then
-    the group is looked through and the lowest index wins.
+    the group is searched and the lowest index wins.
 
     *Bounds from scores.* The winner w of a row has the exact distance D_w. So
     ``D_c² >= D_w² + (s_c - s_w) - margin_c - margin_w``, and in the direct form
@@ -154,7 +154,7 @@ class Margins:
 
     @classmethod
     def of(cls, packed: PackedCenters) -> Margins:
-        """Margins of what is computed with these centres."""
+        """Return the margins of computations with these centres."""
         kind = np.finfo(packed.dtype)
         d, roundoff = packed.n_features, float(kind.eps) / 2
         share = (d + 6) * roundoff
@@ -169,30 +169,30 @@ class Margins:
         )
 
     def as_tuple(self) -> tuple[float, float, float, float, float]:
-        """For compiled code."""
+        """Return the numbers for compiled code."""
         return self.product, self.relative, self.exact, self.absolute, self.limit
 
 
 def _space(packed: PackedCenters) -> PackedCenters:
-    """The same centres in the kernels' space; rows that are moved there meet the same scores."""
+    """Return the same centres in the kernels' space; rows moved there have the same scores."""
     if packed.direct:
         return packed
     return pack_centers(packed.values, np.zeros_like(packed.shift))
 
 
 class BoundedCenters:
-    """Centres with all that a pass needs to test bounds against them.
+    """Centres with everything that a pass needs to test bounds against them.
 
     Parameters
     ----------
     packed : PackedCenters
     groups : Groups
     drift : Drift
-        As of these centres.
+        Up to these centres.
 
     Notes
     -----
-    Pickles as its parameters; what follows from them is made once, where it arrives.
+    Pickles as its parameters; the rest is computed once, on arrival.
     """
 
     __slots__ = ("columns", "drift", "groups", "lengths", "margins", "packed", "radii", "space")
@@ -217,14 +217,14 @@ class BoundedCenters:
 
     @property
     def n_groups(self) -> int:
-        """Lower bounds a row."""
+        """Lower bounds per row."""
         return self.groups.n_groups
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundedCenters, (self.packed, self.groups, self.drift)
 
     def rows(self, x: Array) -> Array:
-        """(n, d) rows in the kernels' space, a new array."""
+        """Return (n, d) rows in the kernels' space, a new array."""
         if self.packed.direct:
             return np.array(x, self.packed.dtype, order="C")
         rows: Array = x.astype(self.packed.dtype, copy=False) - self.packed.shift
@@ -232,7 +232,7 @@ class BoundedCenters:
 
     @property
     def tables(self) -> tuple[Array, ...]:
-        """For compiled code: drift, lengths, radii and the groups of centres."""
+        """Arrays for compiled code: drift, lengths, radii and the groups of centres."""
         drift, groups = self.drift, self.groups
         return tuple(
             map(readonly, (drift.centers, drift.groups, self.lengths, self.radii, groups.of))

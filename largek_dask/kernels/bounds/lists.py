@@ -1,11 +1,11 @@
-"""Truncated search: a row meets only the centres that are listed for its cluster.
+"""Truncated search: a row meets only the centres listed for its cluster.
 
-What a pass keeps of a row is its label and two distances: `upper` to its own centre, `lower` to
-the nearest other centre that it could have met. While ``upper < lower`` nothing that the row may
-meet is nearer, and it is passed over. Where centres have moved, :func:`decay` widens the two; it
-is the truncated form of Hamerly's bounds (SDM 2010), sure within the list only.
+A row keeps its label and two distances: `upper` to its own centre, `lower` to
+the nearest other centre that it could have met. While ``upper < lower`` no centre of its list
+is nearer, and it is passed over. When centres move, :func:`decay` widens the two; it
+is the truncated form of Hamerly's bounds (SDM 2010), valid within the list only.
 
-What becomes of a row depends on the row, its state and the broadcast (centres, lists, drifts)
+Results for a row depend on the row, its state and the broadcast (centres, lists, drifts)
 alone: a pass may be cut anywhere, and shared by any number of threads.
 """
 
@@ -46,7 +46,7 @@ Places = NDArray[np.int64]
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
 _SHARED = 1 << 18
-"""Rows that a thread sorts, at least: to wake it takes longer than to sort fewer."""
+"""Minimum rows that a thread sorts: waking it takes longer than sorting fewer."""
 _NO_WEIGHT = _NO_BOUND = readonly(np.empty(0))
 _FEW_ROWS = 1 << 16
 """Up to this many rows numpy orders by label within some milliseconds."""
@@ -54,7 +54,7 @@ _FEW_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """For each group of rows the centres that they meet."""
+    """Centres that each group of rows meets."""
 
     offsets: Places
     """(g + 1,) rows of group j meet ``centers[offsets[j] : offsets[j + 1]]``; none: they stay."""
@@ -63,23 +63,23 @@ class Lists:
 
     @classmethod
     def of(cls, table: Labels) -> Lists:
-        """The rows of a (g, m) table of distinct centres as lists."""
+        """Take the rows of a (g, m) table of distinct centres as lists."""
         g, m = table.shape
         flat = np.sort(table, axis=1).reshape(-1).astype(np.int32, copy=False)
         return cls(readonly(np.arange(g + 1, dtype=np.int64) * m), readonly(flat))
 
     def of_group(self, j: int) -> Labels:
-        """The list of group j."""
+        """Return the list of group j."""
         return self.centers[self.offsets[j] : self.offsets[j + 1]]
 
     @property
     def n_groups(self) -> int:
-        """How many lists there are."""
+        """Number of lists."""
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> Places:
-        """(g,) centres of each list."""
+        """(g,) number of centres of each list."""
         return np.diff(self.offsets)
 
 
@@ -90,7 +90,7 @@ def order_by_label(
     lower: Array | None = None,
     n_threads: int = 1,
 ) -> tuple[Labels, Places]:
-    """Rows, those of one label after those of another.
+    """Sort rows by label.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def order_by_label(
         0 to k - 1; rows with -1 are left out.
     k : int
     upper, lower : arrays (n,), optional
-        Rows with ``upper < lower`` are left out too: nothing that they may meet is nearer.
+        Rows with ``upper < lower`` are left out too: no listed centre is nearer.
     n_threads : int
         Threads that share the rows; the result is the same.
 
@@ -118,7 +118,7 @@ def order_by_label(
     assert below is not None
     step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
-    # how many rows of each label the shares have; then, where those of each begin
+    # rows per label in each share; then the start of each
     places = np.zeros((len(begins), k), np.int64)
     order = np.empty(0, np.int32)
 
@@ -139,7 +139,7 @@ def order_by_label(
 
 
 def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
-    """The same of a few rows, by numpy: a kernel would be compiled for them alone."""
+    """Do the same for a few rows, by numpy: otherwise a kernel would be compiled for them alone."""
     rows = np.flatnonzero(labels >= 0)
     own = labels[rows]
     order = rows[np.argsort(own, kind="stable")].astype(np.int32)
@@ -153,7 +153,7 @@ def _sort_loose(
     labels: Any, upper: Any, lower: Any, first: Any, last: Any, bounded: Any, loose: Any,
     chosen: Any, counts: Any, places: Any, order: Any,
 ) -> None:  # fmt: skip
-    """Count the rows of each label that are looked at, or put them where `places` says."""
+    """Count the searched rows of each label, or put them where `places` says."""
     if not bounded:
         for i in range(first, last):
             j = labels[i]
@@ -165,7 +165,7 @@ def _sort_loose(
     for begin in range(first, last, _SORTED):
         end = min(begin + _SORTED, last)
         own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
-        # two loops without a branch, which nobody could predict; the first of them in vectors
+        # two loops without a branch, which would be unpredictable; the first of them in vectors
         for i in range(end - begin):
             loose[i] = (own[i] >= 0) & (not above[i] < below[i])
         found = 0
@@ -193,7 +193,7 @@ def search_lists(
     end: int | None = None,
     keep: bool = False,
 ) -> tuple[int, int]:
-    """Bring labels and distances of grouped rows up to date, in place.
+    """Update labels and distances of grouped rows, in place.
 
     Parameters
     ----------
@@ -202,16 +202,16 @@ def search_lists(
     order, starts : int32 (m,), int64 (g + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows of group j, of clusters usually.
     lists : Lists
-        What the rows of each group meet; a group with an empty list is left as it is.
+        Centres for the rows of each group; a group with an empty list is left as it is.
     packed : PackedCenters
     labels, upper, lower : int32 (n,), compute dtype (n,), (n,)
-        Of rows; written are those that met their list: the nearest centre (ties: the lowest),
+        State of rows; written for those that met their list: the nearest centre (ties: the lowest),
         the distances to it and to the second nearest of the list (infinity if there is none).
     begin, end : int
         Only groups ``begin .. end``: threads share a pass by groups.
     keep : bool
-        Keep `lower` where the label changes. It is the distance to the best other centre of the
-        list that was searched, which is not the new cluster's list: without `keep` it is set to 0.
+        Keep `lower` if the label changes. It is the distance to the best other centre of the
+        searched list, which is not the new cluster's list: without `keep` it is set to 0.
 
     Returns
     -------
@@ -226,10 +226,10 @@ def search_lists(
 
 
 class ListSearch:
-    """:func:`search_lists` of some groups at a time, by any number of threads.
+    """:func:`search_lists` for some groups at a time, by any number of threads.
 
-    All that can be is made beforehand: after a kernel that has filled the caches the same lines of
-    Python take several times as long as by themselves.
+    As much as possible is prepared in advance: after a kernel has filled the caches, the same lines
+    of Python take several times as long.
     """
 
     __slots__ = ("_converted", "_fixed", "_keep", "_largest", "_packed", "_run", "_scratch",
@@ -266,7 +266,7 @@ class ListSearch:
         self._scratch: dict[int, tuple[Any, ...]] = {}
 
     def groups(self, begin: int, end: int) -> tuple[int, int]:
-        """Groups ``begin .. end``; returns what :func:`search_lists` does."""
+        """Search groups ``begin .. end``; return the results of :func:`search_lists`."""
         if self._largest == 0:
             return 0, 0
         if self._converted is not None:
@@ -280,7 +280,7 @@ class ListSearch:
         return counts
 
     def _new_scratch(self) -> tuple[Any, ...]:
-        """Arrays for one thread."""
+        """Return arrays for one thread."""
         packed, tile, (n_groups, longest) = self._packed, self._tile, self._sizes
         blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
         space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
@@ -297,7 +297,7 @@ def _search_converted(
     groups: range,
     keep: bool,
 ) -> tuple[int, int]:
-    """:func:`search_lists` for rows that the kernel does not take: a block of groups at a time."""
+    """Run :func:`search_lists` on rows that the kernel does not take, by blocks of groups."""
     step = max(1, _CONVERTED_VALUES // packed.n_features)
     n_moved = n_evaluated = 0
     for j in groups:
@@ -323,7 +323,7 @@ def search_all(
     begin: int = 0,
     end: int | None = None,
 ) -> tuple[int, int]:
-    """The nearest two of all centres, of rows ``begin .. end``; nothing is passed over.
+    """Find the nearest two of all centres for rows ``begin .. end``; none is passed over.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def search_all(
     packed : PackedCenters
     labels, upper, lower : arrays (n,)
         Written to; `labels` have the bits of :func:`~.distances.nearest`, and `lower` holds for
-        whatever list a row's cluster has.
+        any list of a row's cluster.
     begin, end : int
 
     Returns
@@ -355,17 +355,17 @@ def decay(
     drift: NDArray[np.float64],
     reach: NDArray[np.float64],
 ) -> None:
-    """Widen rows' distances by what their centres have gone, in place.
+    """Widen rows' distances by the movement of centres, in place.
 
     Parameters
     ----------
     labels, upper, lower : arrays (n,)
         Rows with label -1 stay as they are.
     drift : array (k,)
-        How far each centre has gone.
+        Movement of each centre.
     reach : array (k,)
-        The farthest that any centre of a cluster's list has gone; infinity: the list is another
-        one now, `lower` becomes 0.
+        Largest movement of a centre in a cluster's list; infinity: the list is another one now,
+        `lower` becomes 0.
     """
     _decay(readonly(labels), upper, lower, readonly(drift), readonly(reach))
 
@@ -384,14 +384,14 @@ def _decay(labels: Any, upper: Any, lower: Any, drift: Any, reach: Any) -> None:
 
 
 def loss_scale(max_loss: float, total_weight: float) -> float:
-    """The scale, a power of two, in which losses of rows are added as integers.
+    """Return the scale, a power of two, in which losses of rows are added as integers.
 
     Parameters
     ----------
     max_loss : float
-        No row's loss is larger (such as the squared diameter of the data); finite.
+        Upper bound of a row's loss (such as the squared diameter of the data); finite.
     total_weight : float
-        Of all rows.
+        Weight of all rows.
     """
     if not (np.isfinite(max_loss) and np.isfinite(total_weight)):
         raise ParameterError("max_loss and total_weight must be finite.")
@@ -408,7 +408,7 @@ def removal_losses(
     scale: float,
     out: NDArray[np.int64],
 ) -> None:
-    """Add to each cluster what its rows would lose if it were removed.
+    """Add to each cluster the losses of its rows if it were removed.
 
     A row would go from its own to the second nearest centre: ``w (lower² - upper²)``, rounded to
     steps of 1 / scale, so that the sums do not depend on their order.

@@ -1,8 +1,8 @@
-"""The components of a mixture that rows of each one may come from as well.
+"""For each component of a mixture, those that its rows most probably come from as well.
 
-Of equal variances these are the nearest. Otherwise distance misleads: a wide component far away
-explains a row better than a narrow one close by. What counts is the log joint that a row of the one
-may expect of the other.
+With equal variances these are the nearest. Otherwise distance misleads: a wide component far away
+explains a row better than a narrow one close by. The criterion is the expected log joint of a row
+of the one under the other.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Labels = NDArray[np.int32]
 
 
 def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
-    r"""The components that rows of each one most probably come from besides.
+    r"""For each component, find the ones that its rows most probably come from as well.
 
-    Of unequal variances c' is ranked under c by the expected log joint of a row of c,
+    With unequal variances c' is ranked under c by the expected log joint of a row of c,
 
     .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
        + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
 
-    That is minus a score of the tile: what is said of c, its mean and the expected squares of its
-    rows, times what is said of c', its factors and where its scores start from.
+    That is minus a score of the tile: the features of c, its mean and the expected squares of its
+    rows, times those of c', its factors and the start of its scores.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Lab
 
 
 def _pairs(packed: PackedMixture) -> Pairs:
-    """Factors and starts of the components, and what they meet of the others."""
+    """Return factors and starts of the components, and the features that they meet."""
     form, (k, d) = packed.weighted_form, packed.means.shape
     n_factors = form.factors.shape[1]
     found, factors = np.empty((2, k, n_factors + 1), packed.dtype)
     found[:, :n_factors] = form.factors[:k]
-    # (retired ones begin at infinity, and that times 0 is not a number)
+    # (retired ones begin at infinity, and that times 0 is NaN)
     found[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
     means = packed.centers.values.astype(np.float64)
     squares = means * means + packed.variances

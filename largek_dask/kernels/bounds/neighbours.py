@@ -1,9 +1,9 @@
-"""The nearest centres of every centre, or those of the smallest scores.
+"""Nearest centres of every centre, or those of the smallest scores.
 
-Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than what one
-pass over the rows takes. Of more, centres are first put into about √k groups, and those of a group
-are compared with the centres of the nearest groups only. What is left out there is farther away
-than most of what is found, but now and then one of the last neighbours is missed.
+Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than a
+pass over the rows takes. If there are more, centres are first put into about √k groups, and those
+of a group are compared with the centres of the nearest groups only. Centres left out are farther
+away than most of those found, but occasionally one of the last neighbours is missed.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ else:
 __all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_pairs"]
 
 EXACT = 20_000
-"""Up to this many centres, all pairs of them are compared."""
+"""Maximum number of centres of which all pairs are compared."""
 _MEMBERS = 64
 """Centres whose distances to all candidates are held at a time."""
 _CANDIDATES = 16
-"""With many centres, each group has at least this times m candidates."""
+"""Minimum candidates of each group, times m, with many centres."""
 _LEAST = 4096
-"""Candidates of a group, at least: 32,000 centres then cost about a tenth of all pairs."""
+"""Minimum candidates of a group: 32,000 centres then cost about a tenth of all pairs."""
 _SORTED = 64
-"""Among up to this many candidates, numpy sorts all; a first fit of few clusters then need not
+"""Candidates up to which numpy sorts all, so that a first fit of few clusters need not
 wait until the kernel is compiled."""
 _FEW = 1024
-"""Up to this many values are sorted by counting, for each, how many come before it."""
+"""Maximum number of values sorted by counting, for each, how many come before it."""
 _TRIES, _WIDER = 4, 0.5
-"""How often the limit is taken for too low, and how much wider the range is made then: it would
-take much longer to sort all of very many centres."""
+"""Attempts with a limit that is too low, and the factor by which the range is then widened:
+sorting all of very many centres would take much longer."""
 _STRIDE = 8
-"""Each eighth distance is looked at to tell how far away the m-th nearest may be."""
+"""Each eighth distance is used to estimate how far away the m-th nearest may be."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -61,24 +61,24 @@ Labels = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """What the tile makes the scores of pairs of; small ones are near."""
+    """Factors from which the tile makes the scores of pairs; small ones are near."""
 
     found: Array
     """(k, F) centres as those that are found, rows of the tile."""
     offsets: Array
-    """(F,) what is taken off these."""
+    """(F,) origin subtracted from these."""
     factors: Array
-    """(k, F) centres as those whose neighbours are looked for."""
+    """(k, F) centres as those whose neighbours are searched."""
     starts: Array
-    """(k,) what their scores start from."""
+    """(k,) initial values of their scores."""
     direct: int
     """The number of features if scores are sums of (x - c)², else 0."""
     distances: bool
-    """Scores want the squared length of those that are found, if they are not direct."""
+    """Scores lack the squared length of the found ones, if they are not direct."""
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """The m nearest centres of every centre, itself the first.
+    """Return the m nearest centres of every centre, itself the first.
 
     Parameters
     ----------
@@ -107,18 +107,18 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
 
 
 def n_compared(k: int, m: int) -> int:
-    """About how many centres each of k is compared with for its m nearest."""
+    """Return about how many centres each of k is compared with for its m nearest."""
     return k if k <= EXACT else max(_CANDIDATES * m, _LEAST)
 
 
 def nearest_pairs(pairs: Pairs, packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """Of every centre itself and the m - 1 others of the smallest scores.
+    """Return for every centre itself and the m - 1 others of the smallest scores.
 
     Parameters
     ----------
     pairs : Pairs
     packed : PackedCenters
-        The centres, by which very many of them are put into groups.
+        The centres, by which they are grouped if there are very many.
     m : int
         1 to k.
     n_threads : int
@@ -138,14 +138,14 @@ def nearest_pairs(pairs: Pairs, packed: PackedCenters, m: int, n_threads: int = 
 
 
 def _everything(k: int) -> Iterator[tuple[Labels, Labels]]:
-    """All centres, a block at a time, against all."""
+    """Yield all centres, a block at a time, against all."""
     every = np.arange(k, dtype=np.int32)
     for begin in range(0, k, _MEMBERS):
         yield every[begin : begin + _MEMBERS], every
 
 
 def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Labels, Labels]]:
-    """The centres of each group, a block at a time, against those of the nearest groups."""
+    """Yield the centres of each group, a block at a time, against those of the nearest groups."""
     groups = group_centers(packed.centers, packed.shift, int(np.sqrt(packed.n_clusters)))
     sizes = np.diff(groups.offsets)
     means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
@@ -191,18 +191,18 @@ def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> 
 def _kernels(
     tile: Tile, dtype: panels.Dtype, direct: int, distances: bool
 ) -> tuple[panels.Kernel, panels.Kernel]:
-    """Scores of members and candidates, and the choice among them."""
+    """Compile scores of members and candidates, and the choice among them."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return _fill(tile, dtype, direct, distances), _select(width)
 
 
 @cache
 def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
-    """Scores of members and candidates: candidates are the rows here."""
+    """Compute scores of members and candidates: candidates are the rows here."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
-    # (without the squared lengths where these are not wanted)
+    # (without the squared lengths if these are not needed)
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
@@ -243,11 +243,11 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
 
 @cache
 def _select(width: int) -> panels.Kernel:
-    """The m smallest of each row of a table, in order, by their names."""
+    """Compile finding the m smallest of each row of a table, in order, by their names."""
 
     @bare
     def below(row: Any, count: Any, limits: Any, near: Any) -> Any:
-        """Places of the values up to a limit, ascending; how many there are."""
+        """Return places of the values up to a limit, ascending, and their number."""
         found = 0
         for at in range(0, count, width):
             mask: Any = within(width, row, at, limits)
@@ -261,7 +261,7 @@ def _select(width: int) -> panels.Kernel:
 
     @njit
     def select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
-        """The centre itself, whose place is `own`, comes first."""
+        """Select; the centre itself, whose place is `own`, comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
         ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
@@ -301,7 +301,7 @@ def _select(width: int) -> panels.Kernel:
 
 @bare
 def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
-    """The largest of the smallest values of every `_STRIDE`-th."""
+    """Return the largest of the smallest values of every `_STRIDE`-th."""
     last = smallest.size - 1
     for g in range(last + 1):
         smallest[g] = np.inf
@@ -318,7 +318,7 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
 
 @njit(internal=True)
 def _merge_sort(values: Any, n: Any) -> Any:
-    """Places of n values, which are not NaN, in order; of equal ones the earlier comes first."""
+    """Sort the places of n values without NaN; of equal ones the earlier comes first."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
         order[c] = c
@@ -344,7 +344,7 @@ def _merge_sort(values: Any, n: Any) -> Any:
 
 @njit(internal=True)
 def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
-    """Places of the m smallest of n values, in order; of equal ones the earlier comes first."""
+    """Rank the places of the m smallest of n values; of equal ones the earlier comes first."""
     m = ranked.size
     if n > _FEW:
         order = _merge_sort(values, n)

@@ -1,7 +1,7 @@
 """The E-step of var-GMM-S as published: each row searches the neighbourhoods of its candidates.
 
 D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
-Algorithm 1. It is what the faster search by lists (:mod:`~.candidates`) is measured against.
+Algorithm 1. The faster search by lists (:mod:`~.candidates`) is measured against it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Places = NDArray[np.int64]
 
 @dataclass(slots=True)
 class PairSums:
-    """What rows of each component have found of others: squared distances, added up in steps."""
+    """Squared distances of rows of each component to others, added up in steps."""
 
     keys: Places
     """(m,) ascending: ``c * k + other`` where a row whose nearest is c has met the other."""
@@ -45,7 +45,7 @@ class PairSums:
 
     @classmethod
     def nothing(cls) -> PairSums:
-        """No pairs."""
+        """Return a total without pairs."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     @property
@@ -54,7 +54,7 @@ class PairSums:
         return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
 
     def merge(self, other: PairSums) -> PairSums:
-        """Add another one's into this one, which is returned."""
+        """Add another object's pairs to this one, and return it."""
         keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         sums = np.zeros((2, len(keys)), np.int64)
         for row, mine, theirs in zip(
@@ -65,9 +65,9 @@ class PairSums:
         return self
 
     def neighbourhoods(self, before: Labels) -> Labels:
-        """(k, G): each component, and the others with the least mean distance of those met.
+        """Return (k, G): each component, and the others with the least mean distance of those met.
 
-        Where fewer than G - 1 were met, those of ``before`` (k, G) stay.
+        If fewer than G - 1 were met, those of ``before`` (k, G) stay.
         """
         k, width = before.shape
         out = before.copy()
@@ -100,7 +100,7 @@ def search_unions(
     near : (k, G) int32
         Neighbourhoods, each component the first of its own.
     drawn : (n, e) int32
-        Components that rows meet besides; e may be 0.
+        Further components that rows meet; e may be 0.
     packed : PackedMixture
         "iso" or "isoflex".
     candidates : (n, C') int32
@@ -109,7 +109,7 @@ def search_unions(
     squares : (n, C') float64
         Written to: squared distances to the candidates.
     scale : float
-        Steps a unit of squared distance, in which distances of pairs are added up.
+        Steps per unit of squared distance, in which distances of pairs are added up.
 
     Returns
     -------
@@ -208,7 +208,7 @@ def _pairs(
     order: Any, starts: Any, met: Any, found: Any, counts: Any, scale: Any, stamps: Any, keys: Any,
     steps: Any, times: Any,
 ) -> Any:  # fmt: skip
-    """Add distances up by pairs of components; how many pairs there are, keys not in order."""
+    """Add up distances by pairs of components; return the number of pairs, in no order of keys."""
     k, n = starts.size - 1, 0
     for c in range(k):
         first = n

@@ -1,1 +1,1 @@
-"""Nearest centres of dense rows, and what else is computed of them."""
+"""Nearest centres of dense rows, and other computations on them."""

@@ -27,11 +27,11 @@ else:
 __all__ = ["cell_means"]
 
 _RUN = 48
-"""Rows that are looked at or left out together: a multiple of every panel."""
+"""Rows that are used or left out together: a multiple of every panel."""
 _THINNED = 4
-"""In a cell with many rows a centre, at least one run in this many is looked at."""
+"""In a cell with many rows per centre, at least one run in this many is used."""
 _ENOUGH = 25
-"""Rows a centre that a thinned step should see."""
+"""Rows per centre that a thinned step should use."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -51,7 +51,7 @@ def cell_means(
     n_full: int = 2,
     n_threads: int = 1,
 ) -> tuple[Array, Labels]:
-    """Lloyd steps inside every cell, from rows of the cell.
+    """Run Lloyd steps inside every cell, on rows of the cell.
 
     Parameters
     ----------
@@ -60,18 +60,18 @@ def cell_means(
     order, starts : int32 (m,), int64 (cells + 1,)
         ``order[starts[c] : starts[c + 1]]`` are the rows of cell c.
     sizes : int64 array (cells,)
-        How many centres each cell gets, k in all; none for a cell without rows.
+        Number of centres of each cell, k in all; none for a cell without rows.
     picks : int64 array (k,)
-        Where in `order` the row stands that each centre begins at, within its own cell.
+        Position in `order` of each centre's starting row, within its own cell.
     shift : array (d,)
-        About the mean of the data.
+        Near the mean of the data.
     n_steps : int
         At least 1.
     weight : float64 array (n,), optional
         Not negative.
     n_full : int
-        How many of the last steps look at all rows (at least 1). Those before leave out up to three
-        quarters of the rows of a cell that has many a centre, others in each step.
+        Number of last steps over all rows (at least 1). Those before leave out up to three
+        quarters of the rows of a cell that has many per centre, others in each step.
     n_threads : int
         Threads that share the cells; the result is the same.
 
@@ -79,9 +79,9 @@ def cell_means(
     -------
     centers : array (k, d) of the compute dtype
         Those of cell c after those of cell c - 1. One that lost its rows in a full step goes to
-        the row of its cell that was farthest from its centre, if any was away from it.
+        the row of its cell that was farthest from its centre, if any row was not on it.
     labels : int32 array (n,)
-        The centre of each row, of its cell, before the last means were taken; -1 elsewhere.
+        Each row's centre, within its cell, before the last update of means; -1 elsewhere.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def cell_means(
 
 
 def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
-    """Cells that get centres, in parts of about as many rows."""
+    """Return cells that get centres, in parts of about as many rows."""
     cells = np.flatnonzero(sizes)
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
@@ -144,7 +144,7 @@ def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: i
 
 @cache
 def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
-    """What rows are compared with."""
+    """Compile the preparation of centres, as rows are compared with them."""
     centres, real = tile.centres, dtype.type
 
     @bare
@@ -163,7 +163,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 @cache
 def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
-    """One panel of rows: the nearest centre of each, to whose sum it is added."""
+    """Compile one panel of rows: add each to the sum of its nearest centre."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
@@ -203,7 +203,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 
 @cache
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
-    """All steps of one cell."""
+    """Compile all steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = copy_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
@@ -287,9 +287,9 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 def _reseat(
     rows: Any, order: Any, weight: Any, found: Any, means: Any, sums: Any, j: Any, d: Any
 ) -> None:
-    """Put centre j, which has no rows, where the row is that is farthest from its own centre.
+    """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
-    That row is then given to centre j, so that no other centre comes there too.
+    That row is then given to centre j, so that no other centre moves there too.
     """
     far, at = 0.0, -1
     for p in range(order.size):

@@ -1,11 +1,11 @@
-"""Rows whose nearest centre the product form leaves in doubt, and how it is decided.
+"""Rows whose nearest centre the product form leaves in doubt, and how to decide it.
 
-The scores |c|² - 2 x·c are rounded, so two that lie close together do not tell which of two centres
-is nearer: of rows in a tight group far from the origin that may be true of all centres of their
-group. How close is too close is known (:class:`Rounding`). Such rows are in doubt, and of the
-centres that come into question the one with the smallest sum (x - c)² is chosen, in float64, from
-the numbers as they were given. So the label of every row is that of the smallest such sum (ties:
-the lowest index), whichever search has found it.
+The scores |c|² - 2 x·c are rounded, so two that lie close together do not show which of two centres
+is nearer: for rows in a tight group far from the origin that may hold for all centres of their
+group. Rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are in
+doubt, and of the possible centres the one with the smallest sum (x - c)² is chosen, in float64,
+from the numbers as they were given. So the label of every row is that of the smallest such sum
+(ties: the lowest index), by any search.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SMALL = 2.0**-10
 _BLOCK = 32
 """Scores that are compared with the limit at once."""
 _FAR = 2.0**26
-"""Rows are far that are as many times farther from centres than these from their mean: half of the
+"""Ratio of the distance of far rows from centres to that of these from their mean: half of the
 digits of a sum (x - c)² in float64."""
 _FAR_SCORES = 2**20
 _NO_LIST = readonly(np.empty(0, np.int32))
@@ -52,26 +52,26 @@ _NO_LIST = readonly(np.empty(0, np.int32))
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    r"""How far scores of the product form may be from what they stand for.
+    r"""Bounds of the errors of scores in the product form.
 
     With unit roundoff u of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1; it
     holds for fused and separate multiply-adds in any order) a score begins with fl(|c|²) and takes
     n multiply-adds of ``x_f * -2 c_f``, one for each feature or each stored number of a sparse row.
-    By Cauchy-Schwarz it is off by γ_{n+2} (|c|² + 2 |x| |c|) at most. Taking the origin off a row
-    and a centre rounds them too, which is worth two more. `product` is γ_{n+6}.
+    By Cauchy-Schwarz it is off by γ_{n+2} (|c|² + 2 |x| |c|) at most. Subtracting the origin from a
+    row and a centre rounds them too, which is worth two more. `product` is γ_{n+6}.
 
     *The margin.* A centre that is not farther than the one with the smallest score has a score of
     at most that, and the errors of both. Their lengths are bounded by the longest of all centres,
-    and by |x| and the distance that the smallest score tells: for γ below 2^-10, D² of the winner
+    and by |x| and the distance given by the smallest score: for γ below 2^-10, D² of the winner
     is at most s + |x|² + 5γ|x|², and both lie within |x| + 1.003 D of the origin. Computed |x|²
     are off by γ|x|². `exact` stands for the rounding of the sums (x - c)² in float64 by which rows
     in doubt are decided, relative to their size; `absolute` for products that underflow.
     """
 
     product: float
-    """γ, infinite where nothing is certain."""
+    """γ, infinite if nothing is certain."""
     longest: float
-    """Not below the length of any centre from the origin."""
+    """Upper bound of the length of any centre from the origin."""
     exact: float
     absolute: float
     coarse: tuple[float, float, float, float, float]
@@ -84,7 +84,7 @@ class Rounding:
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
-        """For scores of ``n_terms`` multiply-adds with centres of at most this squared length."""
+        """Return bounds for ``n_terms`` multiply-adds with centres of up to this squared length."""
         product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         first = 2 * factor * longest * longest + 2 * absolute
@@ -92,7 +92,7 @@ class Rounding:
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
-        """For compiled code."""
+        """Return the numbers for compiled code."""
         return self.product, self.longest, self.exact, self.absolute
 
 
@@ -100,7 +100,7 @@ class Rounding:
 def _of_terms(
     dtype: np.dtype[Any], n_terms: int
 ) -> tuple[float, float, float, float, tuple[float, ...]]:
-    """What of a :class:`Rounding` all centres have in common: they are new in every short round."""
+    """Return the part of a :class:`Rounding` common to all centres, which are new in each round."""
     kind = np.finfo(dtype)
     share = (n_terms + 6) * float(kind.eps) / 2
     product = share / (1 - share) if share < 0.5 else np.inf
@@ -120,21 +120,21 @@ def _of_terms(
 
 
 def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
-    """Numbers of ``dtype`` that are larger than these."""
+    """Return numbers of ``dtype`` that are larger than these."""
     with np.errstate(all="ignore"):
         return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
 
 @njit
 def margin(score: Any, square: Any, rounding: Any) -> Any:
-    """How far above ``score`` that of a centre may be that is not farther.
+    """Return how far above ``score`` that of a centre that is not farther may be.
 
     Parameters
     ----------
     score : float
         The smallest score of a row; or the second smallest: of centres not farther than that one.
     square : float
-        The row's squared length, or more.
+        Upper bound of the row's squared length.
     rounding : tuple
         ``Rounding.as_tuple()``.
     """
@@ -153,15 +153,15 @@ def choose(
     rows: Any, at: Any, centers: Any, d: Any, scores: Any, scores_at: Any, limit: Any, lists: Any,
     begin: Any, end: Any,
 ) -> Any:  # fmt: skip
-    """The nearest of some centres and the nearest after it, by sums (x - c)² in float64.
+    """Find the nearest and second nearest of some centres, by sums (x - c)² in float64.
 
     Parameters
     ----------
     rows, at, centers, d : real (…,), int, real (…,), int
         The row is ``rows[at : at + d]``; flat centres. Both as they were given.
     scores, scores_at, limit : real (…,), int, real
-        Of all centres, from `scores_at` on: those above the limit are passed over. None are given
-        where `scores_at` is negative.
+        Scores of all centres, from `scores_at` on: those above the limit are passed over. None if
+        `scores_at` is negative.
     lists, begin, end : int32 (…,), int, int
         The centres are ``lists[begin : end]``, ascending; without any `lists` all from `begin` to
         `end`.
@@ -169,7 +169,7 @@ def choose(
     Returns
     -------
     label, square, second_label, second_square
-        Ties go to the lowest index; -1 and infinity where there is none.
+        Ties go to the lowest index; -1 and infinity if there is none.
     """
     label, second_label = np.int64(-1), np.int64(-1)
     square, second_square = np.inf, np.inf
@@ -199,7 +199,7 @@ def choose_rows(
     x: Any, centers: Any, scores: Any, limits: Any, labels: Any, squares: Any, second_labels: Any,
     second_squares: Any,
 ) -> None:  # fmt: skip
-    """:func:`choose` for (m, d) rows with their (m, k) scores and (m,) limits."""
+    """Run :func:`choose` for (m, d) rows with their (m, k) scores and (m,) limits."""
     m, d = x.shape
     rows, flat = x.reshape(m * d), centers.reshape(centers.size)
     k, table = scores.shape[1], scores.reshape(scores.size)
@@ -211,12 +211,12 @@ def choose_rows(
 def too_far(
     squares: NDArray[np.float64], dtype: np.dtype[Any], reach: float = np.inf
 ) -> NDArray[np.intp]:
-    """Rows that sums (x - c)² do not tell from all centres, by the distances to their labels.
+    """Return rows for which sums (x - c)² cannot distinguish centres, by distances to their labels.
 
     Their scores or sums may have overflowed ``dtype``: a fit refuses such rows, a model may meet
-    them. Where all scores of a row have overflowed, its label may be any; then the distance to that
-    centre tells. Or they are so much farther than centres from each other that differences of the
-    sums are lost in these.
+    them. If all scores of a row have overflowed, its label is arbitrary; then the distance to that
+    centre shows it. Or they are so much farther than centres from each other that differences of
+    the sums are lost in these.
     """
     far = _FAR * reach if reach else np.inf
     # (A product of floats may be infinite, a power may not.)
@@ -225,17 +225,17 @@ def too_far(
 
 
 def reach_of(centers: Array) -> float:
-    """Largest distance of a centre to the first one."""
+    """Return the largest distance of a centre to the first one."""
     others, exponent = _scaled(centers)
     apart = row_squares(others, others[0])
     return float(np.ldexp(np.sqrt(apart.max()), exponent))
 
 
 def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
-    """Labels of rows, (m, d), however far they are.
+    """Return labels of rows, (m, d), at any distance.
 
-    By sums (x - c)² in float64, divided by a power of two; or where those cannot tell, by products
-    c (c - 2 x) about the first of the centres.
+    By sums (x - c)² in float64, divided by a power of two; or if those cannot distinguish centres,
+    by products c (c - 2 x) about the first of the centres.
     """
     labels, reach = np.empty(len(x), np.int32), reach_of(centers)
     step = max(1, _FAR_SCORES // max(len(centers), x.shape[1]))
@@ -252,7 +252,7 @@ def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
 
 
 def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
-    """(m, k) sums (x - c)²."""
+    """Return (m, k) sums (x - c)²."""
     scores = np.empty((len(rows), len(others)))
     for row, out in zip(rows, scores, strict=True):
         out[:] = row_squares(others, row)
@@ -260,7 +260,7 @@ def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
 
 
 def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
-    """(m, k) sums (x - c)² - x² about the first centre, over powers of two, one for each row.
+    """Return (m, k) sums (x - c)² - x² about the first centre, over a power of two per row.
 
     Centres are these numbers times ``2^exponent``.
     """
@@ -274,7 +274,7 @@ def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
 
 
 def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
-    """(m, k) distances of rows to all centres, however far they are, where float64 holds them."""
+    """Return (m, k) distances of rows at any distance to all centres, if float64 holds them."""
     (rows, exponent), (others, own) = _scaled(x), _scaled(centers)
     most = max(exponent, own)
     rows, others = np.ldexp(rows, exponent - most), np.ldexp(others, own - most)
@@ -283,6 +283,6 @@ def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
 
 
 def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
-    """Numbers in float64, over the least power of two above all of them, and its exponent."""
+    """Return float64 numbers over the least power of two above all of them, and its exponent."""
     exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
     return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

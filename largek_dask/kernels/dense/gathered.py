@@ -1,12 +1,12 @@
 """Drivers of the micro-kernels for rows from anywhere: gathered, group by group, against lists.
 
 A group's listed centres are copied side by side once; its rows are collected by number, packed a
-panel at a time while the rows of the next panel are on their way from memory, and the last, short
+panel at a time while the rows of the next panel are prefetched, and the last, short
 panel of a group is as narrow as its rows allow.
 
-Where the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Nothing is
-promised of such labels, so that is about eight times what roundings that do not all go one way add
-up to, and much less than the margin of :mod:`.doubts`.
+If the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Such labels
+are not guaranteed, so that is about eight times the sum of roundings that do not all go one way,
+and much less than the margin of :mod:`.doubts`.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ __all__ = [
 ]
 
 COLLECTED = 1 << 10
-"""Rows that are collected before the first of them is looked at, in whole groups."""
+"""Rows that are collected before the first of them is searched, in whole groups."""
 AHEAD = 16
-"""How many rows ahead of the copying a row is asked for."""
+"""Number of rows by which prefetching is ahead of copying."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 USUAL = 8
@@ -69,14 +69,14 @@ def bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
-    """Arrays for numbers of rows and counts, for groups of at most `largest` rows."""
+    """Return arrays for row numbers and counts, for groups of at most `largest` rows."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
 
 
 @cache
 def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
-    """Given rows to a transposed panel of `width` lanes, less the shift; their squared lengths.
+    """Compile packing given rows into a transposed panel, less the shift, and squared lengths.
 
     Returns
     -------
@@ -114,13 +114,13 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
-    """A panel of given rows, as they are stored."""
+    """Compile loading a panel of given rows, as they are stored."""
     side = 32 // dtype.itemsize
     pack = pack_gathered(dtype, width, direct)
 
     @bare
     def scatter(rows: Any, places: Any, at: Any, d: Any, panel: Any) -> None:
-        """Number by number, where there is nothing to take off."""
+        """Copy number by number, if no shift is subtracted."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
             for f in range(d):
@@ -174,7 +174,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def fetch_rows(stored: Dtype) -> Kernel:
-    """Ask for rows that are wanted soon."""
+    """Compile prefetching of rows that are needed soon."""
     line = LINE // stored.itemsize
 
     @bare
@@ -190,7 +190,7 @@ def fetch_rows(stored: Dtype) -> Kernel:
 
 @cache
 def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Given rows side by side, less an origin, in the compute dtype."""
+    """Copy given rows side by side, less an origin, in the compute dtype."""
     real, call = dtype.type, fetch_rows(stored)
 
     @bare
@@ -207,9 +207,9 @@ def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
 
 @cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) -> Kernel:
-    """One panel of `vectors` vectors of rows against a block of centres: distances of two.
+    """Compile one panel of `vectors` vectors of rows against a block of centres: two distances.
 
-    Rows ``places[ahead : ahead + n_ahead]`` are wanted next: they come near on the way, few at a
+    Rows ``places[ahead : ahead + n_ahead]`` come next: they are prefetched on the way, few at a
     time, since only so many can be waited for at once.
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
@@ -262,9 +262,9 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
 def _collect(
     order: Any, starts: Any, offsets: Any, begin: Any, end: Any, chosen: Any, counts: Any
 ) -> Any:  # fmt: skip
-    """Numbers of the rows of some groups that meet a list, and how many of each group.
+    """Collect the numbers of the rows of some groups that meet a list, and how many per group.
 
-    Returns the first group that is left for later, and how many rows there are.
+    Return the first group that is left for later, and the number of rows.
     """
     count, j = 0, begin
     while j < end and count < COLLECTED:
@@ -283,7 +283,7 @@ def _side_by_side(
     listed: Any, first: Any, length: Any, centers: Any, openings: Any, d: Any, copies: Any,
     copied_openings: Any,
 ) -> None:  # fmt: skip
-    """Copy the centres of a list, and what their scores start from."""
+    """Copy the centres of a list, and the starts of their scores."""
     for m in range(length):
         c = listed[first + m]
         copied_openings[m] = openings[c]
@@ -297,7 +297,7 @@ def _side_by_side(
 
 @cache
 def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
-    """The nearest of a row's list and the distances to two, by sums (x - c)²."""
+    """Compile finding the nearest of a row's list and two distances, by sums (x - c)²."""
     real, converted = dtype.type, stored != dtype
 
     @bare
@@ -329,9 +329,9 @@ def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
 
 @cache
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
-    """The next rows of a group, as many as a panel holds, against the group's list.
+    """Compile a panel of the next rows of a group against the group's list.
 
-    Returns how many rows they are, and how many of them go to another centre.
+    It returns the number of rows, and how many of them go to another centre.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     # not narrower than a block that is transposed
@@ -392,15 +392,15 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
 
 @cache
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Callable[..., Any]:
-    """The nearest of its group's listed centres for every row, and the distances to two.
+    """Compile finding each row's nearest centre in its group's list, and two distances.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
     stored : dtype
-        Of the rows, one of `rows.NATIVE`.
+        Type of the rows, one of `rows.NATIVE`.
     direct : int
-        The number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
+        Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
 
     Returns
     -------

@@ -16,21 +16,21 @@ from largek_dask.kernels.jit import njit, readonly
 __all__ = ["greedy_rows"]
 
 _LANES = 8
-"""Sums that rows are added to in turn."""
+"""Number of sums to which rows are added in turn."""
 
 
 def greedy_rows(
     columns: NDArray[Any], weight: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Rows to begin with, each the best of some that are drawn by weight times squared distance.
+    """Choose starting rows, each the best of some drawn by weight times squared distance.
 
-    Distances are sums of squared differences in the order of the features, so what is drawn depends
+    Distances are sums of squared differences in the order of the features, so draws depend
     on neither the vectors of the machine nor the origin.
 
     Parameters
     ----------
     columns : (d, n) float32 or float64, C-contiguous
-        The rows, transposed: distances to one of them are then found for many rows at a time.
+        The rows, transposed: distances to one of them are found for many rows at a time.
     weight : (n,) float64
         Not negative, and some of them positive.
     uniforms : (k, m) float64 in [0, 1)
@@ -40,7 +40,7 @@ def greedy_rows(
     Returns
     -------
     (k,) int64
-        Ends in copies of the first where fewer rows are distinct.
+        Ends in copies of the first if fewer rows are distinct.
     """
     k, m = uniforms.shape
     n = columns.shape[1]
@@ -86,7 +86,7 @@ def _greedy(
 
 @njit
 def _left(weight: Any, d2: Any, tried: Any, parts: Any) -> Any:
-    """What a candidate would leave of the cost; no addition waits for the one before."""
+    """Return the cost left by a candidate; no addition waits for the one before."""
     n = weight.shape[0]
     whole = n // _LANES * _LANES
     parts[:] = 0.0
@@ -104,7 +104,7 @@ def _left(weight: Any, d2: Any, tried: Any, parts: Any) -> Any:
 
 @njit
 def _drawn(edges: Any, uniform: Any) -> Any:
-    """The row that this share of the mass falls in; never one of no mass."""
+    """Return the row at this share of the mass; never one of no mass."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
     low, high = 0, n - 1
@@ -120,7 +120,7 @@ def _drawn(edges: Any, uniform: Any) -> Any:
 
 @njit
 def _distances(columns: Any, row: Any, out: Any) -> None:
-    """Squared distances of all rows to one of them."""
+    """Compute squared distances of all rows to one of them."""
     d, n = columns.shape
     for i in range(n):
         out[i] = 0

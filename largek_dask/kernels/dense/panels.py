@@ -1,4 +1,4 @@
-"""Panels: rows packed for the tile, the blocks a pass is cut into, and exact distances of rows."""
+"""Panels: rows packed for the tile, the blocks of a pass, and exact distances of rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """How a pass over rows and centres is cut; it changes speed, never a bit."""
+    """Blocks of a pass over rows and centres; they change speed, never a bit."""
 
     panels: int
     """Panels packed together."""
@@ -65,17 +65,17 @@ class Blocking:
     """Features of one block; accumulators wait in memory between blocks."""
 
     def as_tuple(self) -> tuple[int, int, int]:
-        """For compiled code."""
+        """Return the numbers for compiled code."""
         return self.panels, self.tiles, self.features
 
 
 @cache
 def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Blocking:
-    """Blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
+    """Choose blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
 
     Measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and second-level
-    cache: the optimum is flat, except that a few panels must share what is read of many large
-    centres. Where all centres stay near, few panels at a time leave room for the rows that come
+    cache: the optimum is flat, except that a few panels must share the reading of many large
+    centres. If all centres stay in cache, few panels at a time leave room for the rows that come
     next.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
@@ -91,10 +91,10 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 
 
 def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
-    """Whether to look for the winning tile first and for its centre afterwards.
+    """Return True if the winning tile is to be found first and its centre afterwards.
 
-    It halves the price of comparing, which few features do not hide, and costs a look back at
-    one tile for every row and a transposed copy of the centres: direct form only.
+    It halves the cost of comparing, which few features do not hide, and costs searching
+    one tile again for every row and a transposed copy of the centres: direct form only.
     """
     return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
 
@@ -109,14 +109,14 @@ def inner(function: Kernel) -> Kernel:
 
 
 def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
-    """Types of read-only arrays of rows' numbers; writable ones are taken too."""
+    """Return types of read-only arrays of rows' numbers; writable ones are accepted, too."""
     real = numba.from_dtype(dtype)
     return [types.Array(real, n, "C", readonly=True) for n in ndims]
 
 
 @cache
 def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """A block of features of `width` rows to a panel; with `lengths` their squares to `norms`."""
+    """Compile filling a panel with features of `width` rows; with `lengths` squares to `norms`."""
     side = 32 // dtype.itemsize
     # as many rows at a time as a vector has where vectors, and so panels, are widest
     count = 2 * side if width == 6 * side else side
@@ -151,7 +151,7 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """A block of features of rows to a transposed panel of `width` lanes, less the shift.
+    """Compile packing features of rows into a transposed panel of `width` lanes, less the shift.
 
     Returns
     -------
@@ -189,7 +189,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_rows(dtype: Dtype, width: int) -> Kernel:
-    """Rows to a transposed panel of `width` lanes, less the shift."""
+    """Compile packing rows into a transposed panel of `width` lanes, less the shift."""
     block = pack_block(dtype, width, 0)
 
     @inner
@@ -202,7 +202,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
 
 
 class _Spaces(threading.local):
-    """The scratch arrays that a thread used last, by what they are for."""
+    """Scratch arrays that a thread used last, by purpose."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, tuple[Any, ...]] = {}
@@ -214,10 +214,10 @@ _spaces = _Spaces()
 def workspace(
     tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
 ) -> tuple[Any, ...]:
-    """Scratch arrays of one call, on cache lines: a vector across two of them is read twice.
+    """Return scratch arrays of one call, on cache lines: a vector across two is read twice.
 
     Panels, tail rows, norms, winning values and labels, carried accumulators; and, for `sizes`
-    centres each, copies of listed centres with what their scores start from, and transposed ones.
+    centres each, copies of listed centres with the starts of their scores, and transposed ones.
     Each thread keeps its last two sets, one for a pass and one for its rows in doubt: fresh memory
     would cost a page fault every 4 KB, which for a chunk of 1 MB and 50 centres took a third of the
     time.
@@ -253,12 +253,12 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Of running winners: as wide as the scores, so that one mask serves both."""
+    """Return the type of running winners: as wide as scores, so that one mask serves both."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
 def workspace_type(dtype: Dtype) -> Any:
-    """What :func:`workspace` returns, for a signature."""
+    """Return the type of :func:`workspace`'s result, for a signature."""
     real, label = (
         types.Array(numba.from_dtype(kind), 1, "C") for kind in (dtype, label_dtype(dtype))
     )
@@ -273,7 +273,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 
 @cache
 def square_distances(dtype: Dtype) -> Kernel:
-    """Exact squared distance of every row to its own centre."""
+    """Compute the exact squared distance of every row to its own centre."""
 
     @njit(
         (
@@ -293,7 +293,7 @@ def square_distances(dtype: Dtype) -> Kernel:
 
 @cache
 def center_factors(dtype: Dtype) -> Kernel:
-    """Factors -2 (c - shift) and squared lengths, in float64, of all centres."""
+    """Return factors -2 (c - shift) and squared lengths, in float64, of all centres."""
 
     @njit(
         (
@@ -318,27 +318,27 @@ def center_factors(dtype: Dtype) -> Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseForm:
-    """What dense rows are compared with. All arrays are read-only."""
+    """Form of centres for dense rows. All arrays are read-only."""
 
     factors: Array
-    """(k padded, d) what a row's features are multiplied with, or (direct form) compared with."""
+    """(k padded, d) factors of a row's features, or (direct form) numbers to subtract."""
     starts: Array
-    """(k padded,) what a score starts from: the norm, or 0; infinity for padding."""
+    """(k padded,) start of a score: the norm, or 0; infinity for padding."""
     offsets: Array
-    """(d padded,) what packing takes off a row; blocks that begin anywhere may read on."""
+    """(d padded,) origin subtracted in packing; padded for blocks that begin anywhere."""
     rounding: Rounding
-    """What the scores of the product form are worth."""
+    """Bounds of the errors of the product form."""
     numbered: Rounding
-    """The same, where their lowest bits are numbers of centres."""
+    """Bounds if the lowest bits of scores are numbers of centres."""
 
 
 def direct_form(centers: Array) -> DenseForm:
-    """The form of (k, d) centres for sums (x - c)² of any number of features."""
+    """Return the form of (k, d) centres for sums (x - c)² of any number of features."""
     return _form(centers, np.zeros(centers.shape[1], centers.dtype), True)
 
 
 def dense_form(centers: Array, shift: Array) -> DenseForm:
-    """The form of (k, d) centres about a (d,) shift, both read-only and of one dtype."""
+    """Return the form of (k, d) centres about a (d,) shift, both read-only and of one dtype."""
     return _form(centers, shift, centers.shape[1] <= DIRECT_FEATURES)
 
 

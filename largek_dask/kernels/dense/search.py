@@ -1,7 +1,7 @@
 """Drivers of the dense micro-kernels: packed rows against blocks of centres.
 
-Made by factories, one for each register tile and compute dtype, compiled when first asked for.
-Blocks are chosen so that what is used again stays near: a block of centres in the second-level
+Factories make one for each register tile and compute dtype, compiled when it is first needed.
+Blocks are chosen so that data used again stay in cache: a block of centres in the second-level
 cache while several panels pass over it, a panel (or, for long rows, a block of its features) in
 the first.
 """
@@ -45,15 +45,15 @@ else:
 __all__ = ["scores", "search"]
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
-"""Most numbers of a block of rows that is fetched ahead: more would push out what is in use. Where
-vectors are as wide as cache lines, second-level caches are larger."""
+"""Maximum numbers of a block of rows that is prefetched: more would displace data in use. On CPUs
+with vectors as wide as cache lines, second-level caches are larger."""
 LITTLE = 1 << 19
 """Rows in doubt times centres times features that are decided at once, by all centres."""
 
 
 @cache
 def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """All panels of a block of rows."""
+    """Compile packing all panels of a block of rows."""
     pack = pack_block(dtype, width, lengths)
 
     @inner
@@ -69,9 +69,9 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Rows against all centres; running winners in `values` and `labels`, lengths in `norms`.
+    """Compile rows against all centres; winners in `values` and `labels`, lengths in `norms`.
 
-    The second smallest score is always found: it tells whether the smallest is certain to be.
+    The second smallest score is always found: it shows whether the smallest is certain.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
@@ -106,9 +106,9 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """The same of rows that are longer than a block of features.
+    """Compile the same for rows that are longer than a block of features.
 
-    Where all centres are met at once, a block of features is packed when it is its turn: whole
+    If all centres are met at once, a block of features is packed when it is its turn: whole
     panels of long rows would leave the cache before they are used.
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -149,7 +149,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """A block of features of a panel against some centres."""
+    """Compile a block of features of a panel against some centres."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     ranks, size = 2, centres * width
@@ -201,7 +201,7 @@ def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kernel:
-    """The same in the direct form, without lengths."""
+    """Compile the same in the direct form, without lengths."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
     spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
@@ -226,7 +226,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 @inner
 def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
-    """Centres instead of places in a list."""
+    """Replace places in a list by centres."""
     for i in range(first, first + m):
         if labels[i] >= 0:
             labels[i] = lists[list_at + labels[i]]
@@ -234,7 +234,7 @@ def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
 
 @cache
 def _choose(dtype: Dtype, two: bool) -> Kernel:
-    """Write which of all or of the listed centres is nearest to a row."""
+    """Compile writing which of all or of the listed centres is nearest to a row."""
     real = dtype.type
 
     @inner
@@ -256,7 +256,7 @@ def _choose(dtype: Dtype, two: bool) -> Kernel:
 
 @cache
 def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
-    """Rows of a panel whose nearest centre is in doubt: decided within their list, or noted."""
+    """Compile deciding rows of a panel in doubt within their list, or noting them."""
     write = _choose(dtype, two)
 
     @inner
@@ -289,7 +289,7 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
 @cache
 def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
-    """Of a panel: how many rows are not in doubt, and squared distances of scores."""
+    """Compile, for a panel, counting rows without doubt, and squared distances from scores."""
     real = dtype.type
 
     @inner
@@ -313,9 +313,9 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Rows ``begin .. end`` against all given centres, through a workspace made once."""
+    """Compile rows ``begin .. end`` against all given centres, with a workspace made once."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    # (`product` by a name of its own: what numba can tell never to run is not compiled)
+    # (`product` has its own name: numba does not compile what it knows never to run)
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
     ranks, nobody = (1, 0) if direct and not two else (2, -1)
     if direct:
@@ -390,7 +390,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
 
 
 def _arguments(dtype: Dtype) -> tuple[Any, ...]:
-    """The types of what a :func:`search` is called with."""
+    """Return the types of the arguments of a :func:`search`."""
     offsets = types.Array(types.int64, 1, "C", readonly=True)
     outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
     return (
@@ -414,7 +414,7 @@ def _side_by_side(
     lists: Any, first: Any, length: Any, room: Any, centers: Any, starts: Any, d: Any, copies: Any,
     copied_starts: Any,
 ) -> None:  # fmt: skip
-    """Copy the centres of a list and what their scores start from, up to whole tiles."""
+    """Copy the centres of a list and the starts of their scores, up to whole tiles."""
     for m in range(length, room):
         copied_starts[m] = np.inf
         for f in range(d):
@@ -435,7 +435,7 @@ def _transpose(block: Any, n_centers: Any, d: Any, columns: Any) -> None:
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Nearest centre of every row, among all centres or among listed ones, or nearest two of all.
+    """Compile finding the nearest centre of every row, of all or listed ones, or two of all.
 
     Parameters
     ----------
@@ -443,9 +443,9 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
     mode : int
         `TWO`: the second nearest too. Else in the direct form `BEST`, or `BLOCK`, which finds the
         same winners in two steps and is faster for many centres; otherwise `PAIR`, or `NUMBERED`,
-        which is faster but where distances are wanted.
+        which is faster unless distances are needed.
     direct : int
-        The number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
+        Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
     divided : bool
         Rows are longer than a block of features: three more micro-kernels, for its parts.
 
@@ -456,10 +456,10 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
         space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
         second)``, which returns how many rows are left in doubt (:mod:`.doubts`) because they are
         too many to be decided `at_once`: `doubtful` and `limits` have room for all rows. `given`
-        are the centres as they are, `centers` what a row's features are multiplied with. With no
+        are the centres as they are, `centers` the factors of a row's features. With no
         `lists` at all, and always with `TWO`, every row meets every centre. A list's centres are
-        copied side by side first: what that costs, every panel of its rows gets back. Of the
-        outputs, values of length 0 are not wanted.
+        copied side by side first, which pays with every panel of its rows. Outputs of length 0 are
+        not written.
     """
     assign, centres, few = _assign(tile, dtype, mode, direct, divided), tile.centres, FEW
     write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
@@ -512,7 +512,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
-    """Scores of every row and every centre; in the direct form they are squared distances.
+    """Compile scores of every row and centre; in the direct form they are squared distances.
 
     The direct form takes any number of features here (`SOME`).
     """

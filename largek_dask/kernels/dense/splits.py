@@ -1,4 +1,4 @@
-"""What it would gain to split a cluster in two."""
+"""Gain by splitting a cluster in two."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["split_clusters"]
 _POWER_STEPS = 3
 _STEPS = 4
 _WORTH = 1.005
-"""A step of 2-means that does not gain this many times what the one before did is the last."""
+"""Minimum ratio of the gains of successive steps of 2-means; a step below it is the last."""
 _PARTS, _LEAST, _MOST = 8, 8, 64
-"""Shares of a thread, and how many clusters each has at least and at most."""
+"""Shares of clusters per thread, and the minimum and maximum clusters of each."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -47,7 +47,7 @@ def split_clusters(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Two halves of each given cluster, and how much smaller they make the cost.
+    """Find two halves of each given cluster, and how much they lower the cost.
 
     A plane across the direction along which the rows lie widest (a few steps of the power method
     from the farthest row) cuts them in two, and a few steps of 2-means move it.
@@ -59,22 +59,22 @@ def split_clusters(
     order, starts : int32 (m,), int64 (k + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows of cluster j.
     clusters : integer array (c,)
-        Which clusters to split.
+        Clusters to split.
     centers : array (k, d)
     weight : float64 array (n,), optional
         Not negative.
     max_rows : int
-        Rows of a cluster that are looked at, evenly spaced, if it has more.
+        Maximum rows of a cluster that are used, evenly spaced.
     n_threads : int
         Threads that share the clusters; the result is the same.
 
     Returns
     -------
     gains : float64 array (c,)
-        By how much the weighted sum of squared distances of all rows of the cluster would fall;
-        0 where there is nothing to split.
+        Decrease of the weighted sum of squared distances of all rows of the cluster; 0 if there is
+        nothing to split.
     halves : array (c, 2, d) of the compute dtype
-        The two means; the centre twice where there is nothing to split.
+        The two means; the centre twice if there is nothing to split.
     """
     dtype, d = compute_dtype(centers.dtype), x.shape[1]
     clusters = np.ascontiguousarray(clusters, np.int64)
@@ -120,7 +120,7 @@ def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
 
 @bare
 def _square(values: Any, at: Any, d: Any) -> Any:
-    """Squared length of a row."""
+    """Return the squared length of a row."""
     square = values[at] * values[at]
     for f in range(1, d):
         square += values[at + f] * values[at + f]
@@ -129,7 +129,7 @@ def _square(values: Any, at: Any, d: Any) -> Any:
 
 @cache
 def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Products of all rows of a cluster with a direction."""
+    """Compile products of all rows of a cluster with a direction."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
@@ -149,7 +149,7 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """About the direction along which the rows of a cluster lie widest."""
+    """Compile the approximate direction along which the rows of a cluster lie widest."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     project = _projection(tile, dtype)
 
@@ -158,7 +158,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
         along: Any, direction: Any, sums: Any,
     ) -> Any:  # fmt: skip
-        """Write it; False if there is none."""
+        """Write it; return False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
             square_lengths(width, 1, panel, begin * d, width, d, norms)
@@ -189,7 +189,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """A cluster's rows in two, and how much smaller that makes the cost."""
+    """Compile cutting a cluster's rows in two, with the decrease of the cost."""
     real, project = dtype.type, _projection(tile, dtype)
 
     @bare
@@ -197,7 +197,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
         along: Any, vectors: Any, halves: Any,
     ) -> Any:  # fmt: skip
-        """Steps of 2-means; write the means, about the centre, of the best; the gain."""
+        """Run steps of 2-means; write the best means, about the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
         total = 0.0
@@ -241,7 +241,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
-    """All of :func:`split_clusters` for some clusters."""
+    """Compile all of :func:`split_clusters` for some clusters."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)

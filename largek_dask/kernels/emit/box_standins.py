@@ -66,5 +66,5 @@ def listed_bits(mask: Any, base: Any, out: Array, at: int, table: Array, sizes: 
 
 
 def _bits(within: Array) -> int:
-    """A bit for each that is true."""
+    """Return an integer with the bits that are true."""
     return sum(1 << int(j) for j in np.flatnonzero(within))

@@ -9,9 +9,9 @@ multiplication*, with a minimum instead of a matrix at the end).
 Each accumulator belongs to one (row, centre) pair and takes the features in order, one fused
 multiply-add each. Nothing is ever summed across lanes. So a pair's score has the same bits in every
 lane, tile shape and vector width, and on every CPU that has an IEEE fused multiply-add (LLVM calls
-the C library's ``fma`` where the hardware has none).
+the C library's ``fma`` if the hardware has none).
 
-What is emitted depends on compile-time integers only (`spec`, from :class:`~.tile.Micro`), which
+Emitted code depends on compile-time integers only (`spec`, from :class:`~.tile.Micro`), which
 callers hold in closures: numba's on-disk cache can hash integers, but not intrinsic objects.
 """
 
@@ -64,7 +64,7 @@ def scan(
     ahead: Any,
     ahead_at: Any,
 ) -> Any:
-    """One panel of rows against `n_tiles` tiles of centres from centre `first` on.
+    """Scan one panel of rows against `n_tiles` tiles of centres from centre `first` on.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def scan(
         Flat centres; features ``feature .. feature + n_features`` of each are used (all of them,
         as many as `spec` says, in the direct form).
     starts : real (…,)
-        What each centre's accumulator starts from; infinity for padding, which then never wins.
+        Start of each centre's accumulator; infinity for padding, which then never wins.
     first, n_tiles : int
     values, labels, at : real (…,), int (…,), int
         Running winners of the panel's lanes, read and updated (second ones P further on).
@@ -84,7 +84,7 @@ def scan(
         Accumulators, tile after tile, for `SCORES` (written) and `carry` (read); the smallest of
         each tile, lane by lane, for `MINIMA` (written).
     ahead, ahead_at : real (…,), int
-        A panel's worth of memory from here on is fetched into the cache on the way, a line or two
+        A panel's worth of memory from here on is prefetched, a line or two
         with every four features (not in the direct form); nothing if `ahead_at` is negative.
     """
     if not isinstance(spec, types.IntegerLiteral):
@@ -105,12 +105,12 @@ def scan(
 
 
 def _emit_scan(emit: Emitter, micro: Micro) -> None:
-    """The loop over tiles; in the direct form its features are unrolled, if they are `DIRECT`."""
+    """Emit the loop over tiles; in the direct form its features are unrolled, if `DIRECT`."""
     _emit_tiles(emit, micro, 0 if micro.direct == SOME else micro.direct)
 
 
 def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
-    """All tiles, over `unrolled` features, or over as many as are asked for if that is 0."""
+    """Emit all tiles, over `unrolled` features, or, if that is 0, over the given number."""
     builder, lanes, width = emit.builder, micro.lanes, micro.vectors * micro.lanes
     (
         _,
@@ -144,7 +144,7 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
     fetched = builder.icmp_signed(">=", ahead_at, ir.Constant(I64, 0))
     vectors = range(micro.vectors)
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
-    # push accumulators out of it, so there they are read and written once a tile.
+    # push accumulators out of it, so there they are read and written once per tile.
     kept = unrolled > 0 and micro.mode != SCORES
     before = _load_winners(emit, micro, values, labels) if kept else []
     entry = builder.block
@@ -225,9 +225,9 @@ def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
 
 
 def _lines(emit: Emitter) -> int:
-    """Cache lines that are fetched with four features.
+    """Return the number of cache lines to fetch with four features.
 
-    Twice as many where a vector fills one: its panels are twice as wide, and few centres make
+    Twice as many if a vector fills one: its panels are twice as wide, and few centres make
     half as many tiles.
     """
     return max(1, emit.lanes * emit.bits // (4 * LINE))
@@ -236,7 +236,7 @@ def _lines(emit: Emitter) -> int:
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
-    """One feature of every pair of the tile: one fused multiply-add each."""
+    """Emit one feature of every pair of the tile: one fused multiply-add each."""
     builder = emit.builder
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
@@ -262,9 +262,9 @@ def _emit_features(
     n_features: Any,
     line: Any,
 ) -> list[list[Any]]:
-    """All features, accumulators in registers: four a turn of the loop, then two, then one.
+    """Emit all features, accumulators in registers: four per turn of the loop, then two, then one.
 
-    Counting and addressing cost as much as a feature's loads where every feature is a turn. Every
+    With one feature per turn, counting and addressing would cost as much as its loads. Every
     turn of four fetches cache lines from `line` on.
     """
     builder = emit.builder
@@ -311,14 +311,14 @@ def _phis(emit: Emitter, like: list[list[Any]]) -> list[list[Any]]:
 
 
 def _join(phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
-    """The values that the phis take when control comes from `block`."""
+    """Add the values that the phis take when control comes from `block`."""
     for row, incoming in zip(phis, values, strict=True):
         for phi, value in zip(row, incoming, strict=True):
             phi.add_incoming(value, block)
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:
-    """Where one vector's winners stand: (pointer, type) of value and label, and second ones."""
+    """Yield places of one vector's winners: (pointer, type) of value and label, and second ones."""
     for v in range(micro.vectors):
         places = []
         for rank in range(2 if micro.mode in (TWO, PAIR, NUMBERED) else 1):
@@ -344,7 +344,7 @@ def _store_winners(
 
 
 def _smallest(emit: Emitter, scores: list[Any]) -> Any:
-    """The smallest of a tile's scores in each lane."""
+    """Return the smallest of a tile's scores in each lane."""
     while len(scores) > 1:
         a, b = scores[:2]
         scores = [*scores[2:], emit.builder.select(emit.builder.fcmp_ordered("<", b, a), b, a)]
@@ -368,8 +368,8 @@ def _emit_winners(
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
-        # Only the smallest score of the tile meets the best so far; which centre it was is
-        # found out once, at the end. Sums of squares are not negative, so their bits compare
+        # Only the smallest score of the tile meets the best so far; its centre is found
+        # once, at the end. Sums of squares are not negative, so their bits compare
         # like integers, whose minimum runs beside the multiply-adds instead of among them.
         bits = [builder.bitcast(score, emit.labels) for score in scores]
         while len(bits) > 1:
@@ -380,8 +380,8 @@ def _emit_winners(
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
     if micro.mode == NUMBERED:
-        # The number says which centre of the tile it is, so that nothing else has to be kept
-        # beside each smallest score but the tile; what it costs in digits the margin makes good.
+        # The number identifies the centre within the tile, so that only the tile has to be kept
+        # with each smallest score; the margin makes up for the digits that it costs.
         # A NaN, which infinity becomes with a number, is passed over.
         old, second = best, runner_up[0]
         for m, score in enumerate(scores):

@@ -1,4 +1,4 @@
-"""What the emitted micro-kernels share: LLVM vectors of one element type and width."""
+"""Common parts of the emitted micro-kernels: LLVM vectors of one element type and width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def typed_intrinsic(function: Function) -> Function:
-    """Numba's decorator, with a type; integers known at compile time arrive as such."""
+    """Apply numba's decorator, with a type; integers known at compile time arrive as such."""
     emitted: Function = intrinsic(prefer_literal=True)(function)
     return emitted
 
@@ -36,19 +36,19 @@ class Emitter:
         self.bits = bits
 
     def data(self, index: int) -> Any:
-        """Pointer to the first element of an array argument."""
+        """Return a pointer to the first element of an array argument."""
         array = self.context.make_array(self.sig.args[index])
         return array(self.context, self.builder, self.args[index]).data
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """`pointer`, moved on by a number of elements."""
+        """Return `pointer`, moved on by a number of elements."""
         for offset in offsets:
             index = ir.Constant(I64, offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])
         return pointer
 
     def load(self, pointer: Any, kind: Any = None) -> Any:
-        """A vector read from memory, of scores unless `kind` says otherwise."""
+        """Return a vector read from memory, of scores unless `kind` says otherwise."""
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
         value.align = 4  # element alignment: panels start anywhere
         return value
@@ -59,7 +59,7 @@ class Emitter:
         store.align = 4
 
     def prefetch(self, pointer: Any, soon: int = 2) -> None:
-        """Ask for the cache line at `pointer`, which need not be anybody's memory.
+        """Prefetch the cache line at `pointer`, which need not be valid memory.
 
         By default it comes to the second-level cache, with ``soon=3`` to the first.
         """
@@ -70,18 +70,18 @@ class Emitter:
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
     def spread(self, scalar: Any) -> Any:
-        """A vector with `scalar` in every lane."""
+        """Return a vector with `scalar` in every lane."""
         undefined = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def shuffle(self, a: Any, b: Any, mask: list[int]) -> Any:
-        """Elements of `a` and, counted on, `b`, picked by `mask`."""
+        """Return elements of `a` and, counted on, `b`, picked by `mask`."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """``a*b + c`` with one rounding, lane by lane."""
+        """Return ``a*b + c`` with one rounding, lane by lane."""
         name = f"llvm.fma.v{self.lanes}f{self.bits}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         return self.builder.call(
@@ -90,5 +90,5 @@ class Emitter:
 
 
 def bits_of(array: Any) -> int:
-    """Bits of an element of an array type."""
+    """Return the bits of an element of an array type."""
     return int(array.dtype.bitwidth)

@@ -33,7 +33,7 @@ def gather(
     norms: Any,
     norms_at: Any,
 ) -> Any:
-    """A square block of given rows (8 x 8 single, 4 x 4 double precision), moved, into a panel.
+    """Copy a square block of given rows (8 x 8 single, 4 x 4 double precision), less the shift.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ def gather(
     rows, places, place, stride : real (…,), int32 (…,), int, int
         Row r of the block begins at ``rows[places[place + r] * stride]``.
     shift, feature : real (…,), int
-        Feature f of the block has ``shift[feature + f]`` taken off.
+        ``shift[feature + f]`` is subtracted from feature f of the block.
     counted : int
         Features of the block that were in the block before: their squares are not added.
     panel, panel_at, width : real (…,), int, int
         Written at ``panel[panel_at + f*width + r]``.
     norms, norms_at : real (…,), int
-        Squared lengths, one fused multiply-add a feature, in the order of features.
+        Squared lengths, one fused multiply-add per feature, in the order of features.
     """
     if not isinstance(lengths, types.IntegerLiteral):
         return None
@@ -82,7 +82,7 @@ def gather(
 
 @typed_intrinsic
 def fetch(typingctx: Any, rows: Any, at: Any) -> Any:
-    """Ask for the cache line that holds ``rows[at]``."""
+    """Prefetch the cache line that holds ``rows[at]``."""
     sig = types.void(rows, types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -1,9 +1,9 @@
 """LLVM IR for single rows against blocks of centres: lanes are centres here.
 
-What :mod:`~.dense` does for panels of neighbouring rows is done here for four
+As :mod:`~.dense` does for panels of neighbouring rows, this scans four
 rows from anywhere, which need not be packed: their numbers are broadcast against centres that were
 transposed once. Every (row, centre) pair takes its features in order, one fused multiply-add each,
-so its score has the bits that it has there.
+so its score has the same bits as there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def six_rows(
     labels: Any,
     base: Any,
 ) -> Any:
-    """Six rows against sixteen centres: the smallest two scores in each of eight lanes.
+    """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ def six_rows(
     columns, at, n_features : real (…,), int, int
         Feature f of centre j is ``columns[at + 16 f + j]``.
     starts, first : real (…,), int
-        What the scores start from, ``starts[first + j]``.
+        Start of the scores, ``starts[first + j]``.
     values, labels : real (96,), int (48,)
         Running winners: the smallest score of row q among the centres j of lane ``j % 8 = l`` at
         ``8 q + l``, the second smallest 48 further on; ties keep the earlier centre.
     base : int
-        What centre 0 is called.
+        Label of centre 0.
     """
     if not isinstance(direct, types.IntegerLiteral):
         return None
@@ -123,7 +123,7 @@ def six_rows(
 
 @typed_intrinsic
 def fold(typingctx: Any, values: Any, labels: Any, at: Any) -> Any:
-    """The winners of the eight lanes from `at` on become one, in the first of them."""
+    """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
     sig = types.void(values, labels, types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

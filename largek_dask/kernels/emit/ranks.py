@@ -1,7 +1,7 @@
-"""LLVM IR for the smallest of many scores, lane by lane: limits, and who does not exceed them.
+"""LLVM IR for the smallest of many scores, lane by lane: limits, and scores within them.
 
 As in :mod:`~largek_dask.kernels.emit.dense`, lanes are rows, and nothing is computed across them:
-what is found for a row does not depend on the width.
+results for a row do not depend on the width.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def _smaller(emit: Emitter, new: Any, old: Any) -> Any:
 def lowest(
     typingctx: Any, width: Any, values: Any, at: Any, count: Any, out: Any, out_at: Any
 ) -> Any:
-    """The smallest of `count` numbers of each lane: those of ``values[at + i*width + q]``.
+    """Find the smallest of `count` numbers of each lane: those of ``values[at + i*width + q]``.
 
-    Infinity where there is none; NaN is passed over. `width` is a compile-time constant.
+    Infinity if there is none; NaN is passed over. `width` is a compile-time constant.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -110,9 +110,9 @@ def insert(
 
 @typed_intrinsic
 def within(typingctx: Any, width: Any, values: Any, at: Any, limits: Any) -> Any:
-    """A bit for each lane, at most 64: set where ``values[at + q]`` does not exceed its limit.
+    """Return a bit per lane, at most 64: set where ``values[at + q]`` does not exceed its limit.
 
-    It is set of NaN, and where the limit is NaN.
+    It is also set for NaN, and where the limit is NaN.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -135,7 +135,7 @@ def within(typingctx: Any, width: Any, values: Any, at: Any, limits: Any) -> Any
 
 @typed_intrinsic
 def lowest_bit(typingctx: Any, mask: Any) -> Any:
-    """The number of the lowest bit that is set of a mask that is not 0."""
+    """Return the number of the lowest set bit of a mask that is not 0."""
     sig = types.int64(types.uint64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -53,10 +53,10 @@ def transpose(
     norms: Any,
     norms_at: Any,
 ) -> Any:
-    """A block of `n_rows` rows (of 8 features, or 4 in double precision), shifted, into a panel.
+    """Transpose a block of `n_rows` rows (8 features, or 4 in double precision) into a panel.
 
-    Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``, has
-    ``shift[feature + f]`` taken off and is written to ``panel[panel_at + f*width + r]``. With
+    Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``; less
+    ``shift[feature + f]`` it is written to ``panel[panel_at + f*width + r]``. With
     `lengths` of 1 its squares of the features from `begin` to `end` of the block are added to
     ``norms[norms_at + r]``, in order. `lengths` and `n_rows`, a multiple of half the features, are
     compile-time constants.
@@ -97,7 +97,7 @@ def emit_block(
     norms: Any,
     counted: tuple[Any, Any],
 ) -> None:
-    """A block of 32 bytes of each row from `pointers` on, less `offsets`, transposed to `out`.
+    """Emit a block of 32 bytes of each row at `pointers`, less `offsets`, transposed to `out`.
 
     To `norms`, if there are any, the squares of its `counted` features are added: one fused
     multiply-add each, in order.
@@ -105,8 +105,8 @@ def emit_block(
     builder, half = emit.builder, 128 // emit.bits
     short = ir.VectorType(emit.real, half)
     norm = None if norms is None else emit.load(norms)
-    # Parts of vectors are joined on loading (which costs few shuffles on x86), so that what is
-    # left to transpose stays inside 128-bit lanes.
+    # Parts of vectors are joined on loading (which costs few shuffles on x86), so that the
+    # remaining transposition stays inside 128-bit lanes.
     for column in (0, half):
         block = [
             _joined(emit, [emit.load(emit.at(row, column), short) for row in pointers[first::half]])
@@ -127,7 +127,7 @@ def emit_block(
 
 
 def _joined(emit: Emitter, parts: list[Any]) -> Any:
-    """Vectors of one size, a power of two of them, one after the other."""
+    """Join vectors of one size, a power of two of them, one after the other."""
     while len(parts) > 1:
         both = list(range(2 * parts[0].type.count))
         parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -157,9 +157,9 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 
 def _piece(count: int, bits: int) -> int:
-    """Rows of a vector: of a size that any vector unit has, or two of which make one that it has.
+    """Return the rows of a vector: of a size that any vector unit has, or half of one.
 
-    One odd vector would be taken apart badly.
+    LLVM would split an odd vector badly.
     """
     return next(piece for piece in (512 // bits, 8, 4) if count % piece == 0)
 
@@ -168,7 +168,7 @@ def _piece(count: int, bits: int) -> int:
 def clear(
     typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
 ) -> Any:
-    """Nothing has won yet: infinity and `label` for `ranks` winners of `width` rows."""
+    """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
     if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
         return None
     count, first = ranks.literal_value * width.literal_value, label.literal_value
@@ -196,10 +196,10 @@ def square_lengths(
     n_features: Any,
     out: Any,
 ) -> Any:
-    """Squared lengths of the first `lanes` rows of a panel, into `out`.
+    """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
-    In one chain they are summed in the order of the features. Where that does not matter several
-    `chains` are faster: none waits for what another adds.
+    In one chain they are summed in the order of the features. If that does not matter several
+    `chains` are faster: none waits for the additions of another.
     """
     if not all(isinstance(kind, types.IntegerLiteral) for kind in (lanes, chains)):
         return None
@@ -214,7 +214,7 @@ def square_lengths(
         zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
         totals = [[zero for _ in places] for _ in range(n_chains)]
         begin = ir.Constant(I64, 0)
-        for step in sorted({n_chains, 1}, reverse=True):  # one feature a chain; then what is left
+        for step in sorted({n_chains, 1}, reverse=True):  # one feature per chain; then the rest
             rest = builder.urem(builder.sub(n_features, begin), ir.Constant(I64, step))
             end = builder.sub(n_features, rest)
             before = builder.block
@@ -269,7 +269,7 @@ def conclude(
     e: Any,
     f: Any,
 ) -> Any:
-    """Name the centres of a panel whose scores are numbered; how many rows are not in doubt.
+    """Name the centres of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def conclude(
     norms, norms_at : real (…,), int
         Squared lengths of the rows.
     m : int
-        How many rows count, from the first on.
+        Number of rows that count, from the first on.
     a, b, c, e, f : real
         `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
         bounds.
@@ -339,11 +339,11 @@ def settle(
     first: Any,
     best: Any,
 ) -> Any:
-    """Which of `centres` centres from `first` on has the score `best` with one row (direct form).
+    """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
     Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
     Feature f of the row is ``panel[panel_at + f*width]``, of centre j
-    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the answer is `first`.
+    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the result is `first`.
     """
     if not isinstance(centres, types.IntegerLiteral):
         return None
@@ -381,10 +381,10 @@ def tile_within(
     first: Any,
     limit: Any,
 ) -> Any:
-    """Which of `centres` centres from `first` on have no score above `limit` with one row.
+    """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
-    In the product form, to the bits of their tile; the row and the centres stand as for
-    :func:`settle`. The answer has a bit for each centre.
+    In the product form, to the bits of their tile; the row and the centres are laid out as for
+    :func:`settle`. The result has a bit per centre.
     """
     if not isinstance(centres, types.IntegerLiteral):
         return None
@@ -402,7 +402,7 @@ def tile_within(
 
 
 def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
-    """Scores of one row with the centres of a tile, one in each lane, feature by feature."""
+    """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
     builder = emit.builder
     _, _, panel_at, width, _, n_features, _, first, _ = emit.args
     eight = ir.Constant(I64, 8)
@@ -423,7 +423,7 @@ def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
 
 @typed_intrinsic
 def frozen(typingctx: Any, array: Any) -> Any:
-    """The same array, of read-only type: what takes centres need not be compiled twice."""
+    """Return the array with a read-only type, so that functions are not compiled twice."""
     return array.copy(readonly=True)(array), lambda context, builder, sig, args: impl_ret_borrowed(
         context, builder, sig.return_type, args[0]
     )
@@ -433,9 +433,9 @@ def frozen(typingctx: Any, array: Any) -> Any:
 def square_distance(
     typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
 ) -> Any:
-    """Squared distance of a row and a centre in float64, in a fixed order.
+    """Return the squared distance of a row and a centre in float64, in a fixed order.
 
-    Feature f belongs to lane ``f % 8`` of eight running sums, whatever the machine's vectors are;
+    Feature f belongs to lane ``f % 8`` of eight running sums, for any vector width;
     each lane takes its features in order; the eight are added pairwise at the end.
     """
     integer = types.int64
@@ -460,7 +460,7 @@ def weighted_square_distance(
     weights_at: Any,
     n_features: Any,
 ) -> Any:
-    """The same with each feature's square times its own float64 weight."""
+    """Return the same with each feature's square times its own float64 weight."""
     integer = types.int64
     sig = types.float64(rows, integer, centers, integer, weights, integer, integer)
 
@@ -477,7 +477,7 @@ def weighted_square_distance(
 def four_square_distances(
     typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
 ) -> Any:
-    """:func:`square_distance` of a row and the centres ``names[:4]``, to ``out[:4]``.
+    """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
     Side by side they take about as long as two, one after the other.
     """
@@ -499,10 +499,10 @@ def four_square_distances(
 def near_square(
     typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
 ) -> Any:
-    """Squared distance of a row and a centre in the type of the rows, faster than to all digits.
+    """Return the squared distance of a row and a centre, rounded in the type of the rows.
 
-    There are 64 bytes' worth of running sums, so with n features in vectors of L lanes it is off by
-    the factor ``1 ± γ_m`` at most, ``m = n / L + 8``.
+    There are 64 bytes' worth of running sums, so with n features in vectors of L lanes its error is
+    at most the factor ``1 ± γ_m``, ``m = n / L + 8``.
     """
     integer = types.int64
     sig = rows.dtype(rows, integer, centers, integer, integer)
@@ -520,7 +520,7 @@ def near_square(
 def four_near_squares(
     typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
 ) -> Any:
-    """:func:`near_square` of a row and the four centres that are named."""
+    """Write :func:`near_square` of a row and the four named centres to ``out``."""
     integer = types.int64
     sig = types.void(rows, integer, centers, names, integer, out)
 
@@ -547,7 +547,7 @@ def four_weighted_square_distances(
     n_features: Any,
     out: Any,
 ) -> Any:
-    """:func:`weighted_square_distance` of a row and the centres ``names[:4]``, to ``out[:4]``."""
+    """Write :func:`weighted_square_distance` of a row and centres ``names[:4]`` to ``out[:4]``."""
     integer = types.int64
     sig = types.void(rows, integer, centers, weights, names, integer, out)
 
@@ -567,9 +567,10 @@ def eight_scores(
     typingctx: Any, rows: Any, rows_at: Any, shift: Any, factors: Any, starts: Any, names: Any,
     n_features: Any, out: Any,
 ) -> Any:  # fmt: skip
-    """Scores of a row and the centres ``names[:8]`` in the product form, to the bits of a tile.
+    """Compute scores of a row and the centres ``names[:8]`` in the product form, as a tile does.
 
-    Each is a chain of fused multiply-adds, feature by feature; eight of them hide its latency.
+    They equal those of a tile to the bit. Each is a chain of fused multiply-adds,
+    feature by feature; eight of them hide its latency.
     """
     integer = types.int64
     sig = types.void(rows, integer, shift, factors, starts, names, integer, out)
@@ -598,7 +599,7 @@ def eight_scores(
 
 
 def _emit_loop(builder: Any, end: Any, totals: list[Any], step: Any) -> list[Any]:
-    """Values that ``step(f, values)`` makes of others, for each f from 0 to before `end`."""
+    """Emit a loop over f from 0 to `end`, in which ``step(f, values)`` returns the next values."""
     before = builder.block
     loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")
     builder.branch(loop)
@@ -616,7 +617,7 @@ def _emit_loop(builder: Any, end: Any, totals: list[Any], step: Any) -> list[Any
 
 
 def _named(emit: Emitter, table: Any, names: Any, n_features: Any, n: int = 4) -> list[Any]:
-    """Pointers to the rows of a table that the first `n` names say."""
+    """Return pointers to the rows of a table given by the first `n` names."""
     numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(n)]
     return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
 
@@ -630,7 +631,7 @@ def _emit_squares(
     n_features: Any,
     fused: bool = False,
 ) -> list[Any]:
-    """Sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
+    """Emit sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
     builder, lanes = emit.builder, emit.lanes
     narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), lanes)
 
@@ -696,7 +697,7 @@ def _emit_squares(
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
-    """The first numbers of a vector, and zeros; what lies behind them is not touched."""
+    """Load the first numbers of a vector, and zeros; memory behind them is not touched."""
     builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)
@@ -714,7 +715,7 @@ def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
 
 
 def _added_pairwise(emit: Emitter, lanes: Any) -> Any:
-    """The sum of all lanes: halves on halves."""
+    """Return the sum of all lanes: halves on halves."""
     half = emit.lanes
     while half > 1:
         half //= 2

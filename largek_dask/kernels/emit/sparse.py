@@ -1,10 +1,10 @@
 """LLVM IR of the micro-kernel for sparse rows: one row against a block of transposed centres.
 
-Lanes are centres here. The coordinates that a block's centres have in one feature lie side by
+Lanes are centres here. The coordinates of a block's centres in one feature lie side by
 side, so that every stored number of a row meets all of them in a few vectors. Each (row, centre)
 pair is still one chain of fused multiply-adds over the row's numbers as they are stored, so its
-score depends neither on the block nor on the lane; the lanes of a vector are 16 everywhere,
-whatever the machine has.
+score depends neither on the block nor on the lane; the lanes of a vector are 16 on
+every machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["LANES", "scan_sparse"]
 LANES = 16
 """Centres of a vector."""
 AHEAD = 16
-"""Stored numbers from one whose columns are met to one whose columns are asked for. With this, and
-16 lanes instead of 8, Reuters in 500 clusters takes 46 instead of 65 ms a pass."""
+"""Distance of prefetching, in stored numbers. With this, and
+16 lanes instead of 8, Reuters in 500 clusters takes 46 instead of 65 ms per pass."""
 _LINE = 64
 """Bytes of a cache line."""
 
@@ -45,7 +45,7 @@ def scan_sparse(
     second_labels: Any,
     own: Any,
 ) -> Any:
-    """One row against ``vectors * LANES`` centres from centre `first` on.
+    """Scan one row against ``vectors * LANES`` centres from centre `first` on.
 
     Parameters
     ----------
@@ -56,10 +56,10 @@ def scan_sparse(
     columns, at : real (…,), int
         Feature f of centre ``first + j`` at ``columns[at + f * vectors * LANES + j]``.
     starts, first : real (…,), int
-        What each centre's score starts from; infinity for padding, which then never wins.
+        Start of each centre's score; infinity for padding, which then never wins.
     values, labels, second, second_labels, own : real, int32, real, int32 (…,), int
         `LANES` running winners from `own` on, of the centres of the same lane; those that came
-        first win ties. `second` ones are touched only if they are asked for.
+        first win ties. `second` ones are written only for the two nearest.
     """
     if not isinstance(spec, types.IntegerLiteral):
         return None
@@ -85,7 +85,7 @@ def scan_sparse(
         x = emit.spread(builder.load(emit.at(emit.data(1), i)))
         feature = builder.sext(builder.load(emit.at(emit.data(2), i)), I64)
         place = emit.at(columns, builder.mul(feature, ir.Constant(I64, count * LANES)))
-        # Which words come next is known; caches cannot guess it.
+        # The next columns are known here; caches cannot predict them.
         later = builder.add(i, ir.Constant(I64, AHEAD))
         later = builder.select(builder.icmp_signed("<", later, stored), later, i)
         soon = builder.sext(builder.load(emit.at(emit.data(2), later)), I64)

@@ -17,7 +17,7 @@ MAGIC_BITS = 0x4338000000000000
 
 
 def _steps(x: Array, i: int, shift: Array, scale: float) -> NDArray[np.int64]:
-    """A row in whole steps."""
+    """Return a row in whole steps."""
     magic = (x[i].astype(np.float64) - shift) * scale + MAGIC
     steps: NDArray[np.int64] = magic.view(np.int64) - MAGIC_BITS
     return steps

@@ -1,6 +1,6 @@
 """LLVM IR of exact sums: a row in steps of a grid, added to the sums of a cluster.
 
-Eight features at a time whatever the machine's vectors are; integers have the same bits in any
+Eight features at a time on any machine; integers have the same bits in any
 order, and each step is rounded once, by itself.
 """
 
@@ -16,8 +16,8 @@ from largek_dask.kernels.emit.emitter import I64, Emitter, typed_intrinsic
 __all__ = ["add_row", "move_row"]
 
 LANES = 8
-MAGIC = 6755399441055744.0  # 1.5 * 2^52: what is added to it is rounded to a whole number,
-MAGIC_BITS = 0x4338000000000000  # which is how far its bits, as an integer, are from these
+MAGIC = 6755399441055744.0  # 1.5 * 2^52: sums with it are rounded to a whole number,
+MAGIC_BITS = 0x4338000000000000  # which is the distance of its bits, as an integer, from these
 
 
 @typed_intrinsic
@@ -25,17 +25,17 @@ def add_row(
     typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, into: Any, later: Any,
     ahead: Any,
 ) -> Any:  # fmt: skip
-    """Add row `i` of a table to ``sums[into]``; what is wanted next is fetched on the way.
+    """Add row `i` of a table to ``sums[into]``, and prefetch what comes next.
 
     Parameters
     ----------
     x, i : (n, d) of any number type and layout, int
     shift, scale : float64 (d,), float64
-        ``(x - shift) * scale``, rounded to whole numbers, is what is added. `scale` is a power of
+        ``(x - shift) * scale``, rounded to whole numbers, is added. `scale` is a power of
         two, so that rounding of the product changes nothing.
     sums, into : int64 (k, d), int
     later, ahead : int
-        Row and cluster that are wanted soon.
+        Row and cluster that are needed soon.
     """
     integer = types.int64
     sig = types.void(x, integer, shift, types.float64, sums, integer, integer, integer)
@@ -52,7 +52,7 @@ def add_row(
 def move_row(
     typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, out_of: Any, into: Any
 ) -> Any:
-    """The same row, taken from ``sums[out_of]`` and added to ``sums[into]``, another cluster."""
+    """Move the same row from ``sums[out_of]`` to ``sums[into]``, another cluster."""
     integer = types.int64
     sig = types.void(x, integer, shift, types.float64, sums, integer, integer)
 
@@ -67,7 +67,7 @@ def move_row(
 def _emit_row(
     emit: Emitter, targets: list[tuple[Any, int]], later: Any = None, ahead: Any = None
 ) -> None:
-    """All features: eight at a time, then one by one."""
+    """Emit all features: eight at a time, then one by one."""
     builder = emit.builder
     x = emit.context.make_array(emit.sig.args[0])(emit.context, builder, emit.args[0])
     row_stride, stride = (builder.extract_value(x.strides, axis) for axis in (0, 1))
@@ -105,7 +105,7 @@ def _emit_row(
 
 
 def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
-    """Features from `f` on of a row at an address, in float64."""
+    """Load features from `f` on of a row at an address, in float64."""
     builder, kind = emit.builder, emit.sig.args[0]
     number = emit.context.get_data_type(kind.dtype)
     stored = ir.VectorType(number, emit.lanes)
@@ -127,7 +127,7 @@ def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
 
 
 def _emit_steps(emit: Emitter, numbers: Any, shift: Any, scale: Any) -> Any:
-    """Numbers, in whole steps."""
+    """Return numbers in whole steps."""
     builder = emit.builder
     moved = builder.fsub(numbers, emit.load(shift))
     magic = ir.Constant(emit.vector, [MAGIC] * emit.lanes)

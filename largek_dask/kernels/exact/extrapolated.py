@@ -1,4 +1,4 @@
-"""Means of clusters, moved ahead by what their sums are still going to change by."""
+"""Means of clusters, extrapolated by the expected change of their sums."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from largek_dask.kernels.jit import njit, readonly
 __all__ = ["LEAST_SHARE", "Outstanding"]
 
 LEAST_SHARE = 0.3
-"""Where a cluster would be left with no more than this share of its weight, its plain mean is
-taken."""
+"""Share of its weight at or below which a cluster's plain mean is taken."""
 
 
 class Outstanding:
-    """What rows that were not asked lately are expected to change sums and weights by.
+    """Expected change of sums and weights by rows that were not visited lately.
 
-    An exponentially weighted mean of the changes of a round, times the rounds that a change is
-    outstanding for.
+    An exponentially weighted mean of the changes of a round, times the rounds for which a change is
+    outstanding.
 
     Parameters
     ----------
@@ -36,15 +35,15 @@ class Outstanding:
         self.sums = sums
         self.weights = weights
         self.live: NDArray[np.bool_] = (weights != 0) | sums.any(axis=1)
-        """(k,) clusters of which anything is expected."""
+        """(k,) clusters with expected changes."""
 
     @classmethod
     def nothing(cls, k: int, d: int) -> Outstanding:
-        """No change is expected."""
+        """Return zero expected changes."""
         return cls(np.zeros((k, d)), np.zeros(k))
 
     def clear(self) -> None:
-        """No change is expected any more."""
+        """Set the expected changes to zero."""
         self.sums[self.live] = 0.0
         self.weights[:] = 0.0
         self.live[:] = False
@@ -58,21 +57,21 @@ class Outstanding:
         smoothing: float,
         factor: float,
     ) -> None:
-        """Take in the changes of one round, and write the means that are expected (k, d).
+        """Include the changes of one round, and write the expected means (k, d).
 
-        ``A <- (1 - smoothing) A + smoothing factor change``, the same of the weights, and
-        ``(S + A) / (v + alpha)`` as the mean; the plain one ``S / v`` where the cluster would lose
-        most of its weight, or where nothing is expected of it. A cluster without weight keeps its
+        ``A <- (1 - smoothing) A + smoothing factor change``, the same for the weights, and
+        ``(S + A) / (v + alpha)`` as the mean; the plain one ``S / v`` if the cluster would lose
+        most of its weight, or if no change is expected. A cluster without weight keeps its
         centre. Feature by feature in 64-bit floats.
 
         Parameters
         ----------
         centers : (k, d)
-            Written to, where ``touched`` or anything is expected.
+            Written to, where ``touched`` or any change is expected.
         sums : ClusterSums
             S and v, with the change.
         change : ClusterSums or None
-            None: none, and nothing is expected (``factor`` is 0).
+            None: no change, and none is expected (``factor`` is 0).
         touched : (k,) bool
             Clusters that the round has changed; ``change`` is 0 elsewhere.
         smoothing, factor : float
@@ -138,7 +137,7 @@ def _move(
                 mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
                 centers[j, f] = mean + shift[f]
         else:
-            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must find it at rest.
+            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must not change it.
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]

@@ -14,8 +14,8 @@ LOW_BITS = 50
 """Bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
-_DIGITS = {4: 24, 8: 32}  # bits of the extent that are wanted, by bytes of the compute dtype
-_DIGITS_OF_MANY = 16  # bits that are wanted of what most rows differ by
+_DIGITS = {4: 24, 8: 32}  # required bits of the extent, by bytes of the compute dtype
+_DIGITS_OF_MANY = 16  # bits required of the differences of most rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -39,23 +39,23 @@ class FixedPoint:
     * Integer data with an integer shift need no rounding: bits = 0 whenever ``A <= 2^50`` and
       ``W A <= 2^62``.
 
-    Weights of a wide range leave light rows few steps of such a grid. A cluster's mean is off by no
-    more than ``2^(a - D)`` where the lightest weight, at least 2^l, has ``D = weight_bits + l``
-    bits: W_c >= n_c 2^l for its n_c rows, each of which is rounded by half a step, and so is its
-    weight. Where D is less than wanted (24 bits in float32, 32 in float64), sums are *wide*: what
-    rounding to a step leaves, at most half a step in size, is rounded to steps of 2^-(bits + 50)
-    and added up in a low limb. That one is kept in [0, 2^50), what exceeds it is carried, so limbs
-    are the digits of one integer and as independent of any order. A row adds at most
-    ``2^49 + 2^50 < 2^63`` to a low limb before the carry; carries add up to less than N / 2 + 1,
-    so the bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
+    Weights of a wide range leave light rows few steps of such a grid. The error of a cluster's mean
+    is at most ``2^(a - D)`` if the lightest weight, at least 2^l, has ``D = weight_bits + l`` bits:
+    W_c >= n_c 2^l for its n_c rows, each of which is rounded by half a step, and so is its weight.
+    If D is less than required (24 bits in float32, 32 in float64), sums are *wide*: the rest from
+    rounding to a step, at most half a step in size, is rounded to steps of 2^-(bits + 50) and added
+    up in a low limb. That one is kept in [0, 2^50), the excess is carried, so limbs are the digits
+    of one integer and as independent of any order. A row adds at most ``2^49 + 2^50 < 2^63`` to a
+    low limb before the carry; carries add up to less than N / 2 + 1, so the bounds above hold with
+    N instead of N / 2. Now ``D = weight_bits + 50 + l``.
 
-    Few rows far out leave the many few steps, whatever the weights: with one at 1e15 beside 10^5
-    of unit size a step is worth 8. Where what most rows differ by has less than 16 bits, sums are
-    wide too, and of integer weights w as well: a row then adds w times each of its two limbs, so
+    Few rows far out leave the many few steps, with any weights: if one is at 1e15 and 10^5 others
+    of unit size a step is worth 8. If the differences of most rows have less than 16 bits, sums are
+    wide too, and for integer weights w as well: a row then adds w times each of its two limbs, so
     it still is w equal rows. ``|w low| <= 2^36 2^49`` is added in two parts.
 
-    A cluster's sum is the sum over a subset of the rows, so it is bounded alike. What is met on
-    the way (rows added twice before one is removed, partial sums of any order) may wrap around:
+    A cluster's sum is the sum over a subset of the rows, so it is bounded alike. Intermediate sums
+    (rows added twice before one is removed, partial sums of any order) may wrap around:
     addition modulo 2^64 is associative and commutative, so the final value is right whenever it
     is in range. The bounds hold for the rows the grid was chosen for, and only for them.
     """
@@ -71,11 +71,11 @@ class FixedPoint:
     extent: int
     """No ``|x - shift|`` is above 2^extent."""
     extents: NDArray[np.int64] | None = None
-    """(d,) where features have steps of their own: no ``|x - shift|`` of a feature is above 2 to
+    """(d,) if features have steps of their own: no ``|x - shift|`` of a feature is above 2 to
     the power of its extent, which is at most ``extent``."""
     wide: bool = False
-    """Sums have a low limb of 50 bits more, for light rows beside heavy ones, and for the many
-    beside few that lie far out."""
+    """Sums have a low limb of 50 bits more, for light rows next to heavy ones, and for many rows
+    next to few that lie far out."""
 
     @classmethod
     def choose(
@@ -91,7 +91,7 @@ class FixedPoint:
         integer_data: bool = False,
         spread: float | None = None,
     ) -> FixedPoint:
-        """The finest grid that cannot overflow, wide only where light rows or many need it.
+        """Return the finest grid that cannot overflow, wide only if light rows or most need it.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class FixedPoint:
         integer_data : bool
             Every row, and the shift, is made of integers.
         spread : float, optional
-            What a feature of most rows differs by; unknown by default.
+            Typical difference of a feature between most rows; unknown by default.
         """
         total = float(n_rows) if total_weight is None else total_weight
         a, v, m = power_above(max_abs), power_above(total), power_above(max_weight)
@@ -131,11 +131,11 @@ class FixedPoint:
         return replace(grid, wide=coarse or unequal)
 
     def is_right(self, max_abs: float, min_weight: float) -> bool:
-        """Whether means of rows of ``min_weight`` or more have the bits that are wanted."""
+        """Return True if means of rows of ``min_weight`` or more have the required bits."""
         return self.least_weight(max_abs) <= min_weight
 
     def least_weight(self, max_abs: float) -> float:
-        """The smallest weight of rows whose mean has the bits that are wanted."""
+        """Return the smallest weight of rows whose mean has the required bits."""
         if self.integer_weights:
             return 1.0
         digits = min(self.bits + power_above(max_abs), self.weight_bits) + LOW_BITS * self.wide
@@ -143,10 +143,10 @@ class FixedPoint:
 
 
 def power_above(value: float) -> int:
-    """The least e with value <= 2^e (0 for 0); one more where value was rounded down."""
+    """Return the least e with value <= 2^e (0 for 0); one more if value was rounded down."""
     return int(np.frexp(value)[1]) if value > 0 else 0
 
 
 def _clip(bits: int) -> int:
-    """So that 2^bits and 2^-bits are ordinary float64."""
+    """Clip, so that 2^bits and 2^-bits are normal float64."""
     return max(-1000, min(1000, bits))

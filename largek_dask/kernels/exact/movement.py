@@ -1,4 +1,4 @@
-"""How far centres have moved, and what a cost needs of them; the same bits on every machine."""
+"""Movements of centres, and their terms of a cost; the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _squared_movement(new: Any, old: Any) -> Any:
 
 
 def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
-    """(k,) squared differences of the rows of two (k, d) arrays, the features added in order."""
+    """Return (k,) squared differences of the rows of two (k, d) arrays, features added in order."""
     out = np.zeros(len(new))
     _squared_movements(
         readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old)), out
@@ -64,7 +64,7 @@ def _squared_movements(new: Any, old: Any, out: Any) -> None:
 
 
 def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
-    """(k,) squared lengths of the rows of a C-contiguous (k, d) array, features added in order."""
+    """Return (k,) squared lengths of the rows of a C-contiguous (k, d) array, in feature order."""
     out = np.empty(len(centers))
     _squared_lengths(readonly(centers), out)
     return out
@@ -90,7 +90,7 @@ def _squared_lengths(centers: Any, out: Any) -> None:
 
 
 def beyond(means: NDArray[Any], before: NDArray[Any], factor: float) -> NDArray[Any]:
-    """``means + factor * (means - before)`` of two (k, d) arrays, in their own type."""
+    """Return ``means + factor * (means - before)`` of two (k, d) arrays, in their own type."""
     out: NDArray[Any] = np.empty(means.shape, means.dtype)
     _beyond(
         readonly(np.ascontiguousarray(means).ravel()),
@@ -110,7 +110,7 @@ def _beyond(means: Any, before: Any, factor: Any, out: Any) -> None:
 def center_terms(
     centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(k,) products of ``centers - shift`` with the rows of `sums` and with itself.
+    """Return (k,) products of ``centers - shift`` with the rows of `sums` and with itself.
 
     Parameters
     ----------

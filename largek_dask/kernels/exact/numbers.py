@@ -2,7 +2,7 @@
 
 A finite float64 is an integer times 2^-1074. :class:`ExactSums` keeps every sum as such an
 integer, cut into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units of
-2^(32 l - 1088). Integers add exactly in any order, what was added can be removed, and the value
+2^(32 l - 1088). Integers add exactly in any order, additions can be undone, and the value
 that comes out at the end is the true sum rounded once.
 
 Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
@@ -36,7 +36,7 @@ _MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
-"""Bits a limb."""
+"""Bits per limb."""
 ORIGIN = 1088
 """The lowest limb counts units of 2^-ORIGIN (below the smallest float64, a multiple of LIMB)."""
 
@@ -59,9 +59,9 @@ _SPLITTER = 134217729.0  # 2^27 + 1
 
 @njit
 def two_product_error(a: Any, b: Any, product: Any) -> Any:
-    """``a * b - product`` where ``product`` is ``a * b`` rounded: exact (Veltkamp, Dekker 1971).
+    """Return ``a * b - product``, exactly, for the rounded ``product`` (Veltkamp, Dekker 1971).
 
-    Zero where the operands are too large or the product too small for it to be exact.
+    Zero if the operands are too large or the product too small for it to be exact.
     """
     size = abs(product)
     if not (_SMALLEST < size < _LARGEST) or abs(a) > _LARGEST or abs(b) > _LARGEST:
@@ -79,7 +79,7 @@ def two_product_error(a: Any, b: Any, product: Any) -> Any:
 def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
     """Add ``sign * value`` to one cell of a window that starts at limb ``low``.
 
-    False, and nothing is added, if the value is not finite.
+    Return False, and add nothing, if the value is not finite.
     """
     bits = np.float64(value).view(np.int64)
     exponent = (bits >> 52) & 0x7FF
@@ -109,9 +109,9 @@ def peel(values: Any, limbs: Any, largest: Any) -> Any:
     """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
 
     Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
-    subtracting 1.5 * 2^52; what rounding leaves is exact (a multiple of the value's last bit and
+    subtracting 1.5 * 2^52; the rest is exact (a multiple of the value's last bit and
     not larger than the value), and is the next layer. The first unit is such that integers are at
-    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Returns how many
+    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Return how many
     values were not finite.
     """
     if largest == 0:
@@ -155,7 +155,7 @@ def peel(values: Any, limbs: Any, largest: Any) -> Any:
 
 @njit
 def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) -> Any:
-    """Add (n,) values times weights to their cells; returns how many were not finite."""
+    """Add (n,) values times weights to their cells; return how many were not finite."""
     skipped = 0
     for i in range(values.shape[0]):
         cell = cells[i] if cells.shape[0] > 0 else 0
@@ -179,7 +179,7 @@ def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) 
 def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
     """Add (n,) values times weights to the one column of a table (see :func:`peel`).
 
-    Returns how many were not finite.
+    Return how many were not finite.
     """
     n, skipped = values.shape[0], 0
     products, rests = np.empty((_WIDTH, _WIDTH)), np.empty((_WIDTH, _WIDTH))
@@ -212,7 +212,7 @@ def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
 
 @njit
 def _exponents(values: Any) -> Any:
-    """Lowest and highest biased exponent of the finite values that are not zero."""
+    """Return the lowest and highest biased exponent of the finite nonzero values."""
     lowest: Any = 0x7FF
     highest: Any = 0
     for i in range(values.shape[0]):
@@ -232,7 +232,7 @@ class ExactSums:
     """Exact sums of float64 values in ``n_cells`` cells.
 
     The limbs in use are a window that grows with the exponents that occur. An addition puts less
-    than 2^32 into a limb, carries are taken before 2^29 additions have gathered, so a limb stays
+    than 2^32 into a limb, and carries are taken before 2^29 additions, so a limb stays
     below 2^62; the window ends two limbs above the largest value, so its top limb counts units of
     more than 2^32 times the largest value and cannot overflow before 2^94 additions.
     """
@@ -264,7 +264,7 @@ class ExactSums:
         ----------
         values : (n,) float64
         weight : (n,) float64, optional
-            The product with the value is exact as well; rows that weigh 0 are absent.
+            The product with the value is exact as well; rows of weight 0 are absent.
         cells : (n,) integers, optional
             Cell of each value, cell 0 by default; rows with a negative cell are left out.
         """
@@ -305,7 +305,7 @@ class ExactSums:
         self._limbs[at + 2 : at + 2 + n] += upper >> LIMB
 
     def merge(self, other: ExactSums) -> ExactSums:
-        """Add another accumulator's sums into this one, which is returned."""
+        """Add another accumulator's sums to this one, and return it."""
         self.n_not_finite += other.n_not_finite
         if len(other._limbs):
             self._cover(other._low, other._low + len(other._limbs))
@@ -316,7 +316,7 @@ class ExactSums:
         return self
 
     def integers(self) -> tuple[list[int], int]:
-        """The sums as ``integers * 2**exponent``, exactly."""
+        """Return the sums as ``integers * 2**exponent``, exactly."""
         self._carry()
         totals = [0] * self.n_cells
         for limb in self._limbs[::-1]:
@@ -324,15 +324,15 @@ class ExactSums:
         return totals, LIMB * self._low - ORIGIN
 
     def over(self, divisor: Fraction) -> NDArray[np.float64]:
-        """(n_cells,) finite sums divided by a positive number, each quotient rounded once.
+        """Return (n_cells,) finite sums divided by a positive number, each quotient rounded once.
 
-        Sums that float64 holds as they are need no integers of any length: of float32 numbers that
-        is nearly all of them, and there may be a cell for every word.
+        Sums that float64 holds exactly need no integers of any length: those are nearly all sums of
+        float32 numbers, and there may be a cell for every word.
         """
         self._carry()
         totals, inexact = np.zeros(self.n_cells), np.zeros(self.n_cells, np.bool_)
         exponent, denominator = LIMB * self._low - ORIGIN, float(divisor)
-        # What is too large or too small for float64 is found in what comes of it.
+        # Numbers too large or too small for float64 show in the result.
         with np.errstate(all="ignore"):
             for limb in self._limbs[::-1]:
                 high, low = totals * 2.0**LIMB, limb.astype(np.float64)
@@ -439,7 +439,7 @@ class ExactSums:
 
 
 def _scaled(number: int, exponent: int) -> float:
-    """``number * 2**exponent`` rounded once."""
+    """Return ``number * 2**exponent`` rounded once."""
     try:
         return number / (1 << -exponent) if exponent < 0 else float(number << exponent)
     except OverflowError:

@@ -1,10 +1,10 @@
-"""An origin among the many rows, where few that lie far out draw the mean away from them.
+"""An origin among most of the rows, if few that lie far out draw the mean away from them.
 
-Products |x|² - 2 x·c + |c|² lose the digits that lengths have more than distances do, and sums of
-rows those of what is taken off them, so their origin is to lie among the rows. The mean does,
-unless rows far out carry it: one at 1e8 beside 10^5 rows of unit size puts it a thousand units away
-from all of these, and leaves most of them in doubt (:mod:`.doubts`). The middle of a few hundred
-rows does not feel such a row.
+Products |x|² - 2 x·c + |c|² lose the digits by which lengths exceed distances, and sums of
+rows those of the subtracted origin, so it should lie among the rows. The mean does,
+unless rows far out dominate it: one at 1e8 next to 10^5 rows of unit size puts it a thousand units
+away from all of these, and leaves most of them in doubt (:mod:`.doubts`). The middle of a few
+hundred rows is not affected by such a row.
 
 These rows are the distinct ones with the smallest hashes of their content: the same for every
 order and chunking, and for a row of weight 3 and three equal rows.
@@ -28,7 +28,7 @@ __all__ = ["DistinctRows", "Middle", "is_far"]
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
-"""Fewer distinct rows tell nothing; of very long rows no more are kept."""
+"""Fewer distinct rows do not suffice; of very long rows no more are kept."""
 _VALUES = 1 << 18
 """Numbers that are kept, where that is `FEWEST_ROWS` or more."""
 _FOUND = 1024
@@ -36,14 +36,14 @@ _FOUND = 1024
 _RECENT = 1024
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
-"""As what the numbers of a row are hashed, by their bytes."""
+"""Types as which the numbers of a row are hashed, by their bytes."""
 
 FAR = 2.0**10
-"""Float32 leaves this little of a number's 24 bits to what rows differ by: 14."""
+"""Ratio above which float32 leaves only 14 of 24 bits to the differences of rows."""
 _IN_DOUBT = 2.0**-6
-"""Squared lengths at which a row is in doubt anyhow: this, over γ, times those of most rows."""
+"""Squared lengths at which a row is in doubt in any case, times γ, relative to most rows."""
 _QUARTILES = 1.349
-"""Quartiles of a normal distribution are as many standard deviations apart."""
+"""Distance of the quartiles of a normal distribution, in standard deviations."""
 _HARMFUL = 2.0**-14
 """Products are good enough where γ times the squared lengths is below this."""
 
@@ -73,7 +73,7 @@ class DistinctRows:
 
     @property
     def rows(self) -> NDArray[Any]:
-        """(m, d) the rows in ascending order of their hashes."""
+        """(m, d) rows in ascending order of their hashes."""
         return self._rows[self._places]
 
     def add(self, x: NDArray[Any]) -> None:
@@ -109,7 +109,7 @@ class DistinctRows:
 
 
 class Middle:
-    """What a sample of rows says of the many.
+    """Middle and spread of most rows, by a sample.
 
     Parameters
     ----------
@@ -129,19 +129,19 @@ class Middle:
 
     @property
     def spread(self) -> float:
-        """How far a feature of half of the rows is from the middle, in the square mean."""
+        """Root mean squared distance of a feature of half of the rows from the middle."""
         return math.sqrt(self.square / self._rows.shape[1])
 
     def serves_better(self, origin: NDArray[Any]) -> bool:
-        """Whether products about the middle tell rows apart that they do not about `origin`.
+        """Return True if products about the middle resolve rows that those about `origin` do not.
 
-        About the mean of the rows squared lengths are smallest in sum, so it is left for the middle
-        only where few rows carry the mean: where rows that are in doubt about either count alike
-        however far out they are, lengths about the middle are to be less than half as large.
+        About the mean of the rows squared lengths are smallest in sum, so the middle replaces it
+        only if few rows dominate the mean: if rows that are in doubt about either count alike
+        at any distance, lengths about the middle have to be less than half as large.
         """
         d, dtype = self._rows.shape[1], self._rows.dtype
         if d <= DIRECT_FEATURES:
-            # No products: what may lose digits is the difference from the origin in a sum.
+            # No products: digits may be lost in the difference from the origin in a sum.
             dtype = np.dtype(np.float64)
         gamma = (d + 6) * float(np.finfo(dtype).eps) / 2
         most = self.square * _IN_DOUBT / gamma
@@ -153,10 +153,10 @@ class Middle:
 
 
 def is_far(rows: NDArray[Any]) -> bool:
-    """Whether a feature of some rows is more than `FAR` times as far from 0 as it is wide.
+    """Return True if a feature of some rows is more than `FAR` times as far from 0 as it is wide.
 
     Far and wide are mean and standard deviation, or median and a normal distribution's deviation
-    for its quartiles: few rows that lie elsewhere hide neither. A feature that is constant is exact
+    for its quartiles: few rows at other places hide neither. A constant feature is exact
     in any type.
 
     Parameters
@@ -180,7 +180,7 @@ def is_far(rows: NDArray[Any]) -> bool:
 
 @lru_cache(maxsize=16)
 def _factors(n_words: int) -> NDArray[np.uint64]:
-    """Odd 64-bit factors of the words of a row, by Weyl's sequence through splitmix64."""
+    """Return odd 64-bit factors of the words of a row, by Weyl's sequence through splitmix64."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n_words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -192,9 +192,9 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
 def _find(
     words: Any, begin: Any, factors: Any, limit: Any, recent: Any, hashes: Any, at: Any
 ) -> Any:
-    """Rows from `begin` on whose hash is below the limit, until `hashes` is full.
+    """Find rows from `begin` on whose hash is below the limit, until `hashes` is full.
 
-    Returns how many there are, and the first row that has not been looked at.
+    Return how many there are, and the first row that has not been hashed.
     """
     n, width = words.shape
     count = 0

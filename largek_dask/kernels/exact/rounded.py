@@ -1,6 +1,6 @@
 """Rows rounded to the grid of exact sums once, to be added to clusters of many partitions.
 
-To round a row costs several times what adding it does. Where the same rows are labelled by one
+Rounding a row costs several times as much as adding it. If the same rows are labelled by one
 partition after the other, they are rounded a block at a time and stay in the processor's cache.
 """
 
@@ -37,12 +37,12 @@ class RoundedRows:
     weights: NDArray[np.int64]
     """(n,)"""
     low_steps: NDArray[np.int64]
-    """(n, d) what exceeds whole steps, of a wide grid; else (0, d)."""
+    """(n, d) rest below whole steps, in a wide grid; else (0, d)."""
     low_weights: NDArray[np.int64]
     """(n,) or (0,)"""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return len(self.steps)
 
     @classmethod
@@ -54,7 +54,7 @@ class RoundedRows:
         Parameters
         ----------
         x : (n, d)
-            Rows that weigh 0 may hold anything: they add nothing.
+            Rows of weight 0 may hold anything: they add nothing.
         weight : (n,) float64 or None
             None: every row weighs 1.
         grid : FixedPoint
@@ -63,7 +63,7 @@ class RoundedRows:
         Raises
         ------
         ValueError
-            A weight that is none of those that the grid can represent (see ``ClusterSums.add``).
+            A weight that the grid cannot represent (see ``ClusterSums.add``).
         """
         n, d = x.shape
         n_low = n if grid.wide else 0
@@ -121,7 +121,7 @@ def add_rounded_wide(
     low: Any,
     low_totals: Any,
 ) -> None:
-    """As `add_rounded`, in two limbs."""
+    """Do the same as `add_rounded`, in two limbs."""
     n, d = steps.shape
     for i in range(n):
         if labels[i] < 0:

@@ -16,13 +16,13 @@ __all__ = ["moved_means"]
 def moved_means(
     means: NDArray[np.float64], sums: ClusterSums, share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """(k, d) ``means`` moved towards the means of ``sums`` by a share of the way.
+    """Return (k, d) ``means`` moved towards the means of ``sums`` by a share of the way.
 
     Parameters
     ----------
     means : (k, d)
     sums : ClusterSums
-        Of the batch.
+        Sums of the batch.
     share : (k,)
         0 for a cluster that stays as it is; such a cluster may be without rows.
     """

@@ -39,7 +39,7 @@ _LIMBS = 12
 
 
 class SinglesScan:
-    """Extent and exact sums of float32 rows, in the form in which the kernel adds to them.
+    """Extent and exact sums of float32 rows, in the form to which the kernel adds.
 
     A chunk that fits in the cache takes about 100 us, so little else is done for each.
     """
@@ -55,7 +55,7 @@ class SinglesScan:
         self._n_added = 0
 
     def add(self, x: NDArray[Any]) -> bool:
-        """Add (n, d) float32 rows; False, and nothing is added, if one is not finite."""
+        """Add (n, d) float32 rows; return False, and add nothing, if one is not finite."""
         before = self._limbs.copy(), self._low.copy(), self._high.copy()
         width = len(self._low)
         whole = len(x) * self.n_features // width * width // self.n_features
@@ -72,11 +72,11 @@ class SinglesScan:
 
     @property
     def full(self) -> bool:
-        """Whether the limbs have to be handed over before anything is added."""
+        """True if the limbs have to be handed over before anything is added."""
         return self._n_added >= 1 << 28
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Move the sums into ``sums``; the extent (d,) (d,) of all rows so far."""
+        """Move the sums into ``sums``; return the extent (d,) (d,) of all rows so far."""
         sums.add_table(self._limbs, _LIMB)
         self._limbs[:] = 0
         self._n_added = 0
@@ -86,9 +86,9 @@ class SinglesScan:
 
 @njit
 def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
-    """Column extent and exact sums of (n, w) float32 rows, near the speed of memory.
+    """Add column extent and exact sums of (n, w) float32 rows, near the speed of memory.
 
-    False if a value is not finite: what was found is then of no use.
+    Return False if a value is not finite: the result is then useless.
 
     Among at most 2^15 rows with values below 2^e, a value is the sum of a multiple of
     2^(e - 38) and of a rest below half of that. A column's 2^15 first parts stay below 2^53 units
@@ -135,7 +135,7 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
             first[:] = 0.0
             rest[:] = 0.0
             was, added = exponent, len(block)
-        # 1.5 * 2^52 units: what is added to it is rounded to whole units
+        # 1.5 * 2^52 units: sums with it are rounded to whole units
         magic = np.int64((exponent - _SPAN + 52 + 1023) << 52).view(np.float64) * 1.5
         _sum_singles(block, magic, first, rest)
     return _book(first, limbs) and _book(rest, limbs) and _book(plain, limbs)
@@ -143,16 +143,16 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
 
 @njit
 def _fits(span: Any, n: Any) -> Any:
-    """Whether ``n`` multiples of a unit, below 2^span units, add without rounding in float64."""
+    """Return True if ``n`` multiples of a unit, below 2^span, add without rounding in float64."""
     return span <= 53 and n <= (np.int64(1) << (53 - span))
 
 
 @njit
 def _extent_of_singles(x: Any, bits: Any, low: Any, high: Any) -> Any:
-    """Widen the columns' extent; the bits of the smallest size that is not zero, less one.
+    """Widen the columns' extent; return the bits of the smallest nonzero size, less one.
 
-    NaN leaves no trace here (it does in the sums). Four rows at a time, written out: the extent
-    of so far is then loaded and stored once for all of them.
+    NaN leaves no trace here (it does in the sums). Four rows at a time, written out, so that the
+    extent is loaded and stored once for all of them.
     """
     n, width = x.shape
     least = _SINGLE  # zero, less one and without its sign, is the largest of all
@@ -199,7 +199,7 @@ def _sum_singles(x: Any, magic: Any, first: Any, rest: Any) -> None:
 
 @njit
 def _sum_plain(x: Any, sums: Any) -> None:
-    """Add every value to its column's sum; the caller knows that nothing is rounded."""
+    """Add every value to its column's sum; the caller ensures that nothing is rounded."""
     n, width = x.shape
     whole = n // 4 * 4
     for i in range(0, whole, 4):
@@ -225,7 +225,7 @@ def _book(values: Any, limbs: Any) -> Any:
 
 @njit
 def scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
-    """Column extent and exact sums of finite (n, w) rows."""
+    """Add column extent and exact sums of finite (n, w) rows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     values = np.empty((min(step, n), width))
@@ -245,7 +245,7 @@ def scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
 
 @njit
 def scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
-    """Column extent and exact weighted sums of finite rows; returns how many overflowed."""
+    """Add column extent and exact weighted sums of finite rows; return how many overflowed."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     products = np.empty((min(step, n), width))
@@ -275,7 +275,7 @@ def scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
 
 @njit
 def scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
-    """Column extent and sums of (n, w) integers of at most 16 bits."""
+    """Add column extent and sums of (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)
     for begin in range(0, n, BLOCK_ROWS):

@@ -1,7 +1,7 @@
 """Compiled loops of :mod:`~largek_dask.kernels.exact.soft_sums`.
 
-What a row adds to the components it belongs to is a list of *entries* ``(row, component, share)``:
-its shares are above 0, whole multiples of 1 / unit, and add up to 1.
+The contributions of rows to components are a list of *entries* ``(row, component, share)``:
+a row's shares are above 0, whole multiples of 1 / unit, and add up to 1.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def respond(
     energy: Any,
     evidence: Any,
 ) -> Any:
-    """Responsibilities of the candidates of each row, as entries; returns how many.
+    """Compute responsibilities of the candidates of each row, as entries; return how many.
 
     ``evidence`` becomes the logarithm of the sum of a row's joint densities, ``energy`` a share of
-    ``squares`` an entry. The most responsible candidate takes what rounding leaves. Rows of weight
-    0 have no entries, and nothing of them is looked at.
+    ``squares`` per entry. The most responsible candidate takes the rounding error. Rows of weight
+    0 have no entries and are not read.
     """
     n, width = candidates.shape
     joint = np.empty((width, _LANES))
@@ -94,7 +94,7 @@ def respond(
 
 @njit
 def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, left: Any) -> None:
-    """Log joints become responsibilities in whole steps; ``left`` is what they lack of a unit."""
+    """Turn log joints into responsibilities in whole steps; ``left`` is the rest of a unit."""
     width = joint.shape[0]
     for i in range(m):
         best[i], lead[i], total[i], left[i] = joint[0, i], 0, 0.0, unit
@@ -179,7 +179,7 @@ def add_rows_wide(
     sums: Any,
     low: Any,
 ) -> None:
-    """As `add_rows`, in two limbs."""
+    """Do the same as `add_rows`, in two limbs."""
     d = x.shape[1]
     row = np.empty(d)
     last = -1
@@ -233,7 +233,7 @@ def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
 def corrections(
     sums: Any, masses: Any, step: Any, shift: Any, old: Any, new: Any, out: Any
 ) -> None:
-    """What sums of squares about ``old`` lack of those about ``new``, a component and feature."""
+    """Compute sums of squares about ``new`` less those about ``old``, per component and feature."""
     for c in range(old.shape[0]):
         for f in range(old.shape[1]):
             about = np.float64(old[c, f])

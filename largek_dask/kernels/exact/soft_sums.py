@@ -38,20 +38,20 @@ __all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums", "resolved_bits"]
 SHARE_BITS = {4: 24, 8: 44}
 """Bits of a responsibility, by bytes of the compute dtype."""
 MOST_CANDIDATES = 4096
-"""Candidates of a row; of more, rounding could take more than the most responsible one has."""
+"""Maximum candidates of a row: with more, rounding could exceed the largest responsibility."""
 _ENTRIES = 1 << 15  # responsibilities that are held at a time
 _DIGITS = 34
-"""Bits below its extent that a grid of up to 2^27 rows has; of fewer, sums are wide."""
+"""Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
 _NO_WEIGHT = readonly(np.empty(0))
 _DIGIT_MASK = (1 << DIGIT) - 1
 
 
 class Mixture(Protocol):
-    """What is asked of a :class:`~largek_dask.kernels.mixtures.PackedMixture`."""
+    """Required part of a :class:`~largek_dask.kernels.mixtures.PackedMixture`."""
 
     @property
     def means(self) -> NDArray[Any]:
-        """(k, d) in the compute dtype."""
+        """(k, d) means in the compute dtype."""
 
     @property
     def constants(self) -> NDArray[np.float64]:
@@ -59,11 +59,11 @@ class Mixture(Protocol):
 
     @property
     def halves(self) -> NDArray[np.float64]:
-        """(k,) what squares are multiplied by."""
+        """(k,) factors of squares."""
 
 
 class SoftSums:
-    """Sums over rows of all that an M-step of a Gaussian mixture needs.
+    """Sums over rows of everything that an M-step of a Gaussian mixture needs.
 
     No order of adding or merging changes a bit, and a row of integer weight w is w equal rows.
 
@@ -73,42 +73,42 @@ class SoftSums:
     grid : FixedPoint
         Chosen for the rows that will be added.
     covariance : {"iso", "isoflex", "diag"}
-        One variance in all, one a component, or one a component and feature.
+        One variance in all, one per component, or one per component and feature.
 
     Notes
     -----
     *Responsibilities* of a row for its candidates are rounded to whole multiples of h = 2^-B, and
-    the most responsible candidate takes what rounding leaves, so that they add up to exactly 1.
+    the most responsible candidate takes the rounding error, so that they add up to exactly 1.
     Then every sum here is that of an M-step for responsibilities s' instead of the true s. It
-    raises ``F(s', model) = F(s, model) - sum gamma KL(s' || s)``, so no more than the divergence
-    is lost. With C' candidates that is at most ``(C' - 1) h / 2`` a row, and a second-order term
+    raises ``F(s', model) = F(s, model) - sum gamma KL(s' || s)``, so at most the divergence
+    is lost. With C' candidates that is at most ``(C' - 1) h / 2`` per row, and a second-order term
     below ``C'^3 h^2 / 4``: a candidate at s >= h / 2 loses at most ``delta^2 / s <= h / 2`` for its
     error delta <= h / 2, one below is rounded to 0 and loses s < h / 2, and the most responsible
     one has s >= 1 / C'. F may fall by 2^-18 of its size in float32 and by 1e-12 in float64. B = 24
-    keeps the loss at C' = 5 below 2^-23, and B = 44 below 1.2e-13, a row: enough as long as F is
-    above 1/32 and 1/8 nats a row.
+    keeps the loss at C' = 5 below 2^-23, and B = 44 below 1.2e-13, per row: enough as long as F is
+    above 1/32 and 1/8 nats per row.
 
     *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds to each sum at most what
-    it would add as a whole, so the grid's proof holds as it is. Those of float64 data have a low
-    limb always, for shares down to 2^-44, and so have those of any grid of fewer than 34 bits below
-    its extent: of integer data, whose steps are 1, and of large weights. A mean is off by no more
-    than half a step times the number of its rows over its mass.
+    it would add as a whole, so the grid's proof holds as it is. Those of float64 data always have
+    a low limb, for shares down to 2^-44, and so have those of any grid of fewer than 34 bits below
+    its extent: of integer data, whose steps are 1, and of large weights. The error of a mean is at
+    most half a step times the number of its rows over its mass.
 
-    Where the grid has extents of features (``FixedPoint.extents``), each feature has as many bits
+    If the grid has extents of features (``FixedPoint.extents``), each feature has as many bits
     below its own extent as the grid has below that of all: its step is 2^-(bits + extent - e_f),
-    and the proof is that of the grid, whose bounds hang on ``bits + extent`` alone. Columns of
+    and the proof is that of the grid, whose bounds depend on ``bits + extent`` alone. Columns of
     other units leave a feature as many digits as if it were the only one.
 
     *Masses* of rows of integer weights are exact: two digits of base 2^22, whose sums remain below
     2^58 since the total weight is at most 2^36. Those of other weights have two limbs.
 
-    *Squares*, which variances come from, are those about the old means. One a component and
+    *Squares*, for variances, are those about the old means. One per component and
     feature is a sum of two limbs with its own step 2^-b: rows and means lie within 2^e of the shift
     (the grid's extent; means further out are replaced by the nearest point within, since any
     reference serves), so squares are at most ``2^(2e + 2)``, their sum at most
     ``W 2^(2e + 2) <= 2^(64 + e - bits)``, as ``W <= 2^(62 - e - bits)`` on every grid. With
     ``b = bits - e - 3`` it remains below 2^61, and a single one, since ``bits <= 50 - e`` (less the
-    bits of the largest weight, where that is real), within the 2^50 that can be rounded by adding
+    bits of the largest weight, if that is real), within the 2^50 that can be rounded by adding
     1.5 * 2^52. The low limb reaches 50 bits further: with 10^6 rows, one of them 10^6 away, to
     2^-48 in squares of the others' units. The fewer ones of "iso" and "isoflex" are sums without
     any rounding.
@@ -149,7 +149,7 @@ class SoftSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this is sent."""
+        """Bytes of this object when it is sent."""
         arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
         own = self.grid.extents
         arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
@@ -164,19 +164,19 @@ class SoftSums:
         squares: NDArray[np.float64],
         packed: Mixture,
     ) -> None:
-        """Add rows to the components that they belong to.
+        """Add rows to the components of their candidates.
 
         Parameters
         ----------
         x : (n, d)
         weight : (n,) float64, optional
-            Rows that weigh 0 are absent.
+            Rows of weight 0 are absent.
         candidates : (n, C') int32
             The components that a row may belong to, each at most once; -1 is none.
         squares : (n, C') float64
-            Their squared distances, those of "diag" divided by the variances.
+            Their squared distances, for "diag" divided by the variances.
         packed : PackedMixture
-            The mixture that the responsibilities are found by.
+            Mixture that gives the responsibilities.
 
         Raises
         ------
@@ -217,7 +217,7 @@ class SoftSums:
                 self._squares.add(energy, None if weight is None else each, cells)
 
     def merge(self, other: SoftSums) -> SoftSums:
-        """Add another accumulator of the same grid into this one, which is returned."""
+        """Add another accumulator of the same grid to this one, and return it."""
         self._sums += other._sums
         if self._is_wide:
             _merge_low(self._sums, self._low, other._low)
@@ -259,7 +259,7 @@ class SoftSums:
     def squares(self) -> float:
         """Weighted sum of squared distances from the old means, by responsibility.
 
-        That of "diag" is not divided by variances.
+        For "diag" it is not divided by variances.
         """
         if self.covariance != "diag":
             return float(self._squares.value)
@@ -270,7 +270,7 @@ class SoftSums:
         return float(total)
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
-        """(k, d) means in the coordinates of the data, compute dtype.
+        """Return (k, d) means in the coordinates of the data, compute dtype.
 
         Components without mass keep their row of ``fallback``.
         """
@@ -283,14 +283,14 @@ class SoftSums:
         return means.astype(self.grid.shift.dtype)
 
     def variances(self, old_means: NDArray[Any], new_means: NDArray[Any]) -> NDArray[np.float64]:
-        """Sums of weighted squares about ``new_means``, by responsibility; not yet divided.
+        """Return sums of weighted squares about ``new_means``, by responsibility; not yet divided.
 
         Parameters
         ----------
         old_means : (k, d)
-            Those of the mixture that rows were added by.
+            Means of the mixture by which rows were added.
         new_means : (k, d)
-            As they are kept, rounded: they need not be the exact means.
+            As they are stored, rounded: they need not be the exact means.
 
         Returns
         -------
@@ -301,7 +301,7 @@ class SoftSums:
         -----
         From squares R about the old means m, with S and N the sums and masses:
         ``R - 2 (mu - m) (S - N m) + N (mu - m)^2``, never from ``E x^2 - mu^2``, which cancels
-        where components are tight beside the data's extent.
+        if components are tight compared with the data's extent.
         """
         diag = self.covariance == "diag"
         old = self._reference(old_means) if diag else readonly(old_means.astype(np.float64))
@@ -354,14 +354,14 @@ class SoftSums:
     def _own_square_bits(self) -> NDArray[np.int64]:
         """(d,) squares of a feature count steps of 2^-bits.
 
-        Never more steps than cannot overflow; fewer only where squares are below 2^-800. Above
+        As many steps as cannot overflow; fewer only if squares are below 2^-800. Above
         -1000, as no sum of squares overflows float64.
         """
         return np.minimum(self.grid.bits - self.grid.extent - 3 + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:
-        """Bits of the low part of a mass, and what its last one is worth."""
+        """Bits of the low part of a mass, and the value of its last one."""
         if self.grid.integer_weights:
             return DIGIT, 1 / self._unit
         return LOW_BITS, 2.0 ** -(LOW_BITS + self.grid.weight_bits)
@@ -375,7 +375,7 @@ class SoftSums:
         return out
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
-        """The points that squares of "diag" are about: the old means, none far from the rows."""
+        """Return the centres of squares of "diag": the old means, none far from the rows."""
         shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
@@ -393,7 +393,7 @@ class SoftSums:
 
 
 class _Entries:
-    """Room for what some rows add to their components."""
+    """Scratch memory for the contributions of some rows to their components."""
 
     __slots__ = ("components", "energy", "evidence", "rows", "shares")
 
@@ -412,7 +412,7 @@ class _Entries:
         packed: Mixture,
         unit: float,
     ) -> tuple[NDArray[Any], ...]:
-        """Row, component, responsibility and share of the squares of each entry."""
+        """Return row, component, responsibility and share of the squares of each entry."""
         parts = self.rows, self.components, self.shares, self.energy
         n = respond(
             readonly(candidates),
@@ -428,24 +428,24 @@ class _Entries:
 
 
 def resolved_bits(grid: FixedPoint, weight: float) -> int:
-    """Bits below its extent to which the mean of a feature of rows of this weight is known."""
+    """Return the bits below its extent of the mean of a feature of rows of this weight."""
     lost = 0 if grid.integer_weights else 1 - power_above(weight)
     digits = grid.bits + grid.extent - lost + LOW_BITS * _is_wide(grid)
     return min(np.finfo(np.float64).nmant, digits)
 
 
 def _is_wide(grid: FixedPoint) -> bool:
-    """Whether sums have a low limb."""
+    """Return True if sums have a low limb."""
     return grid.wide or grid.shift.dtype == np.float64 or grid.bits + grid.extent < _DIGITS
 
 
 def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(d,) powers of two."""
+    """Return (d,) powers of two."""
     return readonly(np.ldexp(1.0, exponents))
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Few rows at a time, in one of the types that kernels are compiled for."""
+    """Yield few rows at a time, in one of the types that kernels are compiled for."""
     for at, block in native_blocks(x):
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]
@@ -460,6 +460,6 @@ def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[n
 
 
 def _exact_sum(values: NDArray[np.int64]) -> int:
-    """The sum of any number of integers, whatever it is."""
+    """Return the sum of any number of integers, of any size."""
     half = (1 << 32) - 1
     return (int((values >> 32).sum()) << 32) + int((values & half).sum())

@@ -1,4 +1,4 @@
-"""Exact column sums of sparse float32 rows, one integer addition a stored number."""
+"""Exact column sums of sparse float32 rows, with one integer addition per stored number."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class SparseScan:
     """Extent and exact sums of sparse float32 rows, gathered as integers.
 
     A float32 of at most 2^e whose last bit is at least 2^l is an integer of at most e - l bits in
-    units of 2^l, and a column has at most one number a row. So n rows add up in 64 bits as long
-    as ``e - l + log2(n) <= 62``; rows for which that fails are left to whoever asks.
+    units of 2^l, and a column has at most one number per row. So n rows add up in 64 bits as long
+    as ``e - l + log2(n) <= 62``; rows for which that fails are left to the caller.
     """
 
     __slots__ = ("_high", "_low", "_n_added", "_power", "_sums", "_top")
@@ -43,10 +43,10 @@ class SparseScan:
         """No number added was above 2^top."""
 
     def add(self, x: SparseBlock, sums: ExactSums) -> bool:
-        """Add (n, d) float32 rows; what no longer fits goes to ``sums`` first.
+        """Add (n, d) float32 rows; sums without room for them go to ``sums`` first.
 
-        False, and nothing is added, if a number is not finite or the numbers are of too different
-        sizes.
+        Return False, and add nothing, if a number is not finite or the numbers differ too much in
+        size.
         """
         data = x.data[x.stored]
         highest, lowest, largest, least = _extent(
@@ -77,12 +77,12 @@ class SparseScan:
         return True
 
     def hand_over(self, sums: ExactSums) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Move the sums into ``sums``; the extent (d,) (d,), one for all columns, 0 included."""
+        """Move the sums into ``sums``; return the extent (d,) (d,), one for all columns, with 0."""
         self._hand_over_sums(sums)
         return np.full(len(self._sums), self._low), np.full(len(self._sums), self._high)
 
     def _fits(self, top: int, power: int, n: int) -> bool:
-        """Whether ``n`` more rows of numbers up to 2^top in units of 2^-power have room."""
+        """Return True if ``n`` more rows of numbers up to 2^top in units of 2^-power have room."""
         bits = max(self._top, top) + max(self._power, power)
         return bits + (self._n_added + n).bit_length() <= _ROOM
 
@@ -101,9 +101,9 @@ class SparseScan:
 
 @njit
 def _extent(bits: Any, unsigned: Any) -> Any:
-    """Bits of the largest number (0 included), of the lowest, of the largest size, of the least.
+    """Return bits of the largest number (0 included), the lowest, the largest size, the least.
 
-    The lowest one's as an unsigned integer, that of the least of what is not zero, less one. Sizes
+    The lowest one's as an unsigned integer, that of the least nonzero size less one. Sizes
     of float32 numbers are in the order of their bits, and integers are compared many at a time.
     """
     highest, lowest = _NONE, np.uint32(0)

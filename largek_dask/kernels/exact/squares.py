@@ -47,7 +47,7 @@ class FeatureSquares:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this is sent."""
+        """Bytes of this object when it is sent."""
         return int(self.sums.nbytes + self.largest.nbytes + self.shift.nbytes)
 
     def add(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
@@ -67,7 +67,7 @@ class FeatureSquares:
         self.sums.add_table(limbs)
 
     def merge(self, other: FeatureSquares) -> FeatureSquares:
-        """Add those of other rows about the same point into this one, which is returned."""
+        """Add sums of other rows about the same point to this object, and return it."""
         self.sums.merge(other.sums)
         self.largest = np.maximum(self.largest, other.largest)
         return self
@@ -76,7 +76,7 @@ class FeatureSquares:
 def row_squares(
     x: Table, shift: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """(n,) squared norms of ``x - shift`` in float64, of all rows or of ``rows``.
+    """Return (n,) squared norms of ``x - shift`` in float64, of all rows or of ``rows``.
 
     Features are added in order to eight sums, by their number modulo eight: one sum would wait
     for the addition before, feature after feature.
@@ -96,9 +96,9 @@ def row_squares(
 
 
 def check_origin(shift: NDArray[Any]) -> None:
-    """Refuse sparse rows about anything but 0.
+    """Refuse sparse rows about any origin except 0.
 
-    Of sparse rows the numbers that are not stored are 0, and must stay so.
+    Numbers of sparse rows that are not stored are 0, and must stay so.
     """
     if shift.any():
         raise ValueError("sparse rows are summed about 0 only")
@@ -117,12 +117,12 @@ def _sparse_squares(data: Any, indices: Any, indptr: Any, rows: Any, out: Any) -
 
 @njit
 def _row_squares(x: Any, shift: Any, rows: Any, out: Any) -> None:
-    """Four rows at a time, whose sums do not wait for each other: it takes 0.4 of the time."""
+    """Take four rows at a time, whose sums do not wait for each other: 0.4 of the time."""
     n, d = out.shape[0], x.shape[1]
     whole = d // 8 * 8
     lanes = np.empty((4, 8))
     for begin in range(0, n, 4):
-        # Behind the last row it is looked at again.
+        # Behind the last row it is read again.
         i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
         if rows.shape[0] > 0:
             i, j, k, m = rows[i], rows[j], rows[k], rows[m]
@@ -150,6 +150,6 @@ def _row_squares(x: Any, shift: Any, rows: Any, out: Any) -> None:
 
 @njit
 def _joined(lanes: Any) -> Any:
-    """Eight sums in one, in a fixed order."""
+    """Add up eight sums, in a fixed order."""
     low = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
     return low + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))

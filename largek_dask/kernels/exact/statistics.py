@@ -1,6 +1,6 @@
-"""What one scan over the rows finds: extent, mean, weight, bad rows, and the grid of their sums.
+"""Statistics of one scan over the rows: extent, mean, weight, bad rows, and the grid of sums.
 
-Every number is the same whatever the chunking and the order: minima and maxima are exact, sums are
+Every number is the same for any chunking and order: minima and maxima are exact, sums are
 exact, and the mean is rounded once from the true one.
 """
 
@@ -40,7 +40,7 @@ takes longer to compile than it can save there."""
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statistics:
-    """What is known of the rows before anything is clustered."""
+    """Statistics of the rows before any clustering."""
 
     n_rows: int
     """Rows that count: finite, with a weight above 0."""
@@ -48,13 +48,13 @@ class Statistics:
     """All rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, float32 or float64: that of the rows, but float64 where they are far from 0
+    """Compute dtype, float32 or float64: that of the rows, but float64 if they are far from 0
     (:func:`.origin.is_far`). Centres are kept in it."""
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
     """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
-    the middle of the many (:mod:`.origin`) where few rows carry the mean; 0 for sparse rows."""
+    the middle of most rows (:mod:`.origin`) if few rows dominate the mean; 0 for sparse rows."""
     max_abs: float
     """Largest ``|x - shift|`` of a feature."""
     total_weight: float
@@ -74,9 +74,9 @@ class Statistics:
     """Fixed-point grid of the sums of these rows."""
 
     def of_weights(self, weight: NDArray[np.float64]) -> Statistics:
-        """The same, of some of the rows with weights (m,) of their own, none of them 0.
+        """Return the statistics of some rows with weights (m,) of their own, none of them 0.
 
-        Where rows lie is as it was; what is said of weights, and the grid, are those of these.
+        The extent of the rows is kept; statistics of weights, and the grid, are those of these.
         """
         total = ExactSums(1)
         total.add(weight)
@@ -99,12 +99,12 @@ class Statistics:
             max_weight=most,
             min_weight=least,
             integer_weights=whole,
-            # few rows far out leave all others few steps, whatever the weights
+            # few rows far out leave all others few steps, with any weights
             grid=replace(grid, wide=grid.wide or self.grid.wide),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values that give back the same bits."""
+        """Return plain JSON values that restore the same bits."""
         return {
             "n_rows": self.n_rows,
             "n_total": self.n_total,
@@ -130,12 +130,12 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statistics:
-        """The statistics that :meth:`to_dict` wrote.
+        """Return the statistics that :meth:`to_dict` wrote.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            It cannot have written these.
+            The values are not from :meth:`to_dict`.
         """
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
@@ -160,7 +160,7 @@ class Statistics:
             max_abs=max_abs,
             total_weight=total,
             max_weight=most,
-            # what older stores leave out: they have no weights
+            # missing in older stores, which have no weights
             min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
             integer_weights=values["integer_weights"],
             n_bad=values["n_bad"],
@@ -271,7 +271,7 @@ class RowScan:
             self._add_rows(block, None if weight is None else weight[rows])
 
     def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
-        """Note that ``n`` rows count, and what they weigh."""
+        """Count ``n`` rows and their weights."""
         self._n_rows += n
         if weight is None:
             self._n_units += n
@@ -282,7 +282,7 @@ class RowScan:
             self._weights.add(weight)
 
     def _settle(self) -> None:
-        """Bring what has been gathered apart into the sums and the extent."""
+        """Add statistics that were gathered apart to the sums and the extent."""
         if self._n_units:
             self._max_weight = max(self._max_weight, 1.0)
             self._min_weight = min(self._min_weight, 1.0)
@@ -293,19 +293,19 @@ class RowScan:
                 self._widen(*scan.hand_over(self._sums))
 
     def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
-        """The rows in pieces; of few features several are scanned at once, as if they were one."""
+        """Return the rows in pieces; rows of few features are joined, several scanned as one."""
         group = min(len(x), max(1, WIDE // self.n_features))
         whole = len(x) // group * group
         pieces = [np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]]
         return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
 
     def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
-        """Let the extent hold that of rows, or of several rows one after the other."""
+        """Widen the extent by that of rows, or of several rows one after the other."""
         self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
         self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
 
     def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Extent and sums of finite rows of positive weight."""
+        """Add extent and sums of finite rows of positive weight."""
         if weight is None:
             for piece in self._wide(x):
                 self._scan(piece, None)
@@ -313,7 +313,7 @@ class RowScan:
             self._scan(readonly(np.ascontiguousarray(x)), weight)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
-        """Sums of stored numbers; the extent is one for all columns and includes the origin."""
+        """Add sums of stored numbers; the extent is one for all columns and includes the origin."""
         values = x.data[x.stored].astype(np.float64)
         of_rows = None if weight is None else weight[x.row_numbers()]
         self._sums.add(values, of_rows, x.indices[x.stored])
@@ -338,7 +338,7 @@ class RowScan:
         self._widen(low, high)
 
     def merge(self, other: RowScan) -> RowScan:
-        """Add another scan's rows into this one, which is returned."""
+        """Add another scan's rows to this one, and return it."""
         self._settle()
         other._settle()
         self._sums.merge(other._sums)
@@ -358,7 +358,7 @@ class RowScan:
         return self
 
     def finish(self) -> Statistics:
-        """The statistics of all rows added so far.
+        """Return the statistics of all rows added so far.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Compiled loops of exact sums: rows are rounded to a grid and move between clusters.
 
-Every loop returns -1, or the first row whose weight is none of those that the grid can represent:
+Every loop returns -1, or the first row whose weight the grid cannot represent:
 then neither that row nor any after it has been moved.
 """
 
@@ -42,14 +42,14 @@ _MAX_STEPS = 2.0**50  # of one weight: inside the magic range
 _HALF = LOW_BITS // 2
 _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
-"""What row weights are."""
+"""Kinds of row weights."""
 AHEAD = 1 << 10
-"""Features that are added before the row and the sums are wanted that come near now."""
+"""Features to add before the prefetched row and sums are needed."""
 
 
 @njit
 def _steps(weight: Any, kind: Any, scale: Any) -> Any:
-    """A row's weight in steps of the grid; -1 if it is none of the weights that this holds."""
+    """Return a row's weight in steps of the grid; -1 if the grid cannot represent it."""
     if kind == ONES:
         return np.int64(scale)
     if not (0.0 <= weight * scale <= _MAX_STEPS):
@@ -63,7 +63,7 @@ def _steps(weight: Any, kind: Any, scale: Any) -> Any:
 
 @njit
 def whole_steps(value: Any) -> Any:
-    """A value rounded to whole steps."""
+    """Return a value rounded to whole steps."""
     return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
@@ -71,7 +71,7 @@ def whole_steps(value: Any) -> Any:
 def _change_ones(
     x: Any, old: Any, new: Any, shift: Any, scale: Any, w: Any, sums: Any, weights: Any
 ) -> None:
-    """As `change`, of rows that weigh `w` steps each."""
+    """Do the same as `change`, for rows of `w` steps of weight each."""
     n, d = x.shape
     soon = 1 + AHEAD // max(d, 1)
     for i in range(n):
@@ -152,7 +152,7 @@ def change_sparse(
     sums: Any,
     weights: Any,
 ) -> Any:
-    """As `change` about the origin, where numbers that are not stored add nothing."""
+    """Do the same as `change` about the origin, where numbers that are not stored add nothing."""
     for i in range(indptr.shape[0] - 1):
         a, b = old[i], new[i]
         if a == b:
@@ -181,14 +181,14 @@ def change_sparse(
 
 @njit
 def steps_below(value: Any) -> Any:
-    """What rounding to whole steps leaves of a value, in steps of a low limb."""
+    """Return the rest of a value below whole steps, in steps of a low limb."""
     rest = value - ((value + _MAGIC) - _MAGIC)
     return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
 def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
-    """The first row whose weight is none of those that the grid can represent, or -1."""
+    """Return the first row whose weight the grid cannot represent, or -1."""
     for i in range(weight.shape[0]):
         if kind == REALS and wide:
             if not _is_held(weight[i] * scale):
@@ -200,7 +200,7 @@ def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
 
 @njit
 def _is_held(value: Any) -> Any:
-    """Whether a weight, in steps, is one that wide sums hold."""
+    """Return True if wide sums can represent a weight, given in steps."""
     in_range = 0.0 <= value <= _MAX_STEPS
     return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
 
@@ -215,14 +215,14 @@ def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
 
 @njit
 def times(steps: Any, low_steps: Any, weight: Any) -> Any:
-    """Both limbs of a value times an integer weight, as far as the lower one may be carried."""
+    """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
 
 
 @njit
 def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, low: Any) -> Any:
-    """Take a row's weight from one cluster to another; in steps, of integer weights, or -1."""
+    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
     if kind != REALS:
         w = _steps(weight, kind, scale)
         if w >= 0:
@@ -256,7 +256,7 @@ def change_wide(
     low: Any,
     low_weights: Any,
 ) -> Any:
-    """As `change`, in two limbs."""
+    """Do the same as `change`, in two limbs."""
     n, d = x.shape
     for i in range(n):
         a, b = old[i], new[i]
@@ -293,7 +293,7 @@ def change_sparse_wide(
     low: Any,
     low_weights: Any,
 ) -> Any:
-    """As `change_sparse`, in two limbs."""
+    """Do the same as `change_sparse`, in two limbs."""
     for i in range(indptr.shape[0] - 1):
         a, b = old[i], new[i]
         if a == b:
@@ -324,7 +324,7 @@ def round_rows(
     steps: Any,
     weights: Any,
 ) -> None:
-    """Write what rows of known weights add to a cluster, and what they weigh, in whole steps."""
+    """Write rows of known weights as added to a cluster, and the weights, in whole steps."""
     n, d = x.shape
     for i in range(n):
         w = _steps(weight[i], kind, weight_scale)
@@ -356,7 +356,7 @@ def round_rows_wide(
     low_steps: Any,
     low_weights: Any,
 ) -> None:
-    """As `round_rows`, in two limbs."""
+    """Do the same as `round_rows`, in two limbs."""
     n, d = x.shape
     for i in range(n):
         own, w = weight[i], np.int64(1)

@@ -1,6 +1,6 @@
-"""Exact sums of rows a cluster: no order of adding changes a bit.
+"""Exact sums of rows per cluster: no order of adding changes a bit.
 
-Centroid sums are integers on one fixed-point grid chosen once a job. So removing a row undoes
+Centroid sums are integers on one fixed-point grid chosen once per job. So removing a row undoes
 adding it, and neither the chunking, nor the number of workers, nor a restart changes anything.
 """
 
@@ -51,7 +51,7 @@ class ClusterSums:
         self.sums: NDArray[np.int64] = np.zeros((n_clusters, n_features), np.int64)
         """(k, d) sums of ``weight * (x - shift)`` in whole steps of 2^-grid.bits."""
         self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
-        # of wide sums: what exceeds whole steps, in [0, 2^50)
+        # low limb of wide sums, in [0, 2^50)
         n_low = n_clusters if grid.wide else 0
         self._low: NDArray[np.int64] = np.zeros((n_low, n_features), np.int64)
         self._low_weights: NDArray[np.int64] = np.zeros(n_low, np.int64)
@@ -60,7 +60,7 @@ class ClusterSums:
     def of(
         cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
     ) -> ClusterSums:
-        """An accumulator that goes on from copies of another one's :meth:`limbs`."""
+        """Return an accumulator that continues from copies of another one's :meth:`limbs`."""
         out = cls(sums.shape[-2], sums.shape[-1], grid)
         if grid.wide:
             out.sums[:], out._low[:] = sums
@@ -70,13 +70,13 @@ class ClusterSums:
         return out
 
     def limbs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All that is to be kept: sums (k, d) and weights (k,); of wide ones two of each."""
+        """Return all arrays to keep: sums (k, d) and weights (k,); for wide ones two of each."""
         if not self.grid.wide:
             return self.sums, self._weights
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
 
     def part(self, clusters: slice) -> ClusterSums:
-        """A copy of what is known of some of the clusters."""
+        """Return a copy for some of the clusters."""
         sums, weights = self.limbs()
         return ClusterSums.of(sums[..., clusters, :], weights[..., clusters], self.grid)
 
@@ -109,9 +109,9 @@ class ClusterSums:
         Raises
         ------
         ValueError
-            A weight that is no whole number of the grid's steps, as far as rows of any weight are
-            right: of integer weights a fraction, else one too large or too small for the rows that
-            the grid was chosen for. Nothing is added then. So do ``remove`` and ``move``.
+            A weight that is no whole number of the grid's steps, to the precision required of rows
+            of any weight: for integer weights a fraction, else one too large or too small for the
+            rows of the grid. Nothing is added then. The same holds for ``remove`` and ``move``.
         """
         self._change(x, None, labels, weight)
 
@@ -154,7 +154,7 @@ class ClusterSums:
         self._change(x, old_labels, new_labels, weight)
 
     def merge(self, other: ClusterSums) -> ClusterSums:
-        """Add another accumulator of the same grid into this one, which is returned."""
+        """Add another accumulator of the same grid to this one, and return it."""
         self.sums += other.sums
         self._weights += other._weights
         if self.grid.wide:
@@ -163,14 +163,14 @@ class ClusterSums:
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
-        """(k, d) means in the coordinates of the data, compute dtype.
+        """Return (k, d) means in the coordinates of the data, compute dtype.
 
         Empty clusters keep their row of ``fallback``.
         """
         return self._means(fallback, self.grid.shift.dtype)
 
     def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
-        """(k, d) means before they are rounded to the compute dtype."""
+        """Return (k, d) means before they are rounded to the compute dtype."""
         return self._means(fallback, np.dtype(np.float64))
 
     def _means(self, fallback: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -188,7 +188,7 @@ class ClusterSums:
         return out
 
     def cost(self, centers: NDArray[Any], squares: float) -> float:
-        """Inertia of the rows added here if each belongs to its label's row of ``centers``.
+        """Return the inertia of the rows added here if each belongs to its label's ``centers``.
 
         Parameters
         ----------
@@ -199,8 +199,8 @@ class ClusterSums:
 
         Notes
         -----
-        ``sum w ||x - shift||^2 - 2 sum_j c_j . S_j + sum_j W_j ||c_j||^2`` loses digits where
-        clusters are tight beside the extent of the data; the exact figure is the sum of the
+        ``sum w ||x - shift||^2 - 2 sum_j c_j . S_j + sum_j W_j ||c_j||^2`` loses digits if
+        clusters are tight compared with the extent of the data; the exact figure is the sum of the
         distances themselves.
         """
         linear, quadratic = _cost_terms(
@@ -253,7 +253,7 @@ class ClusterSums:
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Both limbs as one number."""
+    """Return both limbs as one number."""
     out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
     return out
 
@@ -267,7 +267,7 @@ def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[n
 
 @njit
 def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
-    """Means of all clusters that have weight: of sparse rows the centres are what is large."""
+    """Write means of all clusters with weight: with sparse rows, centres are the large arrays."""
     for j in range(out.shape[0]):
         if weights[j] > 0:
             weight = np.float64(weights[j])
@@ -279,7 +279,7 @@ def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> 
 def _cost_terms(
     centers: Any, shift: Any, sums: Any, weights: Any, step: Any, weight_step: Any
 ) -> Any:
-    """``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
+    """Return ``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
     k, d = centers.shape
     linear, quadratic = 0.0, 0.0
     dot, norm = np.empty(4), np.empty(4)

@@ -23,11 +23,11 @@ __all__ = ["center_norms", "squared_distances"]
 Array = NDArray[Any]
 
 LOST = 8.0
-"""How much longer a centre's square is than what is left of it, where digits have been lost."""
+"""Ratio of a centre's square to the remaining difference above which digits are lost."""
 
 
 def center_norms(centers: Array) -> NDArray[np.float64]:
-    """(k,) squared lengths in float64, the features added in order."""
+    """Return (k,) squared lengths in float64, the features added in order."""
     return readonly(squared_lengths(centers))
 
 
@@ -38,11 +38,11 @@ def squared_distances(
     labels: NDArray[np.int32],
     out: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Squared distance of every row to the centre that its label names, written to `out`.
+    """Write the squared distance of every row to the centre of its label to `out`.
 
-    That is ``||c||² - sum c²`` over the row's columns, which is where the row is 0, plus
+    It is ``||c||² - sum c²`` over the row's columns, which covers those where the row is 0, plus
     ``sum (x - c)²`` over its columns. The squares of c are added in the order of the columns in
-    both, so a row that equals its centre is at distance 0. Where that difference has lost digits,
+    both, so a row that equals its centre is at distance 0. If that difference has lost digits,
     since the row lies near its centre, the sum goes over all features.
     """
     data = x.data.astype(centers.dtype, copy=False)

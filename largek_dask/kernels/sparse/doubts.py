@@ -1,10 +1,10 @@
-"""Sparse rows that the product form leaves in doubt (:mod:`.doubts`): they are decided likewise.
+"""Sparse rows that the product form leaves in doubt (:mod:`.doubts`), and how to decide them.
 
-A score of a sparse row has as many terms as the row has stored numbers, and its rounding is worth
-as much. Sums (x - c)² go over all features, zeros too, since what they are made from may cancel.
-That is long where rows are short: of texts that have no word in common with most centres, all of
-these are about as near. So scores in float64, again over stored numbers alone, decide first, and
-the sums among what is too close even for these.
+A score of a sparse row has as many terms as the row has stored numbers, and its rounding depends on
+these. Sums (x - c)² go over all features, including zeros, since their terms may cancel.
+That is long if rows are short: texts that have no word in common with most centres are about
+equally near to all of these. So scores in float64, again over stored numbers alone, decide first,
+and the sums only among scores that are too close even then.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Array = NDArray[Any]
 
 _NO_LIST = readonly(np.empty(0, np.int32))
 _OFF = 2.0**-48
-"""How far apart two scores in float64 have to be, for a term and (|x| + |c|)²: they are off by
+"""Minimum gap of two scores in float64, per term and (|x| + |c|)²: they are off by
 2^-52 of that, the sums (x - c)² that decide by 2^-50 at most, and there are two of either ..."""
 _LEAST = 2.0**-1070
 """... and for products that underflow."""
 _SHARP = 2.0**-24
-"""A distance that is off by a smaller share of itself is kept as it is."""
+"""A distance whose relative error is smaller is kept as it is."""
 
 
 def nearest_two_sparse(
     x: SparseBlock, centers: Array, prepared: Prepared, two: bool
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """The nearest two centres of every row; the second is decided too only with `two`."""
+    """Return the nearest two centres of every row; decide the second too only with `two`."""
     packed = prepared.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
@@ -60,10 +60,10 @@ def nearest_two_sparse(
 
 
 def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) -> None:
-    """Put sums (x - c)² where the product form has lost digits of a squared distance to another.
+    """Write sums (x - c)² where the product form has lost digits of a squared distance.
 
-    `out` (n, k) holds squared distances by the product form. What is kept is off by at most eight
-    times what its terms would be off by themselves.
+    `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
+    most eight times that of their terms by themselves.
     """
     data = readonly(x.data.astype(centers.dtype, copy=False))
     lengths = readonly(np.sqrt(prepared.get(center_norms)))
@@ -76,7 +76,7 @@ def _decide(
     roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
     second: Any,
 ) -> None:  # fmt: skip
-    """Scores become distances; rows in doubt get the nearest of the centres in question."""
+    """Turn scores into distances; rows in doubt get the nearest of the possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     scores = np.empty(columns.shape[0] * columns.shape[2])
@@ -119,7 +119,7 @@ def _decide(
 def _scores(
     data: Any, indices: Any, begin: Any, end: Any, columns: Any, norms: Any, scores: Any
 ) -> Any:
-    """Scores of one row and all centres in float64; the row's squared length."""
+    """Compute float64 scores of one row and all centres; return the row's squared length."""
     n_blocks, _, width = columns.shape
     square = 0.0
     for p in range(begin, end):
@@ -137,7 +137,7 @@ def _scores(
 
 @njit
 def _lowest(scores: Any, k: Any) -> Any:
-    """Where the lowest two scores are, and the third; -1 where one is not a finite number."""
+    """Return the places of the lowest two scores, and the third; -1 if one is not finite."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
     for j in range(k):

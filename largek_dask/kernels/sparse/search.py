@@ -2,8 +2,8 @@
 
 Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
 order of the columns, so they have the bits that the dense product form gives for the same rows
-without a shift. Centres are transposed in blocks: what a stored number needs of all centres of a
-block lies in a few cache lines side by side.
+without a shift. Centres are transposed in blocks: the coordinates of a block's centres that a
+stored number meets lie side by side in a few cache lines.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _FEATURES = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseCenters:
-    """Centres as the sparse kernels want them; made by :func:`pack_sparse`."""
+    """Centres packed for the sparse kernels; made by :func:`pack_sparse`."""
 
     columns: Array
-    """(n_blocks, d, width) what a row's numbers are multiplied with: -2 c."""
+    """(n_blocks, d, width) factors of a row's numbers: -2 c."""
     starts: Array
     """(n_blocks * width,) squared lengths; infinity for padding."""
     n_clusters: int
@@ -68,7 +68,7 @@ def pack_sparse(centers: Array) -> SparseCenters:
 
 
 def pack_narrow(centers: Array) -> SparseCenters:
-    """As :func:`pack_sparse`, for :func:`scores_sparse`."""
+    """Pack centres as :func:`pack_sparse` does, for :func:`scores_sparse`."""
     return _pack(centers, LANES)
 
 
@@ -109,12 +109,12 @@ def _transpose(centers: Any, columns: Any) -> None:
 def nearest_sparse(
     x: SparseBlock, packed: SparseCenters
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """The nearest and the second nearest centre of every row, by their scores.
+    """Return the nearest and the second nearest centre of every row, by their scores.
 
     Returns
     -------
     labels, first, second_labels, second
-        As :func:`~largek_dask.kernels.distances.nearest_two`, but for the row's squared length,
+        As :func:`~largek_dask.kernels.distances.nearest_two`, except for the row's squared length,
         which scores lack.
     """
     n, dtype = len(x), packed.starts.dtype
@@ -209,7 +209,7 @@ def _search(dtype: np.dtype[Any], vectors: int) -> Any:
 
 @njit
 def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
-    """Whether a score wins against another; ties go to the lowest index, -1 is none at all."""
+    """Return True if a score beats another; ties go to the lowest index, -1 means none."""
     if value != other:
         return value < other
     return label >= 0 and (other_label < 0 or label < other_label)
@@ -217,7 +217,7 @@ def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
 
 @njit
 def length(data: Any, begin: Any, end: Any) -> Any:
-    """Squared length of a row, in the compute dtype."""
+    """Return the squared length of a row, in the compute dtype."""
     total = data.dtype.type(0)
     for i in range(begin, end):
         total += data[i] * data[i]

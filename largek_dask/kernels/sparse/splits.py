@@ -1,8 +1,8 @@
-"""What it would gain to split a cluster of sparse rows in two.
+"""Gain by splitting a cluster of sparse rows in two.
 
-As of dense rows (:mod:`~largek_dask.kernels.dense.splits`): along about the direction in which some
-rows of the cluster lie widest, and then by steps of 2-means. A row takes part with its stored
-numbers alone; columns in which none of these rows has any are 0 in both means.
+As for dense rows (:mod:`~largek_dask.kernels.dense.splits`): first across the approximate
+direction in which some rows of the cluster lie widest, and then by steps of 2-means. Only stored
+numbers of a row are used; columns in which none of these rows has any are 0 in both means.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["split_sparse"]
 POWER_STEPS = 3
 """Steps to the direction in which rows lie widest."""
 STEPS = 4
-"""Steps of 2-means, at most."""
+"""Maximum steps of 2-means."""
 WORTH = 1.005
-"""A step that does not gain this many times what the one before did is the last."""
+"""Minimum ratio of the gains of successive steps; a step below it is the last."""
 LEAST_ROWS = 6
-"""Fewer rows than that say nothing of what a split would gain."""
+"""Fewer rows do not show what a split would gain."""
 _PART = 16
 """Clusters that a thread takes at a time."""
 
@@ -51,21 +51,21 @@ def split_sparse(
     order, starts : int32 (m,), int64 (k + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows of cluster j.
     clusters : (c,) int64
-        Which to split.
+        Clusters to split.
     centers : (k, d) of the compute dtype
     weight : (n,) float64, optional
     max_rows : int
-        Rows of a cluster that a split is tried on, evenly spaced in it, if it has more.
+        Maximum rows of a cluster on which a split is tried, evenly spaced.
     n_threads : int
         Threads that share the clusters; the result is the same.
 
     Returns
     -------
     gains : (c,) float64
-        By how much the weighted sum of squared distances of all rows of the cluster would fall;
-        0 where there is nothing to split.
+        Decrease of the weighted sum of squared distances of all rows of the cluster; 0 if there is
+        nothing to split.
     halves : (c, 2, d) of the compute dtype
-        The two means; the centre twice where there is nothing to split.
+        The two means; the centre twice if there is nothing to split.
     """
     gains = np.zeros(len(clusters))
     halves = np.zeros((len(clusters), 2, x.n_features), centers.dtype)
@@ -136,10 +136,10 @@ def _gain(
     parts: Any, weights: Any, mean: Any, met: Any, halves: Any, along: Any, also: Any,
     direction: Any,
 ) -> Any:  # fmt: skip
-    """By how much nearer rows are to the nearer of two means than to the one of all."""
+    """Return by how much rows are nearer to the nearer of two means than to the common one."""
     count, gain = parts[3].size, 0.0
     for half in range(2):
-        # Twice the product with (a - m), less what the squares of the two differ by.
+        # Twice the product with (a - m), less the difference of the squares of the two.
         lean = 0.0
         for f in met:
             direction[f] = halves[half, f] - mean[f]
@@ -168,7 +168,7 @@ def _add_up(parts: Any, shares: Any, met: Any, sums: Any) -> None:
 
 @njit
 def _products(parts: Any, direction: Any, along: Any) -> None:
-    """Products of rows with a direction."""
+    """Compute products of rows with a direction."""
     data, indices, indptr, rows = parts
     for p in range(rows.size):
         product = 0.0
@@ -189,7 +189,7 @@ def _product(a: Any, b: Any, met: Any) -> Any:
 def _principal(
     parts: Any, weights: Any, mean: Any, met: Any, along: Any, direction: Any, sums: Any
 ) -> Any:
-    """Write about the direction along which rows lie widest; False if there is none."""
+    """Write the approximate direction in which rows lie widest; return False if there is none."""
     data, indices, indptr, rows = parts
     _products(parts, mean, along)
     square, farthest, far = _product(mean, mean, met), 0.0, -1
@@ -198,7 +198,7 @@ def _principal(
         for at in range(indptr[rows[p]], indptr[rows[p] + 1]):
             length += np.float64(data[at]) * data[at]
         distance = weights[p] * (length - 2.0 * along[p] + square)
-        # What rounding leaves of rows that are all alike tells no direction.
+        # Rounding errors of rows that are all alike give no direction.
         if distance > farthest and length - 2.0 * along[p] + square > 1e-12 * length:
             farthest, far = distance, p
     if far < 0:
@@ -230,7 +230,7 @@ def _cut(
     parts: Any, weights: Any, everything: Any, total: Any, mean: Any, met: Any, along: Any,
     direction: Any, sums: Any, halves: Any,
 ) -> Any:  # fmt: skip
-    """Steps of 2-means; write the means of the best; False if there is nothing to split."""
+    """Run steps of 2-means and write the best means; return False if nothing can be split."""
     count, gain, limit = parts[3].size, 0.0, _product(mean, direction, met)
     for _ in range(STEPS):
         _products(parts, direction, along)
@@ -244,7 +244,7 @@ def _cut(
         one, two = 1.0 / part, 1.0 / (total - part)
         gap, lean = 0.0, 0.0
         for f in met:
-            # Both sums add the same numbers in the same order: what one half lacks is 0 there.
+            # Both sums add the same numbers in order, with 0 for those of the other half.
             a, b = sums[f] * one, (everything[f] - sums[f]) * two
             direction[f] = a - b
             gap += (a - b) * (a - b)
