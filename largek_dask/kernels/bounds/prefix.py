@@ -167,7 +167,8 @@ class Prefix:
         budget : float
             Not needed.
         out : tuple of arrays (n,)
-            Written to: labels; or what :func:`~largek_dask.kernels.distances.nearest_two` returns.
+            Written to: labels; or, of more than `panels.PAD` centres, what
+            :func:`~largek_dask.kernels.distances.nearest_two` returns.
         left : int64 array (n,)
             Receives the rows that are left to the dense search.
 

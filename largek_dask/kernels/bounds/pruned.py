@@ -24,6 +24,7 @@ from largek_dask.kernels.bounds.prefix import (
     least_work,
     principal_directions,
 )
+from largek_dask.kernels.dense.panels import PAD
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact.squares import row_squares
 
@@ -171,8 +172,9 @@ def nearest_two_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, Array, 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
     """Write the nearest centre, or the nearest two, of all rows; how many distances it took."""
     n, (k, d) = len(x), packed.centers.shape
-    two_in_boxes = len(out) > 1 and d <= BOXED_FEATURES
-    if isinstance(x, SparseBlock) or two_in_boxes or not _is_open(packed):
+    # (boxes find the nearest alone, and a prefix compares the two best of several tiles)
+    one_only = d <= BOXED_FEATURES or k <= PAD
+    if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _is_open(packed):
         return _meet_all(x, packed, out)
     course = packed.prepared.get(_Course)
     if not n or not course.is_due(n, k, d):
