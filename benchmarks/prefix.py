@@ -197,7 +197,6 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         records = [record_of(case, Path(folder)) for case in at_hand(cases)]
     result = {"cpu": cpu_description(), "records": records}
-    print(table(result))
     publish("prefix", result, write=args.write)
 
 

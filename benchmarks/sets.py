@@ -52,6 +52,8 @@ def prepare(name: str, folder: Path) -> Path:
         np.save(out, structureless(name))
     elif name == "patches":
         np.save(out, patches())
+    elif name == "embeddings":
+        np.save(out, embeddings(50_000, 768))
     else:
         np.save(out, np.load(source / f"{name}.npz")["X"].astype(np.float32))
     return out

@@ -58,6 +58,7 @@ TABLES = {
     "directions": Table(_on("default"), "directions"),
     "far": Table(_on("default"), "far"),
     "kernels": Table(_on("exact"), "kernels"),
+    "prefix": Table(_on("exact"), "prefix"),
     "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
     "nmbatch": Table(_on("batches"), "nmbatch"),
     "vrkm_table": Table(_on("batches"), "vrkm", "of_table"),
