@@ -348,7 +348,7 @@ def follow(
 
 def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
     """Steps and centres of a job's last checkpoint; None: there is none that can be read."""
-    from largek_dask.driver.saved import best_saved
+    from largek_dask.driver.starts import best_saved
     from largek_dask.driver.storage import Folder
 
     # An old one may be removed while it is read.

@@ -32,8 +32,7 @@ from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.history import thinned, up_to
-from largek_dask.driver.stopping import StepRecord
+from largek_dask.driver.stopping import StepRecord, thinned
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.fault_injection import at
@@ -69,8 +68,8 @@ class Progress(Generic[State]):
     """Used so far, earlier runs included."""
 
     def records(self, objective: Objective) -> list[StepRecord]:
-        """Return the records of the steps so far, thinned (see ``driver.history``)."""
-        return thinned(up_to(self.n_iter, self.history), objective)
+        """Return the records of the steps so far, thinned (see ``driver.stopping``)."""
+        return thinned([step for step in self.history if step["step"] <= self.n_iter], objective)
 
 
 class Checkpoints(Generic[State]):
@@ -82,10 +81,6 @@ class Checkpoints(Generic[State]):
         The algorithm's state class, or a union of several.
     objective : Objective
         The algorithm's; only writing needs it.
-    keep : int, optional
-        Number of checkpoints to keep; ``largek.checkpoints.keep`` by default.
-    seconds : float, optional
-        Minimum time between two; ``largek.checkpoints.seconds`` by default.
     """
 
     def __init__(
@@ -93,15 +88,12 @@ class Checkpoints(Generic[State]):
         folder: Folder,
         expected: type[State] | UnionType,
         objective: Objective = INERTIA,
-        *,
-        keep: int | None = None,
-        seconds: float | None = None,
     ) -> None:
         self.folder = folder.sub("checkpoints")
         self._expected = expected
         self._objective = objective
-        self._keep = max(1, config.get("checkpoints.keep") if keep is None else keep)
-        self._every = config.get("checkpoints.seconds") if seconds is None else seconds
+        self._keep = max(1, config.get("checkpoints.keep"))
+        self._every = config.get("checkpoints.seconds")
         self._written_at = time.monotonic()
         self._newest: int | None = None
         self._damaged: set[int] = set()
@@ -160,7 +152,7 @@ class Checkpoints(Generic[State]):
 
     def due(self) -> bool:
         """Return whether it is time for the next one."""
-        return time.monotonic() - self._written_at >= self._every
+        return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
         """Write a checkpoint unless the newest is of this step; return whether it was written.
@@ -268,17 +260,6 @@ def forget_torn(folder: Folder) -> None:
         folder.remove(name)
 
 
-def _difference(what: str, theirs: Any, mine: Any) -> str:
-    """Describe how two values differ; of mappings, in which field."""
-    if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
-        if theirs.get("name") != mine.get("name"):
-            return f"{what} is {theirs.get('name')}, not {mine.get('name')}"
-        names = (name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name))
-        name = next(names)
-        what, theirs, mine = f"the {name} of {what}", theirs.get(name), mine.get(name)
-    return f"{what} is {theirs!r}, not {mine!r}"
-
-
 class FitFolder:
     """Folder of one fit, which only the same job can open again.
 
@@ -317,10 +298,9 @@ class FitFolder:
         mine, theirs = self._record["job"], before["job"]
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
-                difference = _difference(f"its {key}", theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: {difference}. Give the same {key}, or "
-                    "another folder."
+                    f"{self.folder.url} holds another job: its {key} is {theirs.get(key)!r}, not "
+                    f"{mine.get(key)!r}. Give the same {key}, or another folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:

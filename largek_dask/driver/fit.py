@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
 from largek_dask.algorithms.base import Algorithm, ModelArrays
-from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
@@ -37,7 +36,7 @@ from largek_dask.driver.plan import (
 )
 from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
-from largek_dask.driver.starts import StartResult, Starts
+from largek_dask.driver.starts import StartResult, Starts, kind_of_problem
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
@@ -56,7 +55,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "checked", "chosen", "fit", "kind_of_problem", "open_passes", "problem_of"]
+__all__ = ["FitResult", "checked", "chosen", "fit", "open_passes", "problem_of"]
 
 ANSWER_SECONDS = 10.0
 """Minimum seconds to wait for workers, also if the time limit is shorter."""
@@ -388,11 +387,6 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     # Given centres make every start the same.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
-
-
-def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
-    """Return the class of an algorithm's problem: a mixture if one is asked for."""
-    return algorithm.solves if mixture is None else MixtureProblem
 
 
 def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:

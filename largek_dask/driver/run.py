@@ -17,8 +17,15 @@ from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import FORMAT, Events
 from largek_dask.driver.formatting import short_number
-from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
-from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
+from largek_dask.driver.stopping import (
+    MOST_STEPS,
+    StepRecord,
+    StopReason,
+    StopRules,
+    record_of,
+    sample_of,
+    thinned,
+)
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -45,13 +52,15 @@ class Snapshot:
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """Grows with later steps, and may be thinned (see ``driver.history``)."""
+    """Grows with later steps, and may be thinned (see ``driver.stopping``)."""
     model: Callable[[], ModelArrays]
     objective: Objective
 
     def steps(self) -> list[StepRecord]:
         """Return the history up to this step."""
-        return thinned(up_to(self.record["step"], self.history), self.objective)
+        return thinned(
+            [step for step in self.history if step["step"] <= self.record["step"]], self.objective
+        )
 
 
 Callback = Callable[[Snapshot], object]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
@@ -18,7 +19,24 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
+__all__ = [
+    "ENDS",
+    "MOST_STEPS",
+    "End",
+    "StepRecord",
+    "StopReason",
+    "StopRules",
+    "parse_duration",
+    "record_of",
+    "sample_of",
+    "thinned",
+]
+
+MOST_STEPS = 10_000
+"""Maximum number of records of a history."""
+EXTRA = 3
+"""The first, the last and the best record."""
+Record = TypeVar("Record", bound=Mapping[str, Any])
 
 End = Literal["finished", "failed", "cancelled"]
 ENDS: tuple[str, ...] = get_args(End)
@@ -93,6 +111,43 @@ def record_of(step: int, info: Info, seconds: float) -> StepRecord:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
+    """Return the first, last and best record of a history, and every s-th.
+
+    s is the smallest power of two that leaves at most ``MOST_STEPS``. The result does not depend on
+    how often a history was thinned before, so a resumed fit ends with the same records. Each has
+    ``step``, ascending, and ``cost``; the objective defines the best cost.
+    """
+    if not history or history[-1]["step"] <= MOST_STEPS:
+        return list(history)
+    stride = 1
+    while history[-1]["step"] // stride > MOST_STEPS - EXTRA:
+        stride *= 2
+    costs = [record["cost"] for record in history if record["cost"] is not None]
+    best = (min if objective.sense == "min" else max)(costs, default=None)
+    kept = []
+    for record in history:
+        is_best = best is not None and record["cost"] == best
+        if is_best:
+            best = None  # the first of equal ones
+        if is_best or record is history[0] or record["step"] % stride == 0:
+            kept.append(record)
+    if kept[-1] is not history[-1]:
+        kept.append(history[-1])
+    return kept
+
+
+def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
+    """Return the number of rows in a step's sample; None if the step was over all rows.
+
+    The cost of such a step is scaled from the sample to all rows. Centres are fitted to the sample,
+    so the cost of all rows is higher.
+    """
+    extra = record.get("extra") or {}
+    on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
+    return int(record["rows"]) if on_sample else None
 
 
 @dataclass(frozen=True, slots=True)

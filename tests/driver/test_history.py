@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.driver import history as module
 from largek_dask.driver import run as run_module
-from largek_dask.driver.history import thinned
-from largek_dask.driver.stopping import StopRules
+from largek_dask.driver import stopping as module
+from largek_dask.driver.stopping import StopRules, thinned
 from largek_dask.driver.storage import Folder
 from tests.driver.test_run import assert_same, every_step, go
 

@@ -19,7 +19,7 @@ from largek_dask.algorithms.problem import Final
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.provenance import identity_of
-from largek_dask.driver.saved import best_saved
+from largek_dask.driver.starts import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import CheckpointError, ParameterError
 from tests.helpers.checks import fit_asked

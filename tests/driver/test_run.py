@@ -3,6 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -26,7 +27,8 @@ def go(
 
 
 def every_step(folder: Folder, keep: int = 3) -> Checkpoints[ToyState]:
-    return Checkpoints(folder, ToyState, keep=keep, seconds=0)
+    with dask.config.set({"largek.checkpoints.keep": keep, "largek.checkpoints.seconds": 0}):
+        return Checkpoints(folder, ToyState)
 
 
 def assert_same(a: RunResult[ToyState], b: RunResult[ToyState]) -> None:

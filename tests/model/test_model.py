@@ -529,7 +529,7 @@ def test_no_error_shows_what_python_says_of_a_key(
 
 
 def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("largek_dask.driver.history.MOST_STEPS", 5)
+    monkeypatch.setattr("largek_dask.driver.stopping.MOST_STEPS", 5)
     model, _ = fitted(seed=1, max_iter=7, tol=0)
     assert [record["step"] for record in model.history] == [1, 4, 7]
 
