@@ -42,7 +42,6 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     CancelledFit,
     DegenerateDataWarning,
-    NoModelError,
     ParameterError,
     warn,
 )
@@ -264,22 +263,12 @@ class _Work:
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # The loop handles later ones: it has a model to return.
-            raise self._no_model(no_model(clock, stop)) from cut
-        except NoModelError as error:
-            raise self._no_model(error) from error
+            raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
             # The traceback would fill a screen and tell nothing.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()
-
-    def _no_model(self, error: NoModelError) -> NoModelError:
-        """Return the error, or a more precise one if the fit is held."""
-        if not self.held():
-            return error
-        return NoModelError(
-            "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
-        )
 
     def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
         options, job, emit = self.options, self.job, self.events.emit

@@ -27,7 +27,7 @@ from largek_dask.driver.final import label_rows, seconds_of_last_pass, sizes_of
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import FitOptions
-from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
+from largek_dask.driver.run import Callback, Reserve, Run, RunResult, state_class
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import DamagedError, Folder
 from largek_dask.errors import (
@@ -190,7 +190,7 @@ class Starts:
         if folder is not None:
             checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
         self.passes.begin_run()
-        result = run(
+        result = Run(
             self._algorithm(stream),
             self.passes,
             rng=Rng(self.options.seed, stream),
@@ -202,7 +202,7 @@ class Starts:
             seconds_used=seconds,
             last_pass=self._reserve,
             watch=self.watch,
-        )
+        ).result()
         reason = result.stop_reason
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)

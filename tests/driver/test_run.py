@@ -10,7 +10,7 @@ import pytest
 from largek_dask.algorithms.base import Rng
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
-from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
+from largek_dask.driver.run import Reserve, Run, RunResult, Snapshot
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NoModelError
@@ -23,7 +23,7 @@ def go(
 ) -> RunResult[ToyState]:
     passes = ToyPasses(toy_rows()) if passes is None else passes
     rules = StopRules(max_iter=8, tol=0) if stop is None else stop
-    return run(Toy(), passes, rng=Rng(3), stop=rules, **options)
+    return Run(Toy(), passes, rng=Rng(3), stop=rules, **options).result()
 
 
 def every_step(folder: Folder, keep: int = 3) -> Checkpoints[ToyState]:
