@@ -20,7 +20,7 @@ from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import FitFolder, forget_torn
 from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.event_log import open_sinks
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.final import marks_of
 from largek_dask.driver.labels import LabelStore
@@ -115,7 +115,7 @@ def fit(
     checkpoint: str | Folder | None = None,
     labels: bool | str | Folder = True,
     storage_options: Mapping[str, Any] | None = None,
-    events: Sequence[Sink | str] = (),
+    events: Sequence[Sink] = (),
     log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
@@ -133,8 +133,8 @@ def fit(
         Whether labels are returned; or the URL to write them to.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
-    events : sequence of callable or str
-        Sinks of events, or URLs of folders for them.
+    events : sequence of callable
+        Sinks of events.
     log : bool
         Write events to ``events/`` in the checkpoint folder as well.
     callbacks : sequence of callable
@@ -167,7 +167,7 @@ def fit(
     if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}
         store = LabelStore(labels, rows.chunk_table, owner, storage_options)
-    out = Events(open_sinks(events, job.folder if job is not None and log else None))
+    out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
     work = _Work(
         rows, options, choice, identity, fingerprint, job, store, out, bool(labels),
         client, n_threads, callbacks, cancelled or _never, held or _never,

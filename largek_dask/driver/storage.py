@@ -188,24 +188,6 @@ class Folder:
 
         return retry_io(ask)
 
-    def size_of(self, name: str) -> int:
-        """Return the bytes of a file, or of all files in a folder; 0 if it is missing."""
-
-        def ask() -> int:
-            self.fs.invalidate_cache()
-            found = self.fs.find(self.path(name), detail=True)
-            # Some drivers return no size for a single file.
-            sizes = (
-                about["size"] if "size" in about else self.fs.size(path)
-                for path, about in found.items()
-            )
-            return sum(int(size or 0) for size in sizes)
-
-        try:
-            return retry_io(ask)
-        except FileNotFoundError:
-            return 0
-
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there; raise OSError if that is impossible now.
 
