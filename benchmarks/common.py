@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,12 @@ def child_record(
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_turn(methods: Sequence[str], seed: int) -> list[str]:
+    """The methods in another order for every seed."""
+    at = seed % len(methods)
+    return [*methods[at:], *methods[:at]]
 
 
 @contextmanager

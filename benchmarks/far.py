@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import dcd_known
+from benchmarks import dcd_tables
 from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
 from benchmarks.sets import at_hand, data_folder
 from benchmarks.tables import publish, table_of
 
 CLUSTERS = (10, 15, 20, 25)
 SEEDS = 10
-LOWEST = {name: {k: dcd_known.LOWEST[name][k] for k in CLUSTERS} for name in ("eeg", "shuttle")}
+LOWEST = {name: {k: dcd_tables.LOWEST[name][k] for k in CLUSTERS} for name in ("eeg", "shuttle")}
 """The lowest sums of squares seen on public sets."""
 FITS = 50
 """Fits of scikit-learn; the best is the lowest value known of a generated set."""

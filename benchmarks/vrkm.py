@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.common import (
     child_record,
     cpu_description,
+    in_turn,
     new_parser,
     parse,
     read_result,
@@ -40,7 +41,6 @@ from benchmarks.curves import (
     record_of,
     warm_up,
 )
-from benchmarks.dcd_runs import in_turn
 from benchmarks.levels import SAME, first_at, median, ratios, spread
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import publish, table_of
