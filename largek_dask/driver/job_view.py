@@ -59,7 +59,7 @@ MOST_VALUES = 100
 MOST_WARNINGS = 3
 MOST_WORKERS = 100_000
 """Workers whose addresses are kept."""
-MOST_POINTS = 256
+MOST_POINTS = 512
 """Maximum number of regular points of a series; there are up to three more."""
 A_START, MOST_KEY = float(2**32), float(2**53)
 """Keys reserved for each start, and the largest key."""
@@ -85,7 +85,7 @@ class Series:
     >>> for step in range(100_000):
     ...     series.add((step, 0.1 * step, abs(step - 70_000)))
     >>> found = series.points()[:, Y]
-    >>> len(found) <= 259, found[0].item(), found.min().item(), found[-1].item()
+    >>> len(found) <= 515, found[0].item(), found.min().item(), found[-1].item()
     (True, 70000.0, 0.0, 29999.0)
     """
 
@@ -181,12 +181,9 @@ class JobView:
         self.chosen: Event = {}
         self.compiling: Event | None = None
         self.labelled: float | None = None
-        self.warnings: tuple[str, ...] = ()
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
-        self._newer: dict[str, Any] = {}
-        """Fields of the status that events since have changed."""
         self._from_events: dict[str, Any] = {}
         """State and result, used where no status gives them."""
         self._status: dict[str, Any] | None = None
@@ -221,7 +218,7 @@ class JobView:
         """Take a newer status; fields of the last step stay, as a new scheduler knows none."""
         known = self.status
         kept = {n: known[n] for n in (*OF_A_STEP, "energy", "objective") if n in known}
-        self._given, self._newer, self._status = {**kept, **status}, {}, None
+        self._given, self._status = {**kept, **status}, None
 
     def update(self, event: object) -> None:
         """Take an event, whatever it is."""
@@ -250,7 +247,7 @@ class JobView:
     def status(self) -> Mapping[str, Any]:
         """The latest status, with the figures of events since."""
         if self._status is None:
-            found = {**self.figures(), **self._from_events, **self._given, **self._newer}
+            found = {**self.figures(), **self._from_events, **self._given}
             # In the order of what is given.
             self._status = {**self._given, **found}
         return self._status
@@ -280,6 +277,11 @@ class JobView:
         """Fields of the last event "sizes"; empty before there is one."""
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """The last warnings."""
+        return [mark.text for mark in self._marks.get("warning", ())][-MOST_WARNINGS:]
 
     def share_done(self) -> float | None:
         """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
@@ -363,7 +365,7 @@ class JobView:
         self.started = {name: event[name] for name in event if name != "workers"}
         self.labelled = None
         if "objective" in event:
-            self._newer["objective"] = event["objective"]
+            self._given["objective"] = event["objective"]
         if is_number(n_rows := event.get("n_rows")):
             self._about["n_rows"] = n_rows
         if isinstance(workers := event.get("workers"), list):
@@ -381,7 +383,7 @@ class JobView:
         if (energy := number_in(event.get("extra"), "energy")) is not None:
             last["energy"] = energy
         self._last |= last
-        self._newer |= last
+        self._given |= last
         for name in ("start", "starts"):
             if is_number(value := event.get(name)):
                 self._about[name] = value
@@ -409,9 +411,7 @@ class JobView:
         self._mark("checkpoint", f"checkpoint{at}{took}", event)
 
     def _on_warning(self, event: Event) -> None:
-        message = printable(event.get("message"))
-        self.warnings = (*self.warnings, message)[-MOST_WARNINGS:]
-        self._mark("warning", message, event)
+        self._mark("warning", printable(event.get("message")), event)
 
     def _on_running(self, event: Event) -> None:
         kind, reason = str(event["event"]), event.get("reason")
@@ -437,7 +437,6 @@ class JobView:
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return
         self._elapsed = max(self._elapsed, elapsed or 0.0)
-        self._mark_retries(event)
         start = max(0.0, number_in(event, "start") or 0.0)
         key = min(MOST_KEY, start * A_START + min(step, A_START - 1))
         # A run that resumes from a checkpoint repeats steps, with equal figures.
@@ -466,14 +465,6 @@ class JobView:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
         self.costs[line].add((self._key, self._elapsed, cost))
-
-    def _mark_retries(self, event: Event) -> None:
-        words = {"retries": "handed out again", "rebuilt": "rebuilt"}
-        again = {name: n for name in words if (n := number_in(event, name) or 0.0) > 0}
-        if again:
-            done = ", ".join(f"{count_of(int(n), 'chunk')} {words[k]}" for k, n in again.items())
-            kind = "retry" if "retries" in again else "rebuilt"
-            self._mark(kind, f"step {number_in(event, 'step'):,.0f}: {done}", event)
 
     def _add(self, name: str, value: float | None) -> None:
         if value is not None:

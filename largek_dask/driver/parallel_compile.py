@@ -28,7 +28,7 @@ from largek_dask.kernels.compiling import call_after_each, compiled
 from largek_dask.kernels.jit import saves_code
 from largek_dask.passes.local import available_cpus
 
-__all__ = ["compiles_in_parallel", "is_possible", "is_worth_it"]
+__all__ = ["compiles_in_parallel", "is_worth_it"]
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +40,13 @@ fit at most a few are missing, which are not worth a process."""
 
 
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
-    """Return whether a second process could compile what a fit in this process needs.
+    """Return whether a second process, on a second core, could compile what a fit here needs.
 
     The load of the machine does not matter: it is a mean over a minute, and two processes get a
     larger share than one.
     """
-    return isinstance(algorithm, Truncated) and not rows.is_sparse and is_possible(n_threads)
-
-
-def is_possible(n_threads: int | None = None) -> bool:
-    """Return whether a second process may compile, on a second core, what this one then loads."""
+    if not isinstance(algorithm, Truncated) or rows.is_sparse:
+        return False
     if not saves_code() or not sys.executable:
         return False
     if min(available_cpus(), n_threads or available_cpus()) < 2:
@@ -68,57 +65,44 @@ def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) 
 
     It starts at once if the cache is empty, otherwise after `FIRST` functions were compiled here.
     """
-    process = _Process([dtype.name, str(n_features), str(k)])
-    before = compiled()
+    lock, before = threading.Lock(), compiled()
+    started: list[subprocess.Popen[bytes] | None] = []
+    """At most one process; None if it cannot start, or the block has ended."""
 
-    def start_if_needed() -> None:
-        if compiled().since(before).functions >= FIRST:
-            process.start()
+    def start_if_needed(least: int = FIRST) -> None:
+        if compiled().since(before).functions >= least:
+            with lock:
+                if not started:
+                    started.append(_start([dtype.name, str(n_features), str(k)]))
 
     stop = call_after_each(start_if_needed)
     try:
         if is_cache_empty():
-            process.start()
+            start_if_needed(0)
         yield
     finally:
         stop()
-        process.end()
+        with lock:
+            started.append(None)
+        if (process := started[0]) is not None:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
-class _Process:
-    """The second process, started at most once and never after :meth:`end`."""
-
-    def __init__(self, arguments: list[str]) -> None:
-        self._arguments = arguments
-        self._lock = threading.Lock()
-        self._may_start = True
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process, unless it was started or the fit has ended."""
-        with self._lock:
-            if not self._may_start:
-                return
-            self._may_start = False
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", COMMAND, *self._arguments],
-                    env=_environment(),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                )
-            except OSError as error:  # the fit compiles alone
-                log.debug("cannot start a process that compiles: %r", error)
-
-    def end(self) -> None:
-        with self._lock:
-            self._may_start = False
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+def _start(arguments: list[str]) -> subprocess.Popen[bytes] | None:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", COMMAND, *arguments],
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError as error:  # the fit compiles alone
+        log.debug("cannot start a process that compiles: %r", error)
+        return None
 
 
 def _environment() -> dict[str, str]:

@@ -29,6 +29,8 @@ __all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
+MOST_POINTS = 128
+"""Points of a line besides its last."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
@@ -130,6 +132,9 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
 
 def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
     points = series.points()
+    # Of points that are close together some.
+    step, last = -(-len(points) // MOST_POINTS), len(points) - 1
+    points = points[np.unique([*range(0, last, step), last])]
     y = points[:, Y]
     if positive:
         # A logarithmic axis has no place for 0.

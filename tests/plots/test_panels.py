@@ -144,7 +144,6 @@ def test_what_happened_is_marked():
     answer = page_of(view)
     assert [(mark["kind"], mark["text"]) for mark in answer["marks"]] == [
         ("running", "running"),
-        ("retry", "step 1: 2 chunks handed out again, 1 chunk rebuilt"),
         ("worker", "worker tcp://a:1 left, 12 chunks"),
         ("checkpoint", "checkpoint after step 1, written in 2 s"),
         ("warning", "disk full"),
