@@ -31,12 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.stopping import StepRecord, thinned
+from largek_dask.driver.stopping import StepRecord, last_steps
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.fault_injection import at
@@ -71,13 +70,13 @@ class Progress(Generic[State]):
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """May be longer than ``n_iter`` (those records do not count), and may be thinned."""
+    """May be longer than ``n_iter`` (those records do not count), and may lack its beginning."""
     seconds: float
     """Used so far, earlier runs included."""
 
-    def records(self, objective: Objective) -> list[StepRecord]:
-        """Return the records of the steps so far, thinned (see ``driver.stopping``)."""
-        return thinned([step for step in self.history if step["step"] <= self.n_iter], objective)
+    def records(self) -> list[StepRecord]:
+        """Return the records of the last steps so far."""
+        return last_steps(self.history, self.n_iter)
 
 
 class Checkpoints(Generic[State]):
@@ -87,19 +86,15 @@ class Checkpoints(Generic[State]):
     ----------
     expected : type
         The algorithm's state class, or a union of several.
-    objective : Objective
-        The algorithm's; only writing needs it.
     """
 
     def __init__(
         self,
         folder: Folder,
         expected: type[State] | UnionType,
-        objective: Objective = INERTIA,
     ) -> None:
         self.folder = folder.sub("checkpoints")
         self._expected = expected
-        self._objective = objective
         self._keep = max(1, config.get("checkpoints.keep"))
         self._every = config.get("checkpoints.seconds")
         self._written_at = time.monotonic()
@@ -187,7 +182,7 @@ class Checkpoints(Generic[State]):
             "n_iter": n,
             "seconds": progress.seconds,
             "state": tree,
-            "history": progress.records(self._objective),
+            "history": progress.records(),
             "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
         }
         record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()

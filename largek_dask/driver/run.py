@@ -22,9 +22,9 @@ from largek_dask.driver.stopping import (
     StepRecord,
     StopReason,
     StopRules,
+    last_steps,
     record_of,
     sample_of,
-    thinned,
 )
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
@@ -52,15 +52,13 @@ class Snapshot:
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """Grows with later steps, and may be thinned (see ``driver.stopping``)."""
+    """Grows with later steps; :meth:`steps` ends with this one."""
     model: Callable[[], ModelArrays]
     objective: Objective
 
     def steps(self) -> list[StepRecord]:
         """Return the history up to this step."""
-        return thinned(
-            [step for step in self.history if step["step"] <= self.record["step"]], self.objective
-        )
+        return last_steps(self.history, self.record["step"])
 
 
 Callback = Callable[[Snapshot], object]
@@ -236,12 +234,12 @@ class Run(Generic[State]):
         """Return the progress after a step.
 
         Successive ones share one growing history, of which each counts its own steps only. It is
-        thinned when it has twice the final maximum.
+        shortened when it has twice the maximum.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
         if len(history) >= 2 * MOST_STEPS:
-            history = thinned(history, self.algorithm.objective)
+            history = history[-MOST_STEPS:]
         history.append(record_of(n_iter, info, seconds))
         return Progress(state, n_iter, history, seconds)
 
@@ -318,7 +316,7 @@ class Run(Generic[State]):
 
     def _end(self, reason: StopReason) -> RunResult[State]:
         now = self._now
-        history = tuple(now.records(self.algorithm.objective))
+        history = tuple(now.records())
         self.events.emit(
             "stopped",
             reason=reason,

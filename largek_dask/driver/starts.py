@@ -188,7 +188,7 @@ class Starts:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
         if folder is not None:
-            checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
+            checkpoints = Checkpoints(folder, state_class(self.algorithm))
         self.passes.begin_run()
         result = Run(
             self._algorithm(stream),
@@ -353,7 +353,7 @@ def best_saved(folder: Folder) -> Saved | None:
         if best is None or objective.is_better(value, best.value):
             best = Saved(
                 stream, algorithm.model(progress.state), progress.n_iter,
-                tuple(progress.records(objective)), progress.seconds, objective, value,
+                tuple(progress.records()), progress.seconds, objective, value,
             )  # fmt: skip
     return best
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
@@ -26,17 +26,14 @@ __all__ = [
     "StepRecord",
     "StopReason",
     "StopRules",
+    "last_steps",
     "parse_duration",
     "record_of",
     "sample_of",
-    "thinned",
 ]
 
 MOST_STEPS = 10_000
-"""Maximum number of records of a history."""
-EXTRA = 3
-"""The first, the last and the best record."""
-Record = TypeVar("Record", bound=Mapping[str, Any])
+"""Maximum number of records of a history; older ones are dropped."""
 
 End = Literal["finished", "failed", "cancelled"]
 ENDS: tuple[str, ...] = get_args(End)
@@ -113,30 +110,9 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def thinned(history: Sequence[Record], objective: Objective = INERTIA) -> list[Record]:
-    """Return the first, last and best record of a history, and every s-th.
-
-    s is the smallest power of two that leaves at most ``MOST_STEPS``. The result does not depend on
-    how often a history was thinned before, so a resumed fit ends with the same records. Each has
-    ``step``, ascending, and ``cost``; the objective defines the best cost.
-    """
-    if not history or history[-1]["step"] <= MOST_STEPS:
-        return list(history)
-    stride = 1
-    while history[-1]["step"] // stride > MOST_STEPS - EXTRA:
-        stride *= 2
-    costs = [record["cost"] for record in history if record["cost"] is not None]
-    best = (min if objective.sense == "min" else max)(costs, default=None)
-    kept = []
-    for record in history:
-        is_best = best is not None and record["cost"] == best
-        if is_best:
-            best = None  # the first of equal ones
-        if is_best or record is history[0] or record["step"] % stride == 0:
-            kept.append(record)
-    if kept[-1] is not history[-1]:
-        kept.append(history[-1])
-    return kept
+def last_steps(history: Sequence[StepRecord], n_iter: int) -> list[StepRecord]:
+    """Return the records of the first ``n_iter`` steps, of more than ``MOST_STEPS`` the last."""
+    return [record for record in history if n_iter - MOST_STEPS < record["step"] <= n_iter]
 
 
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
