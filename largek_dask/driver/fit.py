@@ -19,13 +19,12 @@ from largek_dask.data.columns import without_equal_names
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import FitFolder, forget_torn
-from largek_dask.driver.compile_watch import CompileWatch
+from largek_dask.driver.compile_watch import CompileWatch, compiles_in_parallel, is_worth_it
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.final import marks_of
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.driver.parallel_compile import compiles_in_parallel, is_worth_it
 from largek_dask.driver.plan import (
     check_memory,
     check_problem,

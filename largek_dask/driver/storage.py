@@ -400,7 +400,7 @@ class Folder:
             group = retry_io(lambda: self._new_group(name))
             # Retry each array by itself: on a flaky store all at once never succeed.
             records = {
-                key: retry_io(partial(self._write_array, group, key, array, set()))
+                key: retry_io(partial(_write_array, group, key, array))
                 for key, array in arrays.items()
             }
             if self.is_local:
@@ -413,31 +413,6 @@ class Folder:
         if self.is_local:
             make_folders(self.path(name))
         return zarr.create_group(self.store(name), zarr_format=3)
-
-    @staticmethod
-    def _write_array(
-        group: zarr.Group, key: str, array: NDArray[Any], begun: set[str]
-    ) -> dict[str, Any]:
-        row_bytes = max(1, array.nbytes // max(1, len(array)))
-        rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
-        again = key in begun
-        begun.add(key)
-        stored = group.create_array(
-            key,
-            shape=array.shape,
-            dtype=array.dtype.newbyteorder("<"),
-            chunks=(rows, *(max(1, n) for n in array.shape[1:])),
-            compressors=None,
-            filters=None,
-            config={"write_empty_chunks": True},
-            overwrite=again,
-        )
-        stored[...] = array
-        return {
-            "dtype": array.dtype.newbyteorder("<").str,
-            "shape": list(array.shape),
-            "sha256": sha256_of(array),
-        }
 
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]
@@ -513,6 +488,26 @@ def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtyp
     if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
         raise DamagedError(f"an array of shape {list(shape)} is too large to be read")
     return shape, dtype
+
+
+def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, Any]:
+    """Write an array of a group, and return its record."""
+    row_bytes = max(1, array.nbytes // max(1, len(array)))
+    rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
+    dtype = array.dtype.newbyteorder("<")
+    stored = group.create_array(
+        key,
+        shape=array.shape,
+        dtype=dtype,
+        chunks=(rows, *(max(1, n) for n in array.shape[1:])),
+        compressors=None,
+        filters=None,
+        config={"write_empty_chunks": True},
+        # It may have been begun by a try that failed.
+        overwrite=True,
+    )
+    stored[...] = array
+    return {"dtype": dtype.str, "shape": list(array.shape), "sha256": sha256_of(array)}
 
 
 def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:
