@@ -6,7 +6,6 @@ and fields that are unknown, of another type or not finite are ignored; nothing 
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -46,7 +45,6 @@ EXTRA = ("distances", "gain")
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
-LARGEST = sys.float_info.max
 MOST_SUMMED = 1e18
 """Larger figures are not added: sums stay numbers that floats and JSON hold."""
 MOST_STARTS = 12
@@ -480,10 +478,8 @@ class JobView:
 
 def number_in(about: object, name: str) -> float | None:
     """Return a field of an event or status as a float; None if it is no finite number."""
-    # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
+    # A plain dictionary, which nearly all are, costs least to ask for.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
-    if type(value) is float or type(value) is int:
-        return float(value) if -LARGEST <= value <= LARGEST else None
     return float(value) if is_number(value) else None
 
 

@@ -43,8 +43,6 @@ __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
 """Maximum bytes of a small file that is read as a whole."""
-READ_BYTES = 1 << 20
-"""Bytes of a small file per read."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Protocols for which making a folder does nothing, or makes a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
@@ -349,20 +347,16 @@ class Folder:
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
         """Return the content of a small file; raise DamagedError if it is longer."""
-        data = retry_io(lambda: self._content(name, limit + 1))
-        if len(data) > limit:
-            raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
-        return data
 
-    def _content(self, name: str, most: int) -> bytes:
-        self.fs.invalidate_cache()
-        pieces: list[bytes] = []
-        with self.fs.open(self.path(name), "rb") as file:
-            # A read allocates all bytes asked for, even of a short file.
-            while most and (piece := file.read(min(most, READ_BYTES))):
-                pieces.append(piece)
-                most -= len(piece)
-        return b"".join(pieces)
+        def ask() -> bytes:
+            self.fs.invalidate_cache()
+            # Some servers return no size.
+            if (self.fs.size(self.path(name)) or 0) > limit:
+                raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
+            found: bytes = self.fs.cat_file(self.path(name))
+            return found
+
+        return retry_io(ask)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return the bytes of a file from ``begin`` on, or raise FileNotFoundError."""
