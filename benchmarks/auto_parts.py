@@ -8,21 +8,18 @@ on a set, and the end; means of two seeds.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.common import child_record, cpu_description, new_parser, parse, patched
 from benchmarks.curves import AUTO, METHODS, Run, Task, run, warm_up
 from benchmarks.levels import time_to
 from benchmarks.sets import prepare
 from benchmarks.tables import publish, table_of
-from largek_dask.algorithms.truncated.schedule import TUNING
 
 SEEDS = (0, 1)
 EXCESSES = (0.01, 0.002)
@@ -30,33 +27,23 @@ CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "centres go to the means": {"truncated.state.BEYOND": 0.0},
-    "lists for few clusters too": {"truncated.schedule.TUNING": replace(TUNING, dense_clusters=0)},
-    "rounds over all rows only": {
-        "truncated.schedule.TUNING": replace(TUNING, rows_to_search=1 << 60)
-    },
-    "no first sample": {"truncated.schedule.TUNING": replace(TUNING, first_rows=32)},
-    "lists as short as pays at once": {
-        "truncated.schedule.TUNING": replace(TUNING, least_lengths=())
-    },
-    "no moves": {"moves": False},
+    "lists for few clusters too": {"truncated.schedule.TUNING": {"dense_clusters": 0}},
+    "rounds over all rows only": {"truncated.schedule.TUNING": {"rows_to_search": 1 << 60}},
+    "no first sample": {"truncated.schedule.TUNING": {"first_rows": 32}},
+    "lists as short as pays at once": {"truncated.schedule.TUNING": {"least_lengths": ()}},
+    "no moves": {},
 }
-"""What is changed: constants of modules of ``largek_dask.algorithms``, or parameters."""
+"""Constants that are changed, as of :func:`patched`; moves are a parameter."""
 
 
 def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
     """Change what is to be changed, and run."""
-    for name, value in PARTS[part].items():
-        if "." not in name:
-            METHODS[AUTO] = lk.Truncated(**{name: value})
-            continue
-        module, constant = name.rsplit(".", 1)
-        owner = importlib.import_module(f"largek_dask.algorithms.{module}")
-        assert hasattr(owner, constant)
-        setattr(owner, constant, value)
+    METHODS[AUTO] = lk.Truncated(moves=part != "no moves")
     x = np.load(path)
-    warm_up(AUTO, x, k)
     grid = tuple(np.geomspace(1e-3, 0.02, 5).tolist())
-    runs = [run(Task(AUTO, path, k, seed, seconds, excesses=grid), x) for seed in SEEDS]
+    with patched(PARTS[part]):
+        warm_up(AUTO, x, k)
+        runs = [run(Task(AUTO, path, k, seed, seconds, excesses=grid), x) for seed in SEEDS]
     return [{key: found[key] for key in ("seconds", "energies")} for found in runs]
 
 

@@ -1,7 +1,6 @@
 """The default on one and two workers, from storage, and with very many clusters.
 
-    python -m benchmarks.auto_scale [--only workers storage large] [--rows 10_000_000]
-                                    [--clusters 10_000 32_000] [--keep-rivals] [--write]
+    python -m benchmarks.auto_scale [--only workers storage large] [--write]
 
 workers
     Rows of 32 features in a Zarr store, k = 4000, one and two local workers of one thread each:
@@ -38,6 +37,7 @@ from benchmarks.common import (
     local_client,
     new_parser,
     parse,
+    patched,
     read_result,
 )
 from benchmarks.curves import AUTO, Energies, Task, measure
@@ -46,6 +46,7 @@ from benchmarks.sets import mixture
 from benchmarks.tables import publish, table_of
 
 PARTS = ["workers", "storage", "large"]
+WORKERS_ROWS = 10_000_000
 STEPS, WHOLE = 3, 10
 """Steps of a first fit on workers, and how often the next goes through all rows."""
 WORKERS_AIM = 1.8
@@ -92,14 +93,12 @@ def from_storage(folder: str, searched: bool) -> dict[str, Any]:
     """Readings, wall seconds and energies after some steps of a search."""
     import dask
 
-    from largek_dask.algorithms.truncated import schedule
     from largek_dask.data.sources import open_rows
 
-    if not searched:
-        schedule.TUNING = replace(schedule.TUNING, rows_to_search=1 << 60)
+    changes = {} if searched else {"truncated.schedule.TUNING": {"rows_to_search": 1 << 60}}
     others = np.load(Path(folder) / "others.npy")
     rows = open_rows(str(Path(folder) / "stored.zarr"))
-    with dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):
+    with patched(changes), dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):
         # A short search first: code is compiled and loaded.
         search(rows, others, STORED_CLUSTERS, 3.0)
         return search(rows, others, STORED_CLUSTERS, STORED_LIMIT)
@@ -147,29 +146,29 @@ def storage(folder: Path) -> dict[str, Any]:
     }
 
 
-def workers(folder: Path, n_rows: int) -> dict[str, float]:
+def workers(folder: Path) -> dict[str, float]:
     """Seconds on one and two workers."""
     store = str(folder / "rows.zarr")
-    lk.ingest(mixture(n_rows, 32, 8_000), store, progress=False)
+    lk.ingest(mixture(WORKERS_ROWS, 32, 8_000), store, progress=False)
     found = {
         n: child_record("benchmarks.auto_scale", ["workers", store, 4_000, int(n)])
         for n in ("1", "2")
     }
     assert found["1"]["costs"] == found["2"]["costs"]
-    return {n: run["seconds"] for n, run in found.items()} | {"rows": float(n_rows)}
+    return {n: run["seconds"] for n, run in found.items()} | {"rows": float(WORKERS_ROWS)}
 
 
-def large(folder: Path, clusters: list[int], known: dict[int, Any]) -> list[dict[str, Any]]:
-    """Curves with very many clusters; ``known`` rivals are not measured again."""
+def large(folder: Path) -> list[dict[str, Any]]:
+    """Curves with very many clusters."""
     path = folder / "large.npy"
     np.save(path, mixture(2_000_000, 32, 40_000))
     records = []
-    for k in clusters:
-        rivals: dict[str, Any] = known.get(k, {})
+    for k in LARGE:
+        rivals: dict[str, Any] = {}
         kind = "SuperKMeans, hierarchical"
-        if not rivals and peers.there("SuperKMeans"):
+        if peers.there("SuperKMeans"):
             rivals[kind] = peers.measure_super(kind, str(path), k, LIMIT, CALLS)
-        if "faiss" not in rivals and peers.there("faiss"):
+        if peers.there("faiss"):
             rivals["faiss"] = peers.measure_faiss(str(path), k, FAISS_LIMIT)[-2:]
         levels = tuple(point["energy"] for points in rivals.values() for point in points)
         [run] = measure([Task(AUTO, str(path), k, limit=LIMIT, levels=levels)])
@@ -273,25 +272,16 @@ def main() -> None:
     """Measure, save, and write the table."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
-    parser.add_argument("--rows", type=int, default=10_000_000, help="rows for the workers")
-    parser.add_argument("--clusters", nargs="*", type=int, default=LARGE)
-    parser.add_argument(
-        "--keep-rivals", action="store_true", help="take those of the last result on this machine"
-    )
     args = parse(parser, child)
     result = read_result("auto_scale") | {"cpu": cpu_description()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if "workers" in args.only:
-            result["workers"] = workers(folder, args.rows)
+            result["workers"] = workers(folder)
         if "storage" in args.only:
             result["storage"] = storage(folder)
         if "large" in args.only:
-            old = result.get("large", [])
-            known = {r["k"]: r["rivals"] for r in old} if args.keep_rivals else {}
-            kept = [r for r in old if r["k"] not in args.clusters]
-            records = kept + large(folder, args.clusters, known)
-            result["large"] = sorted(records, key=lambda record: record["k"])
+            result["large"] = large(folder)
     publish("auto_scale", result, write=args.write)
 
 

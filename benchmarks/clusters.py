@@ -12,9 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from benchmarks.common import child_record, cpu_description, new_parser, parse, peak_bytes
 from benchmarks.tables import publish, table_of
@@ -23,27 +21,16 @@ ROWS, FEATURES, STEPS = 400_000, 32, 40
 CLUSTERS = (12_500, 25_000, 50_000, 100_000)
 
 
-def drawn(n: int, k: int) -> NDArray[np.float32]:
-    """The rows; they are never held twice, which would be taken for memory of a fit."""
-    from benchmarks.synthetic import SyntheticRows
-
-    rows = SyntheticRows("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
-    x, at = np.empty((n, FEATURES), np.float32), 0
-    for i in range(rows.n_chunks):
-        part = rows.read(i)
-        x[at : at + len(part)] = part
-        at += len(part)
-    return x
-
-
 def child(n: int, k: int, steps: int) -> dict[str, Any]:
     """A fit of n rows with k clusters."""
     import largek_dask as lk
+    from benchmarks.synthetic import generate
     from largek_dask.driver.fit import fit
     from largek_dask.driver.options import FitOptions
     from largek_dask.kernels.compiling import compiled
 
-    x = drawn(n, k)
+    # Rows are never held twice, which would be taken for memory of a fit.
+    x = generate("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
     options = {"algorithm": lk.Truncated(), "seed": 0, "tol": 0.0}
     # What most fits need is compiled and loaded.
     few = lk.open_rows(x[: n // 20])

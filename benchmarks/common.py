@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,12 @@ def child_record(
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def in_turn(methods: Sequence[str], seed: int) -> list[str]:
+    """The methods in another order for every seed."""
+    at = seed % len(methods)
+    return [*methods[at:], *methods[:at]]
+
+
 @contextmanager
 def local_client(n_workers: int) -> Iterator[Any]:
     """Client of a local cluster of worker processes with one thread each."""
@@ -100,6 +108,26 @@ def local_client(n_workers: int) -> Iterator[Any]:
     ):
         client.wait_for_workers(n_workers)
         yield client
+
+
+@contextmanager
+def patched(changes: Mapping[str, Any]) -> Iterator[None]:
+    """Constants of modules of ``largek_dask.algorithms`` changed for a while, by their path.
+
+    Of a dataclass only the fields that a dictionary names.
+    """
+    before = []
+    for name, value in changes.items():
+        module, constant = name.rsplit(".", 1)
+        owner = importlib.import_module(f"largek_dask.algorithms.{module}")
+        known = getattr(owner, constant)
+        before.append((owner, constant, known))
+        setattr(owner, constant, replace(known, **value) if isinstance(value, dict) else value)
+    try:
+        yield
+    finally:
+        for owner, constant, known in before:
+            setattr(owner, constant, known)
 
 
 # --- command lines and results --------------------------------------------------------------------

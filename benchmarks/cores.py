@@ -34,18 +34,13 @@ AIM = 1.85
 ONE, TWO = "1", "2"
 
 
-def options_of(k: int) -> FitOptions:
-    """Options of all fits here."""
-    return FitOptions(n_clusters=k, algorithm="truncated", seed=0)
-
-
 def timed(x: NDArray[np.float32], k: int, n_threads: int) -> tuple[list[float], float]:
     """Wall seconds until each step of a fit and its end, and CPU seconds of the fit."""
     seconds: list[float] = []
     begun, cpu = time.perf_counter(), time.process_time()
     fit(
         open_rows(x),
-        options_of(k),
+        FitOptions(n_clusters=k, algorithm="truncated"),
         n_threads=n_threads,
         callbacks=[lambda _: seconds.append(time.perf_counter() - begun)],
     )
@@ -59,7 +54,8 @@ def steps_near(x: NDArray[np.float32], k: int, n_threads: int) -> list[int]:
     def keep(snapshot: Any) -> None:
         met.append(np.array(snapshot.model().centers, np.float32))
 
-    fit(open_rows(x), options_of(k), n_threads=n_threads, labels=False, callbacks=[keep])
+    options = FitOptions(n_clusters=k, algorithm="truncated")
+    fit(open_rows(x), options, n_threads=n_threads, labels=False, callbacks=[keep])
     energies, last = Energies(x, met), len(met) - 1
     found = [energies.first_within(energies[last] * (1 + excess)) for excess in NEAR]
     return [last if step is None else step for step in found]

@@ -1,8 +1,8 @@
 """The default where few rows lie far out and carry the cost, beside scikit-learn's ten starts.
 
-    python -m benchmarks.far [--sets eeg one ...] [--clusters 10 25] [--seeds 10] [--write]
+    python -m benchmarks.far [--write]
 
-Given sets replace those of the last result. For every set and number of clusters: how far
+For every set and number of clusters: how far
 `KMeans(k).fit(X)` ends above the lowest value known, the worst and the median of the seeds, and its
 CPU seconds (median) over those of scikit-learn's `KMeans(k, n_init=10)` (greedy k-means++), both on
 one thread, in turns. The lowest value known is that of `LOWEST` for "eeg" and "shuttle" (hundreds
@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import dcd_known
-from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
+from benchmarks import dcd_tables
+from benchmarks.common import child_record, cpu_description, new_parser, parse
 from benchmarks.sets import at_hand, data_folder
 from benchmarks.tables import publish, table_of
 
 CLUSTERS = (10, 15, 20, 25)
 SEEDS = 10
-LOWEST = {name: {k: dcd_known.LOWEST[name][k] for k in CLUSTERS} for name in ("eeg", "shuttle")}
+LOWEST = {name: {k: dcd_tables.LOWEST[name][k] for k in CLUSTERS} for name in ("eeg", "shuttle")}
 """The lowest sums of squares seen on public sets."""
 FITS = 50
 """Fits of scikit-learn; the best is the lowest value known of a generated set."""
@@ -131,39 +131,29 @@ def cell(record: dict[str, Any]) -> str:
 def table(result: dict[str, Any]) -> str:
     """The markdown table of a result."""
     records = {(record["set"], record["k"]): record for record in result["records"]}
-    counts = sorted({k for _, k in records})
     rows = []
-    for name in SETS:
-        own = [records.get((name, k)) for k in counts]
-        some = next((record for record in own if record is not None), None)
-        if some is not None:
-            cells = ["–" if record is None else cell(record) for record in own]
-            rows.append([name, f"{some['n']:,} × {some['d']}", *cells])
+    for name in (name for name in SETS if (name, CLUSTERS[0]) in records):
+        own = [records[name, k] for k in CLUSTERS]
+        rows.append([name, f"{own[0]['n']:,} × {own[0]['d']}", *map(cell, own)])
     seeds = min(len(record["ours"]) for record in result["records"])
-    options = f"--clusters {' '.join(map(str, counts))} --seeds {seeds} --write"
     note = (
         f"Inertia above the lowest known, the worst and the median of {seeds} seeds or more; "
         f"CPU seconds over those of scikit-learn's ten starts, one thread. {result['cpu']}. Made "
-        f"by `python -m benchmarks.far {options}`."
+        "by `python -m benchmarks.far --write`."
     )
-    return "\n".join([*table_of(["set", "n × d", *(f"k = {k}" for k in counts)], rows), "", note])
+    head = ["set", "n × d", *(f"k = {k}" for k in CLUSTERS)]
+    return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
     """Measure, and write if asked to."""
-    parser = new_parser(__doc__)
-    parser.add_argument("--sets", nargs="*", choices=SETS)
-    parser.add_argument("--clusters", nargs="*", type=int, default=CLUSTERS)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    args = parse(parser, child)
-    old = read_result("far").get("records", []) if args.sets else []
-    records = {(record["set"], record["k"]): record for record in old}
-    for name in at_hand(args.sets or SETS):
-        for k in args.clusters:
-            records[name, k] = child_record("benchmarks.far", [name, k, args.seeds])
-            print(f"{name}, k = {k}: {cell(records[name, k])}", flush=True)
-    result = {"cpu": cpu_description(), "records": list(records.values())}
-    publish("far", result, write=args.write)
+    args = parse(new_parser(__doc__), child)
+    records = []
+    for name in at_hand(SETS):
+        for k in CLUSTERS:
+            records.append(child_record("benchmarks.far", [name, k, SEEDS]))
+            print(f"{name}, k = {k}: {cell(records[-1])}", flush=True)
+    publish("far", {"cpu": cpu_description(), "records": records}, write=args.write)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,6 @@ def measure_strikes(
             rig, service, watch, store, folder / "struck", None, strikes,
             algorithm="auto", n_clusters=size.clusters, max_iter=fit["n_iter"],
         )  # fmt: skip
-    found["kills"] = strikes.kills
     found["same"] = found["digest"] == fit["digest"]
     labels = [zarr.open_array(str(folder / name / "labels.zarr"), mode="r")
               for name in ("fit", "struck")]  # fmt: skip

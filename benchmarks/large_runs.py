@@ -244,29 +244,20 @@ class Struck:
     rig : Rig
     n_iter : int
         Steps that the job is going to take.
-    first_whole : int or None
-        The first of them that goes through all rows.
+    first_whole : int
+        The first of them that goes through all rows, of which there are several.
     """
 
     rig: Rig
     n_iter: int
-    first_whole: int | None
-    kills: int = 0
+    first_whole: int
 
     def __post_init__(self) -> None:
-        step, half = self.first_whole, max(1, self.n_iter // 2)
-        if step is not None and self.n_iter - step >= 2:
-            # In a pass over all rows; and in between of those that follow.
-            self._gate = Moment("before", "step", nth=step)
-            self._worker = Moment("before", "chunk", "worker")
-            self._scheduler = Moment("before", "step", nth=max(1, (self.n_iter - step) // 2))
-            self._order = (self._kill_worker, self._kill_scheduler)
-        else:
-            # There are hardly any passes over all rows but the last one.
-            self._gate = Moment("before", "step", nth=half)
-            self._worker = Moment("before", "labels", "worker")
-            self._scheduler = Moment("before", "step")
-            self._order = (self._kill_scheduler, self._kill_worker)
+        # In a pass over all rows, and between those that follow.
+        self._gate = Moment("before", "step", nth=self.first_whole)
+        self._worker = Moment("before", "chunk", "worker")
+        half = max(1, (self.n_iter - self.first_whole) // 2)
+        self._scheduler = Moment("before", "step", nth=half)
         self._first = self.rig.meet(self._gate)
         self._thread = threading.Thread(target=self._strike, name="strikes")
         self._error: BaseException | None = None
@@ -284,22 +275,15 @@ class Struck:
     def _strike(self) -> None:
         try:
             self._first.wait(3_600)
-            orders = [self.rig.meet(m) for m in (self._worker, self._scheduler)]
-            meetings = dict(zip((self._kill_worker, self._kill_scheduler), orders, strict=True))
+            worker, scheduler = (self.rig.meet(m) for m in (self._worker, self._scheduler))
             self._first.release()
-            for kill in self._order:
-                kill(meetings[kill].wait(3_600))
-                meetings[kill].release()
-                self.kills += 1
+            os.kill(worker.wait(3_600), signal.SIGKILL)
+            worker.release()
+            assert scheduler.wait(3_600) == self.rig.scheduler.pid
+            self.rig.scheduler.kill()
+            scheduler.release()
         except BaseException as error:
             self._error = error
-
-    def _kill_worker(self, pid: int) -> None:
-        os.kill(pid, signal.SIGKILL)
-
-    def _kill_scheduler(self, pid: int) -> None:
-        assert pid == self.rig.scheduler.pid
-        self.rig.scheduler.kill()
 
 
 def follow(
@@ -348,7 +332,7 @@ def follow(
 
 def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
     """Steps and centres of a job's last checkpoint; None: there is none that can be read."""
-    from largek_dask.driver.saved import best_saved
+    from largek_dask.driver.starts import best_saved
     from largek_dask.driver.storage import Folder
 
     # An old one may be removed while it is read.

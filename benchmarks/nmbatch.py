@@ -1,8 +1,8 @@
 """Nested mini-batches and bounds beside exact k-means: energy against seconds, on one thread.
 
-    python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--scale 0.2] [--write]
+    python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--write]
 
-Given cases replace those of the last result; `--scale` shortens all limits of time, for a trial.
+Given cases replace those of the last result.
 
 All runs start from the same random rows. What is compared is measured in turns, with another batch
 order each, and medians are taken. Our seconds are read off after every step (`curves.py`); exact
@@ -84,22 +84,21 @@ def compared(lloyd: Run) -> list[float]:
     return [met[i] for i in np.unique(np.linspace(0, len(met) - 1, COMPARED).astype(int))]
 
 
-def compare(case: str, folder: Path, scale: float, rounds: int) -> Record:
+def compare(case: str, folder: Path) -> Record:
     """All curves of a case, and the seconds of peers."""
     name, clusters = case.rsplit("-", 1)
     path, k = str(prepare(name, folder)), int(clusters)
-    limits = {method: scale * limit for method, limit in LIMITS.items()}
     n, d = np.load(path, mmap_mode="r").shape
-    [reference] = measure([Task(LLOYD, path, k, limit=limits[LLOYD], excesses=EXCESSES)])
+    [reference] = measure([Task(LLOYD, path, k, limit=LIMITS[LLOYD], excesses=EXCESSES)])
     met = compared(reference)
     levels = tuple(reference["energies"][-1] * (1 + excess) for excess in EXCESSES) + tuple(met)
 
     def task(method: str, limit: str, seed: int = 0, energies: bool = True) -> Task:
-        return Task(method, path, k, seed, limits[limit], levels, energies=energies)
+        return Task(method, path, k, seed, LIMITS[limit], levels, energies=energies)
 
     runs: dict[str, list[Run]] = {}
     lines: dict[str, list[peers.Line]] = {library: [] for library in peers.EXACT}
-    for seed in range(rounds):
+    for seed in range(ROUNDS):
         turn = [task(NMBATCH, "short" if seed else NMBATCH, seed)]
         turn += [task(DENSE, DENSE, energies=False)]
         if seed > 0 and reference["total"] < CHEAP:
@@ -239,14 +238,12 @@ def main() -> None:
     """Measure, save, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all limits of time")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
     args = parse(parser)
     known = read_result("nmbatch").get("records", []) if args.cases and args.write else []
     records = {record["case"]: record for record in known}
     with tempfile.TemporaryDirectory() as folder:
         for case in at_hand(args.cases or CASES):
-            records[case] = rounded(compare(case, Path(folder), args.scale, args.rounds))
+            records[case] = rounded(compare(case, Path(folder)))
             ordered = [records[name] for name in CASES if name in records]
             publish("nmbatch", {"cpu": cpu_description(), "records": ordered}, write=args.write)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import auto, dcd_tables, directions, nmbatch, vrkm
 from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED, TABLE
-from benchmarks.dcd_runs import BALANCED, BEST, FAST, PEERS, TEN, TEN_GREEDY
+from benchmarks.dcd_tables import BALANCED, BEST, FAST, PEERS, TEN, TEN_GREEDY
 from benchmarks.levels import median, median_time, ratios
 
 Result = dict[str, Any]

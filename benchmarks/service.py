@@ -2,11 +2,11 @@
 
     python -m benchmarks.service [--scale 0.1] [--write]
 
-A scheduler and workers of one thread each in processes of their own, as `dask scheduler` and
-`dask worker` start them; set B (1,000,000 × 18) in a Zarr store; Lloyd's algorithm without bounds,
-so that all passes are alike. The job and the same fit through `client=` (with the same checkpoints
-and labels) run in turns, medians; wall seconds. Another client asks the scheduler for its cores,
-and gives trivial tasks to the busy workers, all the time while the jobs run.
+A scheduler and workers of one thread each in processes of their own (`tests.faults.rig`); set B
+(1,000,000 × 18) in a Zarr store; Lloyd's algorithm without bounds, so that all passes are alike.
+The job and the same fit through `client=` (with the same checkpoints and labels) run in turns,
+medians; wall seconds. Another client asks the scheduler for its cores, and gives trivial tasks to
+the busy workers, all the time while the jobs run.
 """
 
 from __future__ import annotations
@@ -14,23 +14,20 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import largek_dask as lk
-from benchmarks.common import cpu_description, new_parser, parse, peer_environments
+from benchmarks.common import cpu_description, new_parser, parse
 from benchmarks.sets import prepare
 from benchmarks.tables import publish, table_of
+from tests.faults.rig import QUICK, Rig
 
 TARGETS = {
     "overhead": ("a job against the same fit through `client=`", "%", "<=", 3.0),
@@ -42,33 +39,6 @@ TARGETS = {
 K, PASSES = 1000, 40
 KILLED_K, KILLED_PASSES, EVERY = 2000, 100, 10
 ROUNDS = 3
-
-
-@contextmanager
-def cluster(folder: Path, n_workers: int) -> Iterator[str]:
-    """Address of a scheduler with the service, which has workers under nannies."""
-    from distributed import Client
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    commands = [
-        ["scheduler", "--host", address, "--preload", "largek_dask.service.preload",
-         "--largek-store", str(folder / "store")],
-        ["worker", address, "--nworkers", str(n_workers), "--nthreads", "1"],
-    ]  # fmt: skip
-    with ExitStack() as stack:
-        for command in commands:
-            log = stack.enter_context(open(folder / f"{command[0]}.log", "ab"))
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dask", *command, "--dashboard-address", ":0"],
-                stdout=log, stderr=log, env=peer_environments("largek_dask")[""],
-            )  # fmt: skip
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
-        with Client(address, timeout=60, set_as_default=False) as client:
-            client.wait_for_workers(n_workers, timeout=60)
-        yield address
 
 
 def add_one(x: int) -> int:
@@ -159,20 +129,16 @@ def as_job(
 class Killer:
     """Kill a random worker's process every few steps."""
 
-    def __init__(self, address: str) -> None:
-        self.address, self.at, self.kills = address, EVERY, 0
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.at, self.kills = rig, EVERY, 0
         self.random = random.Random(0)
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Follow the job."""
-        from distributed import Client
-
         if event["event"] != "step" or event["step"] < self.at:
             return
         self.at += EVERY
-        with Client(self.address, set_as_default=False) as client:
-            pids = client.run(os.getpid)
-        os.kill(self.random.choice(sorted(pids.values())), signal.SIGKILL)
+        os.kill(self.random.choice(sorted(self.rig.worker_pids())), signal.SIGKILL)
         self.kills += 1
 
 
@@ -182,7 +148,10 @@ def measure(folder: Path, scale: float) -> dict[str, float]:
     lk.ingest(np.load(prepare("B", folder), mmap_mode="r"), store, progress=False)
     passes, many = max(3, round(PASSES * scale)), max(2 * EVERY, round(KILLED_PASSES * scale))
     figures: dict[str, float] = {}
-    with cluster(folder, 2) as address:
+    # Timeouts are those of a deployment.
+    settings: dict[str, Any] = {"memory_limit": "auto", **dict.fromkeys(QUICK)}
+    with Rig(folder / "two", 2, **settings) as rig, rig.connected():
+        address = rig.address
         through_client(address, store, folder / "warm", K, 2)
         stranger = Stranger(address)
         plain, jobs, firsts = [], [], []
@@ -201,10 +170,11 @@ def measure(folder: Path, scale: float) -> dict[str, float]:
     figures["p99"] = 1e3 * float(np.percentile(stranger.calls, 99))
     figures["slowest"] = max(stranger.tasks)
     figures["fit_seconds"] = float(np.median(plain))
-    with cluster(folder, 3) as address:
+    with Rig(folder / "three", 3, **settings) as rig, rig.connected():
+        address = rig.address
         as_job(address, store, folder / "warm3", KILLED_K, 2)
         clean, _ = as_job(address, store, folder / "clean", KILLED_K, many)
-        killer = Killer(address)
+        killer = Killer(rig)
         dirty, _ = as_job(address, store, folder / "dirty", KILLED_K, many, killer)
         print(f"clean {clean:.1f} s, {killer.kills} kills {dirty:.1f} s", flush=True)
     digests = {

@@ -108,22 +108,16 @@ def held(url: str, k: int, name: str) -> dict[str, float]:
     """Bytes that were planned for a worker beside what a process is, and that it held at most."""
     from largek_dask import KMeans, open_rows
 
-    most = []
+    # A process that has hardly any rows holds little more than itself.
+    few, most = open_rows(url).read(0)[:1_000], []
     for clusters, steps in ((2, 1), (k, STEPS)):
         with local_client(2) as client:
             begins = {} if name in OWN_START else {"init": "random"}
             fit = KMeans(clusters, algorithm=name, max_iter=steps, random_state=0, client=client)
-            fit.set_params(**begins).fit(url if clusters == k else rows_few(url))
+            fit.set_params(**begins).fit(url if clusters == k else few)
             most.append(max(client.run(peak_bytes).values()))
     plan = planned(open_rows(url), k, name, 2, 1, LIMIT)
     return {"process": most[0], "planned": plan["memory"], "held": most[1]}
-
-
-def rows_few(url: str) -> Any:
-    """The first rows of a store, for the memory of a process that has hardly any."""
-    import zarr
-
-    return zarr.open_array(url, mode="r")[:1_000]
 
 
 def memory() -> dict[str, dict[str, float]]:
@@ -232,21 +226,17 @@ def planned_anew() -> dict[str, Any]:
     return {**result, "plans": plans()}
 
 
-def measured() -> dict[str, Any]:
-    """Plans, and how far they can be trusted on this machine."""
-    return {
-        "cpu": cpu_description(),
-        "memory": memory(),
-        "plans": plans(),
-    }
-
-
 def main() -> None:
     """Plan, measure, save, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--plans", action="store_true", help="measure nothing")
     args = parse(parser)
-    publish("sizing", planned_anew() if args.plans else measured(), write=args.write)
+    result = (
+        planned_anew()
+        if args.plans
+        else {"cpu": cpu_description(), "memory": memory(), "plans": plans()}
+    )
+    publish("sizing", result, write=args.write)
 
 
 if __name__ == "__main__":

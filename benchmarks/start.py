@@ -1,6 +1,6 @@
 """The first minute: import, help, the demo, and the first fit from an empty kernel cache.
 
-    python -m benchmarks.start [--write | --fits]
+    python -m benchmarks.start [--write]
 
 Wall seconds of whole processes; medians of five for imports and help, one demo each. A first fit
 is timed from the call of `fit` until the model is there, in a process of its own with a cache of
@@ -156,12 +156,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, and write if asked to."""
-    parser = new_parser(__doc__)
-    parser.add_argument("--fits", action="store_true", help="print the first fits alone")
-    args = parse(parser)
-    if args.fits:
-        print(*fits_table(first_fits()), sep="\n")
-        return
+    args = parse(new_parser(__doc__))
     result = {"cpu": cpu_description(), "found": measure(), "fits": first_fits()}
     publish("start", result, write=args.write)
 

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.rows import Rows, regular_table
-from largek_dask.errors import ParameterError
 
-__all__ = ["KINDS", "SyntheticRows", "generate"]
+__all__ = ["SyntheticRows", "generate"]
 
 BLOCK_ROWS = 4_096
 """Rows that one derived generator draws. Changing it changes all data."""
@@ -36,16 +35,24 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 _SPREAD = {"A": 1.0, "B": 2.5}
 
 
-def generate(
-    kind: str,
-    n_rows: int | None = None,
-    n_features: int | None = None,
-    *,
-    n_components: int | None = None,
-    seed: int | None = None,
-    dtype: Any = np.float32,
-) -> NDArray[Any]:
-    """Return the rows of :class:`SyntheticRows` in memory.
+def generate(kind: str, *size: int | None, **options: int | None) -> NDArray[np.float32]:
+    """Return the rows of :class:`SyntheticRows`, which has the same parameters, in memory.
+
+    Examples
+    --------
+    >>> generate("mixture", 1_000, 3, n_components=5).shape
+    (1000, 3)
+    """
+    rows = SyntheticRows(kind, *size, **options)
+    out = np.empty(rows.shape, rows.dtype)
+    for i in range(rows.n_chunks):
+        start, stop = rows.chunk_rows(i)
+        out[start:stop] = rows.read(i)
+    return out
+
+
+class SyntheticRows(Rows):
+    """Rows that are made when they are read, float32.
 
     Parameters
     ----------
@@ -56,57 +63,27 @@ def generate(
     n_components : int, optional
         Clusters; 100 unless the kind has another default.
     seed : int, optional
-    dtype : numpy dtype
-
-    Examples
-    --------
-    >>> generate("mixture", 1_000, 3, n_components=5).shape
-    (1000, 3)
     """
-    rows = SyntheticRows(
-        kind, n_rows, n_features, n_components=n_components, seed=seed, dtype=dtype
-    )
-    out = np.empty(rows.shape, rows.dtype)
-    for i in range(rows.n_chunks):
-        start, stop = rows.chunk_rows(i)
-        out[start:stop] = rows.read(i)
-    return out
-
-
-class SyntheticRows(Rows):
-    """Rows that are made when they are read; parameters as in :func:`generate`."""
 
     def __init__(
         self,
         kind: str,
         n_rows: int | None = None,
         n_features: int | None = None,
-        *,
         n_components: int | None = None,
         seed: int | None = None,
-        dtype: Any = np.float32,
     ) -> None:
-        if kind not in KINDS:
-            raise ParameterError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
-        default = {"n_components": 100, "seed": 0} | _DEFAULTS.get(kind, {})
-        given = zip(
-            ("n_rows", "n_features", "n_components", "seed"),
-            (n_rows, n_features, n_components, seed),
-            strict=True,
-        )
-        chosen = default | {name: value for name, value in given if value is not None}
-        for name in ("n_rows", "n_features", "n_components"):
-            if chosen.get(name, 0) < 1:
-                raise ParameterError(f"kind={kind!r} needs {name} of at least 1.")
-        if kind == "C" and chosen["n_features"] != 784:
-            raise ParameterError("kind='C' has images of 28 x 28: n_features must be 784.")
-        self.kind = kind
-        self._seed = chosen["seed"]
-        self._maker = KINDS[kind](self._generator(0), kind, chosen)
+        given = {
+            "n_rows": n_rows, "n_features": n_features, "n_components": n_components, "seed": seed,
+        }  # fmt: skip
+        known = {name: value for name, value in given.items() if value is not None}
+        size = {"n_components": 100, "seed": 0} | _DEFAULTS.get(kind, {}) | known
+        self._seed = size["seed"]
+        self._maker = (_Digits if kind == "C" else _Mixture)(self._generator(0), kind, size)
         super().__init__(
-            n_features=chosen["n_features"],
-            dtype=np.dtype(dtype),
-            chunk_table=regular_table(chosen["n_rows"], BLOCK_ROWS),
+            n_features=size["n_features"],
+            dtype=np.dtype(np.float32),
+            chunk_table=regular_table(size["n_rows"], BLOCK_ROWS),
         )
 
     def _generator(self, *key: int) -> np.random.Generator:
@@ -117,9 +94,6 @@ class SyntheticRows(Rows):
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         # a short last block is cut from a whole one: more rows are the same ones and others
         x = self._maker.rows(self._generator(1, i), start, start + BLOCK_ROWS)[: stop - start]
-        if self.dtype.kind != "f":
-            limits = np.iinfo(self.dtype)
-            x = np.clip(np.rint(x), limits.min, limits.max)
         return np.asarray(x, self.dtype)
 
 
@@ -167,12 +141,3 @@ class _Digits:
             canvas[row, y : y + 20, x : x + 20] = brightness[row] * self._images[which[row]]
         canvas += (canvas > 0) * draw.normal(0.0, 20.0, canvas.shape)
         return canvas.clip(0.0, 255.0).reshape(n, 784)
-
-
-KINDS: dict[str, Any] = {
-    "mixture": _Mixture,
-    "A": _Mixture,
-    "B": _Mixture,
-    "C": _Digits,
-}
-"""Maker of every kind of data, by name."""

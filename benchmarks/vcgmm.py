@@ -5,8 +5,8 @@
 Parts:
 
 * sets: A and B with 1,000 components, all rows and a coreset of 65,536, against scikit-learn's
-  Lloyd and faiss, the authors' C++ where the environment variable LARGEK_VCGMM names its program
-  (`vcgmm_authors.cpp` says how it is made), and their `vamm` where it can be imported.
+  Lloyd and faiss, and the authors' C++ where the environment variable LARGEK_VCGMM names its
+  program (`vcgmm_authors.cpp` says how it is made).
 * when: held-out log-likelihood and energy of several methods against CPU seconds.
 * sublinear: 262,144 rows of 32 features, 1,000 to 32,000 components.
 * parts: the parts of the algorithm, each changed in turn.
@@ -16,7 +16,6 @@ Every fit is one of `vcgmm_runs.py`. Fits of ours share a process a set; peers h
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -143,8 +142,6 @@ def others_on(name: str, path: str) -> dict[str, Record]:
             near = 15 if name == "A" and not size else 5
             asked: Record = {"candidates": 5, "near": near, "seed": 0, "coreset": size}
             others[f"authors, {rows}"] = peer("authors", **asked, **common)
-    if name == "A" and importlib.util.find_spec("vamm") is not None:
-        others["vamm"] = peer("vamm", seed=0, **common)
     for other, record in others.items():
         print(f"  {other}: {short(record)}", flush=True)
     return others
@@ -281,12 +278,11 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where rows stay for another run")
     args = parse(parser)
     whole = read_result("vcgmm")
     with tempfile.TemporaryDirectory() as folder:
         for part in args.only:
-            found = rounded(PARTS[part](Bench(args.folder or Path(folder), args.seeds)))
+            found = rounded(PARTS[part](Bench(Path(folder), args.seeds)))
             whole[part] = {"cpu": cpu_description(), "seeds": args.seeds} | found
             if args.write and part == "when":
                 draw_when(found["runs"]["1000"], RESULTS / "vcgmm-when-1000.png")

@@ -8,14 +8,12 @@ and all components, the same for all methods (:func:`scores`).
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,10 +21,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import new_parser, parse
-from benchmarks.curves import Energies, chosen
-from benchmarks.curves import steps_of as steps_of_kmeans
+from benchmarks.common import new_parser, parse, patched
+from benchmarks.curves import Energies, Task, chosen, follow
 from benchmarks.curves import warm_up as warm_up_kmeans
+from benchmarks.peers import exact_fit, timed
 from benchmarks.sets import starting_centers
 
 AUTHORS = "LARGEK_VCGMM"
@@ -37,8 +35,6 @@ FEW = 4
 """Iterations of a first fit."""
 MANY = 2_500
 """Components of a first fit on few rows, at most; for more of them no other code is used."""
-warmed: set[str] = set()
-"""Kinds of fits that a process has done."""
 BY_DISTANCE = "by distance"
 """A change that stands for :func:`nearest_means`."""
 Real = NDArray[np.float64]
@@ -153,17 +149,13 @@ def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]
 
 
 def warm_up(x: NDArray[Any], run: Run) -> None:
-    """The same fit on a few rows, once for all fits of its kind."""
+    """The same fit on a few rows."""
     k = min(run.k, MANY)
     parameters = dict(run.parameters)
     if parameters.get("coreset"):
         parameters["coreset"] = 2 * k
     init = run.init if isinstance(run.init, str) else run.init[:k]
     small = replace(run, k=k, seed=0, parameters=parameters, init=init)
-    kind = repr((replace(small, init=np.shape(init) or init), x.shape[1], x.dtype))
-    if kind in warmed:
-        return
-    warmed.add(kind)
     with patched({"vcgmm.algorithm.START": {"rounds": 1}}):
         for _ in steps_of(x[: max(4 * k, 2_000)], replace(small, most=FEW)):
             pass
@@ -221,25 +213,6 @@ def curve_of_ours(test: NDArray[Any], found: Traced) -> Record:
     return curve_of(test, [(found.clock[i], found.mixes[i]) for i in kept])
 
 
-@contextmanager
-def patched(changes: Mapping[str, Any]) -> Iterator[None]:
-    """Constants of modules of ``largek_dask.algorithms`` changed for a while, by their path."""
-    before = []
-    for name, value in changes.items():
-        module, constant = name.rsplit(".", 1)
-        owner = importlib.import_module(f"largek_dask.algorithms.{module}")
-        known = getattr(owner, constant)
-        before.append((owner, constant, known))
-        if value == BY_DISTANCE:
-            value = nearest_means
-        setattr(owner, constant, replace(known, **value) if isinstance(value, dict) else value)
-    try:
-        yield
-    finally:
-        for owner, constant, known in before:
-            setattr(owner, constant, known)
-
-
 def nearest_means(packed: Any, width: int, n_threads: int = 1) -> NDArray[np.int32]:
     """Neighbours of components by the distance of their means alone."""
     from largek_dask.kernels.bounds.neighbours import nearest_centers
@@ -278,7 +251,11 @@ def run_ours(
         The energy of the end alone, where scores are not wanted.
     """
     x, run = np.load(path), Run(**asked)
-    with patched(changes or {}):
+    changes = {
+        name: nearest_means if value == BY_DISTANCE else value
+        for name, value in (changes or {}).items()
+    }
+    with patched(changes):
         warm_up(x, run)
         found = trace(x, run)
     record = record_of(found)
@@ -401,10 +378,8 @@ def run_lloyd(path: str, k: int) -> Record:
     warnings.simplefilter("ignore")
     with threadpool_limits(1):
         KMeans(10, n_init=1).fit(x[:1_000])
-        begun = time.process_time()
         model = KMeans(k, init=starting_centers(x, k), n_init=1, tol=1e-4, algorithm="lloyd")
-        model.fit(x)
-        seconds = time.process_time() - begun
+        _, seconds = timed(model.fit, x)
     energy = model.inertia_ / len(x)
     mix = Mix.hard(model.cluster_centers_, energy)
     return {"seconds": seconds, "iterations": int(model.n_iter_)} | scores_of(x, mix)
@@ -412,19 +387,10 @@ def run_lloyd(path: str, k: int) -> Record:
 
 def run_faiss(path: str, k: int, passes: int) -> Record:
     """`Kmeans` of faiss, from the common random rows."""
-    import faiss
-
-    faiss.omp_set_num_threads(1)
     x = np.load(path)
-
-    def fit(n: int) -> tuple[Any, float]:
-        km = faiss.Kmeans(x.shape[1], k, niter=n, max_points_per_centroid=len(x))
-        begun = time.process_time()
-        km.train(x, init_centroids=starting_centers(x, k))
-        return km, time.process_time() - begun
-
-    fit(1)
-    km, seconds = fit(passes)
+    fit = exact_fit("faiss", starting_centers(x, k))
+    fit(x, 1)
+    km, seconds = timed(fit, x, passes)
     mix = Mix.hard(np.array(km.centroids), float(km.obj[-1]) / len(x))
     return {"seconds": seconds, "iterations": passes} | scores_of(x, mix)
 
@@ -449,21 +415,6 @@ def run_authors(path: str, k: int, coreset: int, candidates: int, near: int, see
     } | scores_of(x, mix)
 
 
-def run_vamm(path: str, k: int, seed: int) -> Record:
-    """The authors' later package, where it is installed: one variance, equal weights."""
-    gaussian: Any = importlib.import_module("vamm").Gaussian
-    x = np.load(path).astype(np.float64)
-    r = np.random.default_rng(seed)
-    model = gaussian(k, x.shape[1], covariance_type="isotropic", shared=True, flat_prior=True)
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        begun = time.process_time()
-        _, log = model.fit(x, rng=r)
-        seconds = time.process_time() - begun
-    variance = float(np.asarray(model.variance).reshape(-1)[0])
-    mix = Mix(np.asarray(model.means), np.full((1, 1), variance), np.full(k, -np.log(k)))
-    return {"seconds": seconds, "iterations": len(log)} | scores_of(np.load(path), mix)
-
-
 def run_means(
     path: str, k: int, method: str, seed: int, limit: float, held_out: str | None = None
 ) -> Record:
@@ -471,20 +422,13 @@ def run_means(
     x = np.load(path)
     test = x if held_out is None else np.load(held_out)
     warm_up_kmeans(method, x, k)
-    clock, met, spent, begun = [], [], 0.0, time.process_time()
-    for centers, _ in steps_of_kmeans(method, x, starting_centers(x, k), seed):
-        spent += time.process_time() - begun
-        clock.append(spent)
-        met.append(np.array(centers, np.float32))
-        if spent > limit:
-            break
-        begun = time.process_time()
+    found = follow(Task(method, path, k, seed, limit), x, starting_centers(x, k))
     energy = fast_energy(x)
     points = []
-    for i in chosen(len(met), SNAPSHOTS):
-        mix = Mix.hard(met[i], 1.0)
-        points.append((clock[i], Mix.hard(met[i], energy(mix))))
-    return {"seconds": clock[-1], "curve": curve_of(test, points)}
+    for i in chosen(len(found.met), SNAPSHOTS):
+        mix = Mix.hard(found.met[i], 1.0)
+        points.append((found.clock[i], Mix.hard(found.met[i], energy(mix))))
+    return {"seconds": found.clock[-1], "curve": curve_of(test, points)}
 
 
 JOBS: dict[str, Callable[..., Record]] = {
@@ -492,7 +436,6 @@ JOBS: dict[str, Callable[..., Record]] = {
     "lloyd": run_lloyd,
     "faiss": run_faiss,
     "authors": run_authors,
-    "vamm": run_vamm,
     "scikit-learn": run_scikit_learn,
     "means": run_means,
 }

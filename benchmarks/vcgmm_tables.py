@@ -77,26 +77,18 @@ def of_sets(whole: Result) -> str:
 
 
 def on_others(result: Result) -> str:
-    """Sentences about the units, `vamm` and the last pass."""
+    """Sentences about the units and the last pass."""
     sets = result["sets"]
     units = "; ".join(
         f"{UNITS[name]} on {name}, {found['others']['unit']['seconds']:.1f} s, energy "
         f"{found['others']['unit']['energy']:.3f}"
         for name, found in sets.items()
     )
-    parts = [f"The unit: {units}."]
-    for name, found in sets.items():
-        if "vamm" in found["others"]:
-            theirs = found["others"]["vamm"]
-            parts.append(
-                f"The authors' `vamm` on {name}: {theirs['seconds']:.1f} s, energy "
-                f"{theirs['energy']:.3f}."
-            )
     last = " and ".join(
         f"{found['all rows'][0]['seconds_of_last_pass']:.1f} s on {name}"
         for name, found in sets.items()
     )
-    return " ".join([*parts, f"Labels and exact densities of all rows take {last} more."])
+    return f"The unit: {units}. Labels and exact densities of all rows take {last} more."
 
 
 def of_when(whole: Result) -> str:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.common import (
     child_record,
     cpu_description,
+    in_turn,
     new_parser,
     parse,
     read_result,
@@ -40,7 +41,6 @@ from benchmarks.curves import (
     record_of,
     warm_up,
 )
-from benchmarks.dcd_runs import in_turn
 from benchmarks.levels import SAME, first_at, median, ratios, spread
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import publish, table_of
@@ -91,11 +91,11 @@ def compare_once(x: Any, k: int, seed: int, start: str) -> Record:
     return {"end": end, "runs": runs}
 
 
-def child(case: str, path: str, n_seeds: int, n_rows: int | None) -> Record:
+def child(case: str, path: str, n_seeds: int) -> Record:
     """Runs of all methods on a set, for all seeds."""
     # Warnings of objectives that rise are of no use here.
     warnings.simplefilter("ignore")
-    k, x = int(case.split("-")[1]), np.load(path)[:n_rows]
+    k, x = int(case.split("-")[1]), np.load(path)
     for method in METHODS:
         warm_up(method, x, k)
     # A collection of garbage takes 65 ms, in whichever run it happens.
@@ -222,16 +222,10 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--sets", nargs="*", metavar="SET", help="such as mnist-50")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--rows", type=int, help="first rows of each set, for a trial")
-    parser.add_argument("--folder", type=Path, help="where rows stay for another run")
     args = parse(parser, child)
-    if args.write and args.rows:
-        parser.error("results of a trial are not written: leave --rows out")
-    with tempfile.TemporaryDirectory() as place:
-        folder = args.folder or Path(place)
-        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
         for case in at_hand(args.sets or SEVEN + SMALL):
-            given = [case, path_of(case.split("-")[0], folder), args.seeds, args.rows]
+            given = [case, path_of(case.split("-")[0], Path(folder)), args.seeds]
             record = rounded(child_record("benchmarks.vrkm", given))
             publish("vrkm", keep(case, record | {"cpu": cpu_description()}), write=args.write)
 

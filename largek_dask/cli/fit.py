@@ -57,7 +57,7 @@ def fit(
     from largek_dask.driver.checkpoint import check_place
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
-    from largek_dask.driver.saved import keep_last_checkpoints
+    from largek_dask.driver.starts import keep_last_checkpoints
     from largek_dask.driver.storage import Folder
     from largek_dask.service.runner import fit_into
     from largek_dask.service.store import JOB_FILES

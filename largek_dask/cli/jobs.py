@@ -473,8 +473,8 @@ def delete(
         rows: list[dict[str, Any]] = []
         try:
             for job in found:
-                size = job.delete(outputs=outputs)
-                rows.append({"id": job.id, "deleted": size is not None, "bytes": size or 0})
+                is_deleted = job.delete(outputs=outputs)
+                rows.append({"id": job.id, "deleted": is_deleted})
         except Exception:
             # The refusal follows; what is gone by then is said before it.
             if rows and not wants_json():
@@ -485,10 +485,5 @@ def delete(
 
 def _deletions(rows: list[dict[str, Any]]) -> Any:
     """Return deleted jobs as a table of rich."""
-    from dask.utils import format_bytes
-
-    cells = [
-        (row["id"], format_bytes(row["bytes"]) if row["deleted"] else "was gone already")
-        for row in rows
-    ]
-    return table(("deleted", "size"), cells)
+    cells = [(row["id"], "deleted" if row["deleted"] else "was gone already") for row in rows]
+    return table(("job", ""), cells)

@@ -9,6 +9,9 @@ A job's folder::
 
 A checkpoint counts once its JSON file exists, which appears whole or not at all. Reading verifies
 every byte; a damaged checkpoint falls back to the one before.
+
+States are plain JSON with named arrays: no pickle, and no name in a file is imported, only
+dataclasses that the type hints of the expected class mention are made.
 """
 
 from __future__ import annotations
@@ -16,24 +19,23 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from types import UnionType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.storage_errors import unanswered
-from largek_dask.driver.encoding import decode, encode
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.history import thinned, up_to
-from largek_dask.driver.stopping import StepRecord
+from largek_dask.driver.stopping import StepRecord, last_steps
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
 from largek_dask.fault_injection import at
@@ -46,11 +48,15 @@ __all__ = [
     "FitFolder",
     "Progress",
     "check_place",
+    "decode",
     "description_in",
+    "encode",
     "forget_torn",
 ]
 
 FORMAT = 1
+KINDS = "biuf"
+"""Kinds of numpy dtype that may be stored: bool, integers, floats."""
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
 RESUMED = ("checkpoints", "starts", "counted.json")
 """Files of a fit that only a resume needs."""
@@ -64,13 +70,13 @@ class Progress(Generic[State]):
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """May be longer than ``n_iter`` (those records do not count), and may be thinned."""
+    """May be longer than ``n_iter`` (those records do not count), and may lack its beginning."""
     seconds: float
     """Used so far, earlier runs included."""
 
-    def records(self, objective: Objective) -> list[StepRecord]:
-        """Return the records of the steps so far, thinned (see ``driver.history``)."""
-        return thinned(up_to(self.n_iter, self.history), objective)
+    def records(self) -> list[StepRecord]:
+        """Return the records of the last steps so far."""
+        return last_steps(self.history, self.n_iter)
 
 
 class Checkpoints(Generic[State]):
@@ -80,28 +86,17 @@ class Checkpoints(Generic[State]):
     ----------
     expected : type
         The algorithm's state class, or a union of several.
-    objective : Objective
-        The algorithm's; only writing needs it.
-    keep : int, optional
-        Number of checkpoints to keep; ``largek.checkpoints.keep`` by default.
-    seconds : float, optional
-        Minimum time between two; ``largek.checkpoints.seconds`` by default.
     """
 
     def __init__(
         self,
         folder: Folder,
         expected: type[State] | UnionType,
-        objective: Objective = INERTIA,
-        *,
-        keep: int | None = None,
-        seconds: float | None = None,
     ) -> None:
         self.folder = folder.sub("checkpoints")
         self._expected = expected
-        self._objective = objective
-        self._keep = max(1, config.get("checkpoints.keep") if keep is None else keep)
-        self._every = config.get("checkpoints.seconds") if seconds is None else seconds
+        self._keep = max(1, config.get("checkpoints.keep"))
+        self._every = config.get("checkpoints.seconds")
         self._written_at = time.monotonic()
         self._newest: int | None = None
         self._damaged: set[int] = set()
@@ -160,7 +155,7 @@ class Checkpoints(Generic[State]):
 
     def due(self) -> bool:
         """Return whether it is time for the next one."""
-        return time.monotonic() - self._written_at >= self._every
+        return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
         """Write a checkpoint unless the newest is of this step; return whether it was written.
@@ -187,7 +182,7 @@ class Checkpoints(Generic[State]):
             "n_iter": n,
             "seconds": progress.seconds,
             "state": tree,
-            "history": progress.records(self._objective),
+            "history": progress.records(),
             "arrays": self.folder.write_arrays(f"{name}.zarr", arrays),
         }
         record["sha256"] = hashlib.sha256(canonical_json(record)).hexdigest()
@@ -208,6 +203,108 @@ class Checkpoints(Generic[State]):
         # Records first: a record without arrays would be a damaged checkpoint.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
+
+
+def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
+    """Return ``value`` as JSON that refers to arrays by name; they are added to ``arrays``.
+
+    It is made of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
+    dataclasses. Anything else raises TypeError, in which ``where`` names it.
+    """
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, np.generic) and value.dtype.kind in KINDS:
+        number = np.asarray(value, value.dtype.newbyteorder("<"))
+        return {"scalar": number.dtype.str, "hex": number.tobytes().hex()}
+    if isinstance(value, np.ndarray) and value.dtype.kind in KINDS:
+        # Write an array once, however often it occurs.
+        known = (name for name, array in arrays.items() if array is value)
+        name = next(known, f"a{len(arrays)}")
+        arrays[name] = np.atleast_1d(value)
+        return {"array": name, "shape": list(value.shape)}
+    if type(value) is tuple:
+        return {"tuple": [encode(v, arrays, f"{where}[{i}]") for i, v in enumerate(value)]}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            "class": type(value).__qualname__,
+            "fields": {
+                f.name: encode(getattr(value, f.name), arrays, f"{where}.{f.name}")
+                for f in fields(value)
+                if f.init
+            },
+        }
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; a state holds arrays of numbers, numbers, strings, "
+        "None, tuples and dataclasses of these."
+    )
+
+
+def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
+    """Return the value that :func:`encode` was given; equal arrays and dataclasses are one object.
+
+    Only the class (or union) ``expected`` and the dataclasses in its type hints are made. Raises
+    DamagedError if ``tree`` does not encode such a value.
+    """
+    known = _dataclasses_of(expected)
+    made: dict[str, Any] = {}
+
+    def once(node: Any, make: Callable[[], Any]) -> Any:
+        key = json.dumps(node)
+        if key not in made:
+            made[key] = make()
+        return made[key]
+
+    def as_array(name: str, shape: list[int]) -> NDArray[Any]:
+        array = arrays[name].reshape(shape)
+        array.flags.writeable = False
+        return array
+
+    def walk(node: Any) -> Any:
+        match node:
+            case None | bool() | int() | float() | str():
+                return node
+            case {"float": str(text)}:
+                return float(text)
+            case {"scalar": str(dtype), "hex": str(digits)}:
+                return np.frombuffer(bytes.fromhex(digits), _numeric(dtype))[0]
+            case {"array": str(name), "shape": list(shape)}:
+                return once(node, lambda: as_array(name, shape))
+            case {"tuple": list(items)}:
+                return tuple(walk(item) for item in items)
+            case {"class": str(name), "fields": dict(values)}:
+                kind = known[name]
+                return once(node, lambda: kind(**{key: walk(v) for key, v in values.items()}))
+        raise ValueError(f"{node!r} is not an encoded value")
+
+    try:
+        return walk(tree)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        name = expected.__name__ if isinstance(expected, type) else str(expected)
+        raise DamagedError(f"a {name} cannot be read back: {error!r}") from error
+
+
+def _numeric(text: str) -> np.dtype[Any]:
+    dtype = np.dtype(text)
+    if dtype.kind not in KINDS:
+        raise ValueError(f"dtype {text} is not one of numbers")
+    return dtype
+
+
+def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
+    """Return the dataclasses that ``expected`` and its type hints mention, by qualified name."""
+    found: dict[str, Callable[..., Any]] = {}
+    waiting: list[Any] = [expected]
+    while waiting:
+        kind = waiting.pop()
+        # A generic class and its parameters.
+        waiting.extend(part for part in (get_origin(kind), *get_args(kind)) if part is not None)
+        if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
+            found[kind.__qualname__] = kind
+            hints = get_type_hints(kind)
+            waiting.extend(hints[f.name] for f in fields(kind))
+    return found
 
 
 def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
@@ -268,17 +365,6 @@ def forget_torn(folder: Folder) -> None:
         folder.remove(name)
 
 
-def _difference(what: str, theirs: Any, mine: Any) -> str:
-    """Describe how two values differ; of mappings, in which field."""
-    if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
-        if theirs.get("name") != mine.get("name"):
-            return f"{what} is {theirs.get('name')}, not {mine.get('name')}"
-        names = (name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name))
-        name = next(names)
-        what, theirs, mine = f"the {name} of {what}", theirs.get(name), mine.get(name)
-    return f"{what} is {theirs!r}, not {mine!r}"
-
-
 class FitFolder:
     """Folder of one fit, which only the same job can open again.
 
@@ -317,10 +403,9 @@ class FitFolder:
         mine, theirs = self._record["job"], before["job"]
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
-                difference = _difference(f"its {key}", theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: {difference}. Give the same {key}, or "
-                    "another folder."
+                    f"{self.folder.url} holds another job: its {key} is {theirs.get(key)!r}, not "
+                    f"{mine.get(key)!r}. Give the same {key}, or another folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:

@@ -20,15 +20,15 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from largek_dask.driver.events import FORMAT, Event, Sink, plain
+from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.version import check_format
 
-__all__ = ["JsonLines", "Tail", "open_sinks"]
+__all__ = ["JsonLines", "Tail"]
 
 PART_BYTES = 1 << 20
 """Maximum size of a local part, unless a single event is larger."""
@@ -57,8 +57,6 @@ class JsonLines:
     ----------
     folder : Folder
         Holds the folder of parts.
-    name : str
-        Name of the folder of parts.
     every : float
         Seconds between two writes to an object store, and before a retry.
     """
@@ -66,12 +64,11 @@ class JsonLines:
     def __init__(
         self,
         folder: Folder,
-        name: str = NAME,
         *,
         every: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._every = folder.sub(name), every
+        self._folder, self._every = folder.sub(NAME), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
         self._lock = threading.Lock()
         """Events may come from the thread of a client's event loop."""
@@ -232,9 +229,3 @@ def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
         if event.get("event") in HEADS:
             check_format(event, f"the events in {folder.url}", OutputError, FORMAT)
         yield event
-
-
-def open_sinks(sinks: Iterable[Sink | str], folder: Folder | None) -> list[Sink]:
-    """Return sinks from callables and URLs of folders, and one for the job's folder."""
-    opened = [JsonLines(*Folder(s).parent()) if isinstance(s, str) else s for s in sinks]
-    return opened if folder is None else [*opened, JsonLines(folder)]

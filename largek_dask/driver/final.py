@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import Labelled, Labelling
+from largek_dask.driver.formatting import short_number
 from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
-__all__ = ["label_rows", "marks_of", "seconds_of_last_pass"]
+__all__ = ["label_rows", "marks_of", "seconds_of_last_pass", "sizes_of"]
 
 TRIAL_ROWS = 2_048
 """Rows on which the time of the last pass is measured, as the best of some trials."""
 TRIALS = 3
+BINS = 32
+"""Bins of a histogram of cluster sizes."""
 MORE = 1.25
 """Factor for reading rows and keeping or writing labels; not tuned."""
 
@@ -121,6 +124,38 @@ def label_rows(
 def marks_of(labelling: Labelling) -> dict[str, str]:
     """Return hashes of the arrays that identify the model of a labelling."""
     return {name: sha256_of(array) for name, array in labelling.marks.items()}
+
+
+def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the fields of an event for the rows (or weights) of every cluster; {} if none has any.
+
+    Examples
+    --------
+    >>> sizes = sizes_of(np.array([0.0, 1.0, 10.0, 1000.0]))
+    >>> sizes["n_empty"], sizes["least"], sizes["median"], sizes["most"]
+    (1, 1, 10, 1000)
+    >>> len(sizes["edges"]), sum(sizes["counts"])
+    (33, 3)
+    """
+    found = np.asarray(counts, np.float64)
+    found = found[np.isfinite(found) & (found > 0)]
+    if not len(found):
+        return {}
+    least, most = float(found.min()), float(found.max())
+    # If all clusters are equal one bin is as good as any.
+    edges = np.geomspace(least, most if most > least else 2 * least, BINS + 1)
+    # Rounding must not leave a cluster outside.
+    edges[0], edges[-1] = least, max(most, edges[-1])
+    binned, _ = np.histogram(found, edges)
+    return {
+        "n_empty": len(counts) - len(found),
+        "least": short_number(least),
+        "median": short_number(float(np.median(found))),
+        "mean": short_number(float(found.mean())),
+        "most": short_number(most),
+        "edges": [short_number(float(edge)) for edge in edges],
+        "counts": [int(n) for n in binned],
+    }
 
 
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:

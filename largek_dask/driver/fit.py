@@ -13,20 +13,18 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
 from largek_dask.algorithms.base import Algorithm, ModelArrays
-from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import FitFolder, forget_torn
-from largek_dask.driver.compile_watch import CompileWatch
-from largek_dask.driver.event_log import open_sinks
+from largek_dask.driver.compile_watch import CompileWatch, compiles_in_parallel, is_worth_it
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Events, Sink
 from largek_dask.driver.final import marks_of
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.driver.parallel_compile import compiles_in_parallel, is_worth_it
 from largek_dask.driver.plan import (
     check_memory,
     check_problem,
@@ -37,13 +35,12 @@ from largek_dask.driver.plan import (
 )
 from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
 from largek_dask.driver.run import Callback, Clock, no_model
-from largek_dask.driver.starts import StartResult, Starts
+from largek_dask.driver.starts import StartResult, Starts, kind_of_problem
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     CancelledFit,
     DegenerateDataWarning,
-    NoModelError,
     ParameterError,
     warn,
 )
@@ -56,7 +53,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "checked", "chosen", "fit", "kind_of_problem", "open_passes", "problem_of"]
+__all__ = ["FitResult", "checked", "chosen", "fit", "open_passes", "problem_of"]
 
 ANSWER_SECONDS = 10.0
 """Minimum seconds to wait for workers, also if the time limit is shorter."""
@@ -117,7 +114,7 @@ def fit(
     checkpoint: str | Folder | None = None,
     labels: bool | str | Folder = True,
     storage_options: Mapping[str, Any] | None = None,
-    events: Sequence[Sink | str] = (),
+    events: Sequence[Sink] = (),
     log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
@@ -135,8 +132,8 @@ def fit(
         Whether labels are returned; or the URL to write them to.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
-    events : sequence of callable or str
-        Sinks of events, or URLs of folders for them.
+    events : sequence of callable
+        Sinks of events.
     log : bool
         Write events to ``events/`` in the checkpoint folder as well.
     callbacks : sequence of callable
@@ -169,7 +166,7 @@ def fit(
     if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}
         store = LabelStore(labels, rows.chunk_table, owner, storage_options)
-    out = Events(open_sinks(events, job.folder if job is not None and log else None))
+    out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
     work = _Work(
         rows, options, choice, identity, fingerprint, job, store, out, bool(labels),
         client, n_threads, callbacks, cancelled or _never, held or _never,
@@ -265,22 +262,12 @@ class _Work:
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # The loop handles later ones: it has a model to return.
-            raise self._no_model(no_model(clock, stop)) from cut
-        except NoModelError as error:
-            raise self._no_model(error) from error
+            raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
             # The traceback would fill a screen and tell nothing.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()
-
-    def _no_model(self, error: NoModelError) -> NoModelError:
-        """Return the error, or a more precise one if the fit is held."""
-        if not self.held():
-            return error
-        return NoModelError(
-            "The fit is held where it is: fit again with its checkpoint to go on.", "cancelled"
-        )
 
     def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
         options, job, emit = self.options, self.job, self.events.emit
@@ -388,11 +375,6 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     # Given centres make every start the same.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
-
-
-def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
-    """Return the class of an algorithm's problem: a mixture if one is asked for."""
-    return algorithm.solves if mixture is None else MixtureProblem
 
 
 def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:

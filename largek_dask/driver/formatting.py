@@ -4,9 +4,6 @@ from __future__ import annotations
 
 __all__ = ["count_of", "human_count", "human_seconds", "printable", "short_number"]
 
-DIGITS = 6
-"""Significant digits of numbers that are only displayed."""
-
 
 def printable(text: object) -> str:
     """Replace control characters, which could forge a line or control a terminal, by blanks."""
@@ -15,9 +12,9 @@ def printable(text: object) -> str:
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
-def short_number(value: float) -> float:
+def short_number(value: float, digits: int = 6) -> float:
     """Round ``8641.2345678`` to ``8641.23``; whole numbers become integers."""
-    short = float(f"{value:.{DIGITS}g}")
+    short = float(f"{value:.{digits}g}")
     return int(short) if short.is_integer() else short
 
 

@@ -6,20 +6,33 @@ and fields that are unknown, of another type or not finite are ignored; nothing 
 
 from __future__ import annotations
 
-import sys
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, NamedTuple, Self, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective, objective_in
 from largek_dask.driver.events import Event, is_number, seconds_of
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
-from largek_dask.driver.series import A_START, Series, X, key_of
 from largek_dask.driver.stopping import ENDS
 
-__all__ = ["OF_A_STEP", "SUMMED", "JobView", "Line", "Mark", "number_in"]
+__all__ = [
+    "OF_A_STEP",
+    "SUMMED",
+    "JobView",
+    "Line",
+    "Mark",
+    "Point",
+    "Points",
+    "Series",
+    "X",
+    "Y",
+    "number_in",
+]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
@@ -32,28 +45,84 @@ EXTRA = ("distances", "gain")
 AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
-LARGEST = sys.float_info.max
 MOST_SUMMED = 1e18
 """Larger figures are not added: sums stay numbers that floats and JSON hold."""
 MOST_STARTS = 12
 """Starts with a line each; the latest are kept."""
 MOST_MARKS = 60
 """Marks of one kind; the latest are kept."""
-MARK_BYTES = 400
-"""Maximum bytes of a mark of ASCII text."""
 MOST_TEXT = 240
 MOST_VALUES = 100
 """Numbers of a list in an event."""
 MOST_WARNINGS = 3
-NAME_BYTES = 70
-"""Bytes of a name without its characters."""
 MOST_WORKERS = 100_000
 """Workers whose addresses are kept."""
-RECENT = 9
-"""Steps whose median time is that of a step."""
+MOST_POINTS = 512
+"""Maximum number of regular points of a series; there are up to three more."""
+A_START, MOST_KEY = float(2**32), float(2**53)
+"""Keys reserved for each start, and the largest key."""
+
+Points = NDArray[np.float64]
+"""One point per row."""
+Point = tuple[float, ...]
+"""``(key, x, y)``; keys ascend with starts and steps."""
+KEY, X, Y = range(3)
 
 FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback": None}
 """Fields of the event of a failed job, where they are missing."""
+
+
+class Series:
+    """A figure against time: every s-th point, the lowest, the highest and the last.
+
+    s is the smallest power of two that leaves at most ``MOST_POINTS``, which is even.
+
+    Examples
+    --------
+    >>> series = Series()
+    >>> for step in range(100_000):
+    ...     series.add((step, 0.1 * step, abs(step - 70_000)))
+    >>> found = series.points()[:, Y]
+    >>> len(found) <= 515, found[0].item(), found.min().item(), found[-1].item()
+    (True, 70000.0, 0.0, 29999.0)
+    """
+
+    __slots__ = ("_kept", "_n", "_stride", "highest", "last", "lowest")
+
+    def __init__(self) -> None:
+        self._kept = array("d")
+        """Every s-th point, concatenated."""
+        self._n, self._stride = 0, 1
+
+    def add(self, point: Point) -> None:
+        """Add a point, of finite numbers, after all others."""
+        if self._n == 0:
+            self.lowest = self.highest = point
+        if self._n % self._stride == 0:
+            if self._n == MOST_POINTS * self._stride:
+                self._kept = array("d", self._table()[::2].tobytes())
+                self._stride *= 2
+            self._kept.extend(point)
+        self._n += 1
+        self.last = point
+        if point[Y] < self.lowest[Y]:
+            self.lowest = point
+        elif point[Y] > self.highest[Y]:
+            self.highest = point
+
+    def points(self) -> Points:
+        """Return all points that are kept, in order."""
+        table = np.concatenate([self._table(), [self.lowest, self.highest, self.last]])
+        return table[np.unique(table[:, KEY], return_index=True)[1]]
+
+    def before(self, x: float) -> Point | None:
+        """Return the last known point at or before ``x``."""
+        points = self.points()
+        known = points[points[:, X] <= x]
+        return tuple(known[-1].tolist()) if len(known) else None
+
+    def _table(self) -> Points:
+        return np.array(self._kept, np.float64).reshape(-1, 3)
 
 
 class Line(NamedTuple):
@@ -81,7 +150,7 @@ class Mark:
 class JobView:
     """A job or a fit, as its status and its events describe it.
 
-    Memory is bounded: series are thinned (see ``driver.series``) and all lists have a maximum.
+    Memory is bounded: series are thinned (see :class:`Series`) and all lists have a maximum.
     ``status`` is that of ``Job.status``, or what is known of a fit before it begins.
 
     Attributes
@@ -110,12 +179,9 @@ class JobView:
         self.chosen: Event = {}
         self.compiling: Event | None = None
         self.labelled: float | None = None
-        self.warnings: tuple[str, ...] = ()
         self.last_seconds = 0.0
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
-        self._newer: dict[str, Any] = {}
-        """Fields of the status that events since have changed."""
         self._from_events: dict[str, Any] = {}
         """State and result, used where no status gives them."""
         self._status: dict[str, Any] | None = None
@@ -126,18 +192,14 @@ class JobView:
         """``n_rows``, ``start`` of ``starts``, ``sizes``, as far as they are known."""
         self._progress: dict[str, Any] | None = None
         self._share = 0.0
-        self.reset_totals()
-        self.drop_series()
-
-    def reset_totals(self) -> None:
-        """Set all sums to 0."""
         self.sums: dict[str, float] = dict.fromkeys(SUMMED, 0)
         self.seconds: dict[str, float] = {}
         self.n_steps = 0
         self.most_work = 0.0
         """Seconds of computing and reading in the longest step."""
-        self._n_workers = 0
-        self._status = None
+        self.step_seconds: float | None = None
+        """Seconds of the last step."""
+        self.drop_series()
 
     def drop_series(self) -> None:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
@@ -148,14 +210,13 @@ class JobView:
         self._marks: dict[str, deque[Mark]] = {}
         self._key = -1.0
         self._elapsed = 0.0
-        self._recent: deque[float] = deque(maxlen=RECENT)
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
         """Take a newer status; fields of the last step stay, as a new scheduler knows none."""
         known = self.status
         kept = {n: known[n] for n in (*OF_A_STEP, "energy", "objective") if n in known}
-        self._given, self._newer, self._status = {**kept, **status}, {}, None
+        self._given, self._status = {**kept, **status}, None
 
     def update(self, event: object) -> None:
         """Take an event, whatever it is."""
@@ -184,7 +245,7 @@ class JobView:
     def status(self) -> Mapping[str, Any]:
         """The latest status, with the figures of events since."""
         if self._status is None:
-            found = {**self.figures(), **self._from_events, **self._given, **self._newer}
+            found = {**self.figures(), **self._from_events, **self._given}
             # In the order of what is given.
             self._status = {**self._given, **found}
         return self._status
@@ -215,16 +276,17 @@ class JobView:
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
 
+    @property
+    def warnings(self) -> list[str]:
+        """The last warnings."""
+        return [mark.text for mark in self._marks.get("warning", ())][-MOST_WARNINGS:]
+
     def share_done(self) -> float | None:
         """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
         if self.state == "finished":
             return 1.0
         share = number_in(self.status, "share")
         return None if share is None else min(1.0, max(0.0, share))
-
-    def step_seconds(self) -> float | None:
-        """Return the median time of the last steps; None before there is one."""
-        return median(self._recent) if self._recent else None
 
     def figures(self) -> dict[str, Any]:
         """Return figures of the last step, sums over all steps, and the addresses of workers."""
@@ -242,29 +304,22 @@ class JobView:
         last = self._last
         known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
         return {
-            **({"cost": _to(9, cost)} if is_number(cost := last.get("cost")) else {}),
+            **({"cost": short_number(cost, 9)} if is_number(cost := last.get("cost")) else {}),
             **{name: short_number(value) for name, value in known.items() if is_number(value)},
-            **{name: _to(9, self.sums[name]) for name in SUMMED},
+            **{name: short_number(self.sums[name], 9) for name in SUMMED},
             "steps": self.n_steps,
-            "workers": max(0, self._n_workers),
+            "workers": len(self._workers),
         }
 
     def metric_seconds(self) -> dict[str, float]:
         """Return seconds by kind of all steps, rounded to hundredths, without zeros."""
-        spent = {kind: _to(7, round(seconds, 2)) for kind, seconds in self.seconds.items()}
+        spent = {kind: short_number(round(n, 2), 7) for kind, n in self.seconds.items()}
         return {kind: seconds for kind, seconds in spent.items() if seconds}
 
     @property
     def n_chunks(self) -> int:
         """Chunks of the rows; 1 before that is known."""
         return max(1, int(number_in(self.started, "n_chunks") or 1))
-
-    @property
-    def nbytes(self) -> int:
-        """Approximate size of series, marks and names of workers, in bytes."""
-        names = sum(NAME_BYTES + len(name) for name in self._workers)
-        marks = MARK_BYTES * sum(map(len, self._marks.values()))
-        return marks + names + sum(series.nbytes for series in self._all())
 
     def marks(self) -> list[Mark]:
         """Return the marks in order of time."""
@@ -305,20 +360,16 @@ class JobView:
             self.labelled = min(1.0, max(0.0, rows / n_rows))
 
     def _on_started(self, event: Event) -> None:
-        self.started = event
+        self.started = {name: event[name] for name in event if name != "workers"}
         self.labelled = None
         if "objective" in event:
-            self._newer["objective"] = event["objective"]
+            self._given["objective"] = event["objective"]
         if is_number(n_rows := event.get("n_rows")):
             self._about["n_rows"] = n_rows
-        if is_number(n_workers := event.get("n_workers")):
-            self._n_workers = int(n_workers)
         if isinstance(workers := event.get("workers"), list):
             names = (str(name)[:MOST_TEXT] for name in workers[:MOST_WORKERS])
             self._workers = dict.fromkeys(names)
-        n_iter, start = number_in(event, "n_iter") or 0.0, number_in(event, "start") or 0.0
-        self._cut(key_of(start, n_iter))
-        if n_iter > 0:
+        if (n_iter := number_in(event, "n_iter") or 0.0) > 0:
             self._mark("running", f"goes on after step {n_iter:,.0f}", event)
 
     def _on_step(self, event: Event) -> None:
@@ -330,7 +381,7 @@ class JobView:
         if (energy := number_in(event.get("extra"), "energy")) is not None:
             last["energy"] = energy
         self._last |= last
-        self._newer |= last
+        self._given |= last
         for name in ("start", "starts"):
             if is_number(value := event.get(name)):
                 self._about[name] = value
@@ -344,6 +395,7 @@ class JobView:
             spent = {k: n for k in ("total", *KINDS) if _is_summed(n := seconds.get(k))}
         for kind, value in spent.items():
             self.seconds[kind] = self.seconds.get(kind, 0.0) + value
+        self.step_seconds = spent.get("total", self.step_seconds)
         self.most_work = max(self.most_work, spent.get("compute", 0.0) + spent.get("read", 0.0))
         self._add_step(event)
 
@@ -357,9 +409,7 @@ class JobView:
         self._mark("checkpoint", f"checkpoint{at}{took}", event)
 
     def _on_warning(self, event: Event) -> None:
-        message = printable(event.get("message"))
-        self.warnings = (*self.warnings, message)[-MOST_WARNINGS:]
-        self._mark("warning", message, event)
+        self._mark("warning", printable(event.get("message")), event)
 
     def _on_running(self, event: Event) -> None:
         kind, reason = str(event["event"]), event.get("reason")
@@ -374,7 +424,6 @@ class JobView:
             self._workers.pop(address, None)
         if change in ("joined", "back") and len(self._workers) < MOST_WORKERS:
             self._workers[address] = None
-        self._n_workers += {"joined": 1, "left": -1}.get(str(change), 0)
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
 
@@ -385,14 +434,21 @@ class JobView:
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return
-        key = key_of(number_in(event, "start") or 0.0, step)
-        # A scheduler that came back may repeat steps: the later event counts.
-        self._cut(key - 1.0)
-        self._key, self._elapsed = key, max(self._elapsed, elapsed or 0.0)
+        self._elapsed = max(self._elapsed, elapsed or 0.0)
+        start = max(0.0, number_in(event, "start") or 0.0)
+        key = min(MOST_KEY, start * A_START + min(step, A_START - 1))
+        # A run that resumes from a checkpoint repeats steps, with equal figures.
+        if key <= self._key:
+            return
+        self._key = key
         self._add_cost(event)
-        self._add_figures(event)
-        self._add_seconds(event)
-        self._add_extra(event.get("extra"))
+        changed, rows = number_in(event, "n_changed"), number_in(event, "rows") or 0.0
+        if changed is not None and rows > 0:
+            self._add("n_changed", changed / rows)
+        for name in ("shift", "rows_per_second"):
+            self._add(name, number_in(event, name))
+        for name in EXTRA:
+            self._add(name, number_in(event.get("extra"), name))
 
     def _add_cost(self, event: Event) -> None:
         cost = number_in(event, "cost")
@@ -406,51 +462,11 @@ class JobView:
             if len(starts) > MOST_STARTS:
                 for other in [known for known in self.costs if known.start == starts[0]]:
                     del self.costs[other]
-        self.costs[line].add(self._key, self._elapsed, cost)
-
-    def _add_figures(self, event: Event) -> None:
-        changed, rows = number_in(event, "n_changed"), number_in(event, "rows") or 0.0
-        if changed is not None and rows > 0:
-            self._add("n_changed", changed / rows)
-        for name in ("shift", "rows_per_second"):
-            self._add(name, number_in(event, name))
-        words = {"retries": "handed out again", "rebuilt": "rebuilt"}
-        again = {name: n for name in words if (n := number_in(event, name) or 0.0) > 0}
-        if again:
-            done = ", ".join(f"{count_of(int(n), 'chunk')} {words[k]}" for k, n in again.items())
-            kind = "retry" if "retries" in again else "rebuilt"
-            self._mark(kind, f"step {self._key % A_START:,.0f}: {done}", event)
-
-    def _add_seconds(self, event: Event) -> None:
-        seconds = event.get("seconds")
-        total = number_in(seconds, "total")
-        if total is None or total <= 0:
-            return
-        self._recent.append(total)
-
-    def _add_extra(self, extra: object) -> None:
-        for name in EXTRA:
-            self._add(name, number_in(extra, name))
-
-    def _all(self) -> Iterator[Series]:
-        yield from self.costs.values()
-        yield from self.series.values()
+        self.costs[line].add((self._key, self._elapsed, cost))
 
     def _add(self, name: str, value: float | None) -> None:
         if value is not None:
-            self.series.setdefault(name, Series()).add(self._key, self._elapsed, value)
-
-    def _cut(self, key: float) -> None:
-        """Forget what lies beyond a step: it is repeated."""
-        if key >= self._key:
-            return
-        for series in self._all():
-            series.cut(key)
-        self.costs = {line: series for line, series in self.costs.items() if series}
-        self.series = {name: series for name, series in self.series.items() if series}
-        ends = [last for series in self._all() if (last := series.last())]
-        self._elapsed = max((last[X] for last in ends), default=0.0)
-        self._key = key if ends else -1.0
+            self.series.setdefault(name, Series()).add((self._key, self._elapsed, value))
 
     def _mark(self, kind: str, text: str, event: Event) -> None:
         kept = self._marks.setdefault(kind, deque(maxlen=MOST_MARKS))
@@ -462,10 +478,8 @@ class JobView:
 
 def number_in(about: object, name: str) -> float | None:
     """Return a field of an event or status as a float; None if it is no finite number."""
-    # The first of these are what nearly all are, and cost least to ask for; NaN is in no range.
+    # A plain dictionary, which nearly all are, costs least to ask for.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
-    if type(value) is float or type(value) is int:
-        return float(value) if -LARGEST <= value <= LARGEST else None
     return float(value) if is_number(value) else None
 
 
@@ -481,8 +495,3 @@ def _stored(value: object) -> Any:
 def _is_summed(value: object) -> TypeGuard[float]:
     """Whether a figure can be added to a counter, which never falls."""
     return is_number(value) and 0 <= value <= MOST_SUMMED
-
-
-def _to(figures: int, value: float) -> float:
-    """Round to significant figures: a scrape has thousands of numbers."""
-    return float(f"{value:.{figures}g}")

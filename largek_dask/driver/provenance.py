@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,10 @@ PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 def versions() -> dict[str, str]:
     """Return the versions of the packages that compute."""
     own = {"largek_dask": __version__, "python": platform.python_version()}
-    return own | {name: _installed(name) for name in PACKAGES}
+    return own | {name: _version_of(name) for name in PACKAGES}
 
 
-@cache
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"
+_version_of = cache(version)
 
 
 def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:

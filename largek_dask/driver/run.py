@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Generic, NamedTuple, TypeVar, get_type_hints
 
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
@@ -17,8 +17,15 @@ from largek_dask.driver.checkpoint import Checkpoints, Progress
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import FORMAT, Events
 from largek_dask.driver.formatting import short_number
-from largek_dask.driver.history import MOST_STEPS, sample_of, thinned, up_to
-from largek_dask.driver.stopping import StepRecord, StopReason, StopRules, record_of
+from largek_dask.driver.stopping import (
+    MOST_STEPS,
+    StepRecord,
+    StopReason,
+    StopRules,
+    last_steps,
+    record_of,
+    sample_of,
+)
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
 from largek_dask.kernels.compiling import asked_before, seconds_ahead
@@ -29,10 +36,10 @@ __all__ = [
     "Callback",
     "Clock",
     "Reserve",
+    "Run",
     "RunResult",
     "Snapshot",
     "no_model",
-    "run",
     "state_class",
 ]
 
@@ -45,13 +52,13 @@ class Snapshot:
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """Grows with later steps, and may be thinned (see ``driver.history``)."""
+    """Grows with later steps; :meth:`steps` ends with this one."""
     model: Callable[[], ModelArrays]
     objective: Objective
 
     def steps(self) -> list[StepRecord]:
         """Return the history up to this step."""
-        return thinned(up_to(self.record["step"], self.history), self.objective)
+        return last_steps(self.history, self.record["step"])
 
 
 Callback = Callable[[Snapshot], object]
@@ -88,24 +95,13 @@ def state_class(algorithm: Algorithm[State]) -> type[State]:
     return get_type_hints(type(algorithm).init)["return"]  # type: ignore[no-any-return]
 
 
-def run(
-    algorithm: Algorithm[State],
-    passes: BasePasses,
-    *,
-    rng: Rng,
-    stop: StopRules,
-    checkpoints: Checkpoints[State] | None = None,
-    events: Events | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    callbacks: Sequence[Callback] = (),
-    seconds_used: float = 0.0,
-    last_pass: Callable[[ModelArrays, float], Reserve] | None = None,
-    watch: CompileWatch | None = None,
-) -> RunResult[State]:
-    """Step until a stop rule applies, from the newest checkpoint if there is one.
+def _never() -> bool:
+    return False
 
-    The result is that of the last complete step, or the best so far if no step makes the objective
-    worse; an interrupted step is discarded.
+
+@dataclass(slots=True)
+class Run(Generic[State]):
+    """Run that steps until a stop rule applies, from the newest checkpoint if there is one.
 
     Parameters
     ----------
@@ -124,72 +120,71 @@ def run(
         only if there is a limit.
     watch : CompileWatch, optional
         Of the whole fit.
-
-    Raises
-    ------
-    NoModelError, KeyboardInterrupt
-        The time limit, a cancel or Ctrl-C came before there was any state, or a second Ctrl-C.
     """
-    events = Events() if events is None else events
-    before = passes.retry(checkpoints.latest) if checkpoints else None
-    used = seconds_used if before is None else max(seconds_used, before.seconds)
-    clock, asked = Clock(used, stop), cancelled or _never
-    watch = CompileWatch(events) if watch is None else watch
-    loop = _Loop(
-        algorithm, passes, rng, stop, checkpoints, events, asked, callbacks, clock, watch, before
-    )
-    loop.report_start()
-    reason: StopReason
-    before_run = passes.cancelled
-    passes.cancelled = lambda: watch.report() or asked() or clock.is_over()
-    try:
-        reason = loop.go(last_pass)
-    except CancelledFit as cut:
-        reason = "max_time" if clock.is_over() else "cancelled"
-        if loop.progress is None:
-            raise no_model(clock, stop) from cut
-    except KeyboardInterrupt:
-        reason = "interrupted"
-        if loop.progress is None:
-            raise
-    finally:
-        passes.cancelled = before_run
-    loop.save_if_due(always=True)
-    return loop.end(reason)
 
-
-def _never() -> bool:
-    return False
-
-
-@dataclass(slots=True)
-class _Loop(Generic[State]):
     algorithm: Algorithm[State]
     passes: BasePasses
+    _: KW_ONLY
     rng: Rng
     stop: StopRules
-    checkpoints: Checkpoints[State] | None
-    events: Events
-    asked: Callable[[], bool]
-    callbacks: Sequence[Callback]
-    clock: Clock
-    watch: CompileWatch
-    progress: Progress[State] | None
+    checkpoints: Checkpoints[State] | None = None
+    events: Events = field(default_factory=Events)
+    cancelled: Callable[[], bool] = _never
+    callbacks: Sequence[Callback] = ()
+    seconds_used: float = 0.0
+    last_pass: Callable[[ModelArrays, float], Reserve] | None = None
+    watch: CompileWatch = field(default_factory=lambda: CompileWatch(Events()))
+    clock: Clock = field(init=False)
+    progress: Progress[State] | None = field(init=False)
     """After the last complete step; None before the first state. Replaced as a whole, so that an
     interrupt finds either the new one or the one before.
     """
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: Reserve = field(default_factory=Reserve, init=False)
     meter: _Meter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meter = _Meter(self.passes, self.watch)
+        latest = None if self.checkpoints is None else self.checkpoints.latest
+        self.progress = before = None if latest is None else self.passes.retry(latest)
+        used = self.seconds_used if before is None else max(self.seconds_used, before.seconds)
+        self.clock, self.meter = Clock(used, self.stop), _Meter(self.passes, self.watch)
 
     @property
     def _now(self) -> Progress[State]:
         assert self.progress is not None
         return self.progress
 
-    def report_start(self) -> None:
+    def result(self) -> RunResult[State]:
+        """Run, and return the result of the last complete step; an interrupted one is discarded.
+
+        It is the best so far if no step makes the objective worse. Raises NoModelError or
+        KeyboardInterrupt if the time limit, a cancel or Ctrl-C came before there was any state, or
+        at a second Ctrl-C.
+        """
+        self._report_start()
+        reason: StopReason
+        before_run = self.passes.cancelled
+        self.passes.cancelled = lambda: (
+            self.watch.report() or self.cancelled() or self.clock.is_over()
+        )
+        try:
+            # Nothing is compiled after the time limit.
+            with asked_before(self.passes.raise_if_stopped):
+                self._begin()
+                reason = self._go_on()
+        except CancelledFit as cut:
+            reason = "max_time" if self.clock.is_over() else "cancelled"
+            if self.progress is None:
+                raise no_model(self.clock, self.stop) from cut
+        except KeyboardInterrupt:
+            reason = "interrupted"
+            if self.progress is None:
+                raise
+        finally:
+            self.passes.cancelled = before_run
+        self._save_if_due(always=True)
+        return self._end(reason)
+
+    def _report_start(self) -> None:
         self.events.emit(
             "started",
             format=FORMAT,
@@ -203,26 +198,20 @@ class _Loop(Generic[State]):
             **self.algorithm.objective.describe(),
         )
 
-    def go(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> StopReason:
-        """Make a first state and step; nothing is compiled after the time limit."""
-        with asked_before(self.passes.raise_if_stopped):
-            self.begin(last_pass)
-            return self.go_on()
-
-    def begin(self, last_pass: Callable[[ModelArrays, float], Reserve] | None) -> None:
+    def _begin(self) -> None:
         """Make the first state if there is none, and reserve time for the last pass."""
         if self.progress is None:
             state = self.algorithm.init(self.passes, self.rng)
             self.progress = Progress(state, 0, [], self.clock.seconds())
-        if last_pass is not None and not math.isinf(self.stop.seconds):
+        if self.last_pass is not None and not math.isinf(self.stop.seconds):
             left = self.stop.seconds - self.clock.seconds()
-            self.reserve = last_pass(self.algorithm.model(self.progress.state), left)
+            self.reserve = self.last_pass(self.algorithm.model(self.progress.state), left)
             self.clock.kept_back = self.reserve.kept_back
 
-    def go_on(self) -> StopReason:
+    def _go_on(self) -> StopReason:
         reason = self._reason()
         while reason is None:
-            self.save_if_due()
+            self._save_if_due()
             with at("step"):
                 state, info = self.algorithm.step(self.passes, self.rng, self._now.state)
             self.progress = self._after(state, info)
@@ -237,7 +226,7 @@ class _Loop(Generic[State]):
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.objective)
-        if reason is None and self.asked():
+        if reason is None and self.cancelled():
             return "cancelled"
         return reason
 
@@ -245,12 +234,12 @@ class _Loop(Generic[State]):
         """Return the progress after a step.
 
         Successive ones share one growing history, of which each counts its own steps only. It is
-        thinned when it has twice the final maximum.
+        shortened when it has twice the maximum.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
         if len(history) >= 2 * MOST_STEPS:
-            history = thinned(history, self.algorithm.objective)
+            history = history[-MOST_STEPS:]
         history.append(record_of(n_iter, info, seconds))
         return Progress(state, n_iter, history, seconds)
 
@@ -265,7 +254,7 @@ class _Loop(Generic[State]):
         answers = [bool(callback(snapshot)) for callback in self.callbacks]
         return any(answers)
 
-    def save_if_due(self, *, always: bool = False) -> None:
+    def _save_if_due(self, *, always: bool = False) -> None:
         """Write a checkpoint if it is time for one; warn if it cannot be written."""
         checkpoints, n_iter = self.checkpoints, self._now.n_iter
         if checkpoints is None or not (always or checkpoints.due()):
@@ -325,9 +314,9 @@ class _Loop(Generic[State]):
         left = at_work * (1 / by_steps - 1) if is_known else None
         return by_steps, left
 
-    def end(self, reason: StopReason) -> RunResult[State]:
+    def _end(self, reason: StopReason) -> RunResult[State]:
         now = self._now
-        history = tuple(now.records(self.algorithm.objective))
+        history = tuple(now.records())
         self.events.emit(
             "stopped",
             reason=reason,

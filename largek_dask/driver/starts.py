@@ -1,35 +1,54 @@
-"""Run the starts of a fit (``n_init``) in turn, and keep the best."""
+"""Run the starts of a fit (``n_init``) in turn, and keep the best; read it from checkpoints."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
+from largek_dask.algorithms.mixture import MixtureProblem
+from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
-from largek_dask.driver.checkpoint import Checkpoints
+from largek_dask.driver.checkpoint import Checkpoints, description_in
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events
-from largek_dask.driver.final import label_rows, seconds_of_last_pass
+from largek_dask.driver.final import label_rows, seconds_of_last_pass, sizes_of
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import FitOptions
-from largek_dask.driver.run import Callback, Reserve, RunResult, run, state_class
-from largek_dask.driver.sizes import sizes_of
-from largek_dask.driver.stopping import StopReason
+from largek_dask.driver.run import Callback, Reserve, Run, RunResult, state_class
+from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import DamagedError, Folder
-from largek_dask.errors import CancelledFit, NoModelError, ParameterWarning, warn
+from largek_dask.errors import (
+    CancelledFit,
+    LostJobError,
+    NoModelError,
+    ParameterWarning,
+    RecoveryWarning,
+    warn,
+)
 from largek_dask.passes.base import BasePasses
 
-__all__ = ["StartResult", "Starts", "counted_value", "rows_at_hand"]
+__all__ = [
+    "Saved",
+    "StartResult",
+    "Starts",
+    "best_saved",
+    "keep_last_checkpoints",
+    "kind_of_problem",
+    "rows_at_hand",
+]
 
 ENDS_THE_FIT = (
     "max_time",
@@ -169,9 +188,9 @@ class Starts:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
         if folder is not None:
-            checkpoints = Checkpoints(folder, state_class(self.algorithm), objective)
+            checkpoints = Checkpoints(folder, state_class(self.algorithm))
         self.passes.begin_run()
-        result = run(
+        result = Run(
             self._algorithm(stream),
             self.passes,
             rng=Rng(self.options.seed, stream),
@@ -183,7 +202,7 @@ class Starts:
             seconds_used=seconds,
             last_pass=self._reserve,
             watch=self.watch,
-        )
+        ).result()
         reason = result.stop_reason
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
             reason, final = "max_time_without_last_pass", self._searched(stream, result)
@@ -194,7 +213,7 @@ class Starts:
             final = self._count(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if folder is not None:
-            known = self.passes.retry(partial(counted_value, folder, result.n_iter, objective))
+            known = self.passes.retry(lambda: _counted_value(folder, result.n_iter, objective))
             if known is not None:
                 return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
@@ -267,7 +286,7 @@ class Starts:
 
     def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         n_rows = self.passes.n_rows
-        label: LabelRows = partial(
+        label: LabelRows = functools.partial(
             label_rows,
             self.passes,
             labels=labels,
@@ -293,7 +312,87 @@ def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> Take
         wanted, n_read = 2 * wanted, 2 * n_read
 
 
-def counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:
+def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
+    """Return the class of an algorithm's problem: a mixture if one is asked for."""
+    return algorithm.solves if mixture is None else MixtureProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Last checkpoint of a start."""
+
+    stream: int
+    arrays: ModelArrays
+    n_iter: int
+    history: tuple[StepRecord, ...]
+    seconds: float
+    """Used up to there, by all runs."""
+    objective: Objective
+    value: float | None
+    """The objective over all rows; None unless the start has ended."""
+
+
+def best_saved(folder: Folder) -> Saved | None:
+    """Return the start that a fit would return if it were stopped now; None without a checkpoint.
+
+    It is the best of the starts that have ended, or else the first, as in ``Starts.best``. Neither
+    rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
+    """
+    about = description_in(folder)
+    mixture = None if about is None else about["job"].get("mixture")
+    algorithms, best = _algorithms(), None
+    for stream, place in _starts_in(folder):
+        progress = _checkpoints_in(place, algorithms).latest()
+        if progress is None:
+            continue
+        algorithm = algorithms[type(progress.state)]
+        # The objective may depend on the problem.
+        problem = kind_of_problem(algorithm, mixture)(n_clusters=1)
+        objective = replace(algorithm, problem=problem).objective
+        value = _counted_value(place, progress.n_iter, objective)
+        if best is None or objective.is_better(value, best.value):
+            best = Saved(
+                stream, algorithm.model(progress.state), progress.n_iter,
+                tuple(progress.records()), progress.seconds, objective, value,
+            )  # fmt: skip
+    return best
+
+
+def keep_last_checkpoints(folder: Folder) -> None:
+    """Remove all checkpoints but the last intact one of each start, from which to resume.
+
+    Raises LostJobError if another scheduler has the job. Other failures do no harm, and warn.
+    """
+    try:
+        for _, place in _starts_in(folder):
+            _checkpoints_in(place, _algorithms()).keep_last()
+    except LostJobError:
+        raise
+    except Exception as error:  # drivers raise errors of their own kinds
+        warn(f"Old checkpoints in {folder.url} are not removed: {error}", RecoveryWarning)
+
+
+def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
+    """Yield the numbers and folders of the starts, which were made in turn."""
+    yield 0, folder
+    for stream in itertools.count(1):
+        if not (place := folder.sub(f"starts/{stream:02d}")).names():
+            return
+        yield stream, place
+
+
+def _algorithms() -> dict[type[Any], Algorithm[Any]]:
+    """Return algorithms by the class of their states."""
+    made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
+    states = ((state_class(algorithm), algorithm) for algorithm in made)
+    return {kind: algorithm for state, algorithm in states for kind in get_args(state) or (state,)}
+
+
+def _checkpoints_in(place: Folder, states: Iterable[type[Any]]) -> Checkpoints[Any]:
+    return Checkpoints(place, functools.reduce(operator.or_, states))
+
+
+def _counted_value(folder: Folder, n_iter: int, objective: Objective) -> float | None:
     """Return the exact value after ``n_iter`` steps if an earlier run has computed it."""
     try:
         note = json.loads(folder.read("counted.json"))

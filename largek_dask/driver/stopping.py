@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
@@ -18,7 +19,21 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = ["ENDS", "End", "StepRecord", "StopReason", "StopRules", "parse_duration", "record_of"]
+__all__ = [
+    "ENDS",
+    "MOST_STEPS",
+    "End",
+    "StepRecord",
+    "StopReason",
+    "StopRules",
+    "last_steps",
+    "parse_duration",
+    "record_of",
+    "sample_of",
+]
+
+MOST_STEPS = 10_000
+"""Maximum number of records of a history; older ones are dropped."""
 
 End = Literal["finished", "failed", "cancelled"]
 ENDS: tuple[str, ...] = get_args(End)
@@ -93,6 +108,22 @@ def record_of(step: int, info: Info, seconds: float) -> StepRecord:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def last_steps(history: Sequence[StepRecord], n_iter: int) -> list[StepRecord]:
+    """Return the records of the first ``n_iter`` steps, of more than ``MOST_STEPS`` the last."""
+    return [record for record in history if n_iter - MOST_STEPS < record["step"] <= n_iter]
+
+
+def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
+    """Return the number of rows in a step's sample; None if the step was over all rows.
+
+    The cost of such a step is scaled from the sample to all rows. Centres are fitted to the sample,
+    so the cost of all rows is higher.
+    """
+    extra = record.get("extra") or {}
+    on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
+    return int(record["rows"]) if on_sample else None
 
 
 @dataclass(frozen=True, slots=True)

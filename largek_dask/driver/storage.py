@@ -43,8 +43,6 @@ __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
 """Maximum bytes of a small file that is read as a whole."""
-READ_BYTES = 1 << 20
-"""Bytes of a small file per read."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Protocols for which making a folder does nothing, or makes a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
@@ -187,24 +185,6 @@ class Folder:
             return is_there(self.fs, self.path(name))
 
         return retry_io(ask)
-
-    def size_of(self, name: str) -> int:
-        """Return the bytes of a file, or of all files in a folder; 0 if it is missing."""
-
-        def ask() -> int:
-            self.fs.invalidate_cache()
-            found = self.fs.find(self.path(name), detail=True)
-            # Some drivers return no size for a single file.
-            sizes = (
-                about["size"] if "size" in about else self.fs.size(path)
-                for path, about in found.items()
-            )
-            return sum(int(size or 0) for size in sizes)
-
-        try:
-            return retry_io(ask)
-        except FileNotFoundError:
-            return 0
 
     def remove(self, name: str) -> None:
         """Remove a file or folder if it is there; raise OSError if that is impossible now.
@@ -367,20 +347,16 @@ class Folder:
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
         """Return the content of a small file; raise DamagedError if it is longer."""
-        data = retry_io(lambda: self._content(name, limit + 1))
-        if len(data) > limit:
-            raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
-        return data
 
-    def _content(self, name: str, most: int) -> bytes:
-        self.fs.invalidate_cache()
-        pieces: list[bytes] = []
-        with self.fs.open(self.path(name), "rb") as file:
-            # A read allocates all bytes asked for, even of a short file.
-            while most and (piece := file.read(min(most, READ_BYTES))):
-                pieces.append(piece)
-                most -= len(piece)
-        return b"".join(pieces)
+        def ask() -> bytes:
+            self.fs.invalidate_cache()
+            # Some servers return no size.
+            if (self.fs.size(self.path(name)) or 0) > limit:
+                raise DamagedError(f"{self.url}/{name} is larger than {limit} bytes.")
+            found: bytes = self.fs.cat_file(self.path(name))
+            return found
+
+        return retry_io(ask)
 
     def read_from(self, name: str, begin: int) -> bytes:
         """Return the bytes of a file from ``begin`` on, or raise FileNotFoundError."""
@@ -418,7 +394,7 @@ class Folder:
             group = retry_io(lambda: self._new_group(name))
             # Retry each array by itself: on a flaky store all at once never succeed.
             records = {
-                key: retry_io(partial(self._write_array, group, key, array, set()))
+                key: retry_io(partial(_write_array, group, key, array))
                 for key, array in arrays.items()
             }
             if self.is_local:
@@ -431,31 +407,6 @@ class Folder:
         if self.is_local:
             make_folders(self.path(name))
         return zarr.create_group(self.store(name), zarr_format=3)
-
-    @staticmethod
-    def _write_array(
-        group: zarr.Group, key: str, array: NDArray[Any], begun: set[str]
-    ) -> dict[str, Any]:
-        row_bytes = max(1, array.nbytes // max(1, len(array)))
-        rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
-        again = key in begun
-        begun.add(key)
-        stored = group.create_array(
-            key,
-            shape=array.shape,
-            dtype=array.dtype.newbyteorder("<"),
-            chunks=(rows, *(max(1, n) for n in array.shape[1:])),
-            compressors=None,
-            filters=None,
-            config={"write_empty_chunks": True},
-            overwrite=again,
-        )
-        stored[...] = array
-        return {
-            "dtype": array.dtype.newbyteorder("<").str,
-            "shape": list(array.shape),
-            "sha256": sha256_of(array),
-        }
 
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]
@@ -526,6 +477,26 @@ def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtyp
     if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
         raise DamagedError(f"an array of shape {list(shape)} is too large to be read")
     return shape, dtype
+
+
+def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, Any]:
+    """Write an array of a group, and return its record."""
+    row_bytes = max(1, array.nbytes // max(1, len(array)))
+    rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
+    dtype = array.dtype.newbyteorder("<")
+    stored = group.create_array(
+        key,
+        shape=array.shape,
+        dtype=dtype,
+        chunks=(rows, *(max(1, n) for n in array.shape[1:])),
+        compressors=None,
+        filters=None,
+        config={"write_empty_chunks": True},
+        # It may have been begun by a try that failed.
+        overwrite=True,
+    )
+    stored[...] = array
+    return {"dtype": dtype.str, "shape": list(array.shape), "sha256": sha256_of(array)}
 
 
 def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:

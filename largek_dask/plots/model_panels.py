@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import INERTIA
-from largek_dask.driver.history import sample_of
-from largek_dask.driver.sizes import sizes_of
+from largek_dask.driver.final import sizes_of
+from largek_dask.driver.stopping import sample_of
 from largek_dask.model import MixtureModel, Model
 from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import human_count
-from largek_dask.driver.job_view import JobView, Line, number_in
-from largek_dask.driver.series import Point, Points, Series, X, Y
+from largek_dask.driver.job_view import JobView, Line, Point, Points, Series, X, Y, number_in
 from largek_dask.plots.job_text import (
-    NONE,
     figure,
     precise,
     shown,
@@ -32,7 +30,7 @@ HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
 """Resolution of an axis: more than a screen has pixels."""
 MOST_POINTS = 128
-"""Points of a line."""
+"""Points of a line besides its last."""
 EXTREMES = ("", "last", "lowest", "highest")
 """Columns of a table of lines."""
 MOST_ROWS = 100
@@ -132,9 +130,11 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
     return Trace(shown(name), {"x": x, "y": y, **columns})
 
 
-def _line(name: str, series: Series, most: int = MOST_POINTS, *, positive: bool = False) -> Trace:
-    """Return a line of points at equal distances."""
-    points = series.regular(most)
+def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
+    points = series.points()
+    # Of points that are close together some.
+    step, last = -(-len(points) // MOST_POINTS), len(points) - 1
+    points = points[np.unique([*range(0, last, step), last])]
     y = points[:, Y]
     if positive:
         # A logarithmic axis has no place for 0.
@@ -168,7 +168,7 @@ def _lines(
     """
     # Figures that are always 0 say nothing.
     known = {name: series for name, key in names.items() if (series := view.series.get(key))
-             and any(point[Y] for point in series.extremes() or ())}  # fmt: skip
+             and (series.lowest[Y] or series.highest[Y])}  # fmt: skip
     rows = [_row(name, series, words) for name, series in known.items()]
     return {
         "series": [_line(name, series, positive=log) for name, series in known.items()],
@@ -181,10 +181,7 @@ def _lines(
 
 def _row(name: str, series: Series, words: Words) -> tuple[str, str, str, str]:
     """Return name, last, lowest and highest value."""
-    last, found = series.last(), series.extremes()
-    if last is None or found is None:
-        return name, NONE, NONE, NONE
-    return name, words(last[Y]), words(found[0][Y]), words(found[1][Y])
+    return name, words(series.last[Y]), words(series.lowest[Y]), words(series.highest[Y])
 
 
 def _plain(
@@ -210,7 +207,7 @@ def _cost(view: JobView) -> Panel | None:
     less = objective.sense == "min"
     end = "lowest" if less else "highest"
     best = _best(lines, less)
-    last = max((last for line in lines if (last := line.last())), key=lambda point: point[X])
+    last = max((line.last for line in lines), key=lambda point: point[X])
     drawn = {line: series.points() for line, series in view.costs.items()}
     return make_panel(
         "cost",
@@ -238,7 +235,7 @@ def _main_costs(view: JobView) -> list[Series]:
 
 
 def _best(lines: Sequence[Series], less: bool) -> Point:
-    ends = [found[0] if less else found[1] for line in lines if (found := line.extremes())]
+    ends = [line.lowest if less else line.highest for line in lines]
     return (min if less else max)(ends, key=lambda point: point[Y])
 
 
@@ -268,11 +265,10 @@ def _gain(view: JobView) -> Panel | None:
 def _gains(view: JobView) -> list[tuple[str, str]]:
     """Return the relative change of the objective in the last hour and tenth of the time."""
     # Of several starts, the one that runs.
-    series = max(_main_costs(view), key=lambda line: (line.last() or (0.0,) * 3)[X], default=None)
-    last = None if series is None else series.last()
-    if series is None or last is None:
+    series = max(_main_costs(view), key=lambda line: line.last[X], default=None)
+    if series is None:
         return []
-    found = []
+    last, found = series.last, []
     for name, seconds in (("last hour", HOUR), ("last tenth", TENTH * last[X])):
         before = series.before(last[X] - seconds)
         if before is not None and before[Y] and before[X] < last[X]:

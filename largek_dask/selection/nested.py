@@ -29,7 +29,7 @@ from largek_dask.algorithms.parts.splits import held_out_moves, split_up
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.final import label_rows
-from largek_dask.driver.run import run
+from largek_dask.driver.run import Run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
@@ -135,7 +135,7 @@ class _Search:
         init = np.asarray(centers, rows.statistics.dtype)
         problem = KMeansProblem(len(centers), init, tol=TOL)
         stop = StopRules(STEPS, TOL, self.limit.left(self.share))
-        done = run(replace(algorithm, problem=problem), rows, rng=self.rng, stop=stop)
+        done = Run(replace(algorithm, problem=problem), rows, rng=self.rng, stop=stop).result()
         if done.stop_reason == "interrupted":
             raise KeyboardInterrupt
         assert isinstance(done.arrays, CenterArrays)

@@ -284,7 +284,7 @@ class Job:
         )
         return found
 
-    def delete(self, *, outputs: bool = False) -> int | None:
+    def delete(self, *, outputs: bool = False) -> bool:
         """Delete a job that has ended: its record, checkpoints and events.
 
         Parameters
@@ -294,8 +294,8 @@ class Job:
 
         Returns
         -------
-        int or None
-            Bytes of its files; None if it is gone already.
+        bool
+            False if it is gone already.
 
         Raises
         ------
@@ -303,10 +303,10 @@ class Job:
             It has not ended, or the values of storage options are needed for it.
         """
         try:
-            found: int = self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
+            self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
         except JobNotFoundError:
-            return None
-        return found
+            return False
+        return True
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"

@@ -170,8 +170,8 @@ class JobTable:
                 del self._busy[job_id]
                 self.changed.notify_all()
 
-    def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: its record, checkpoints and events; return their bytes.
+    def delete(self, job_id: str, outputs: bool = True) -> None:
+        """Delete a job that has ended: its record, checkpoints and events.
 
         With ``outputs`` its model and labels as well. A deletion that was interrupted leaves the
         job, to be deleted again. Values of storage options are needed.
@@ -181,14 +181,11 @@ class JobTable:
             records, spec = self._tenure.records, job.record.spec
             # As long as the store is this scheduler's.
             folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
-            names = _files(job, folder, outputs)
-            size = sum(map(folder.size_of, names))
-            for name in names:
+            for name in _files(job, folder, outputs):
                 folder.remove(name)
             job.forget(lambda: records.remove(job_id))
             with self.changed:
                 self._jobs.pop(job_id, None)
-        return size
 
     # --- their records ----------------------------------------------------------------------------
 

@@ -332,9 +332,9 @@ class Jobs:
             )
         return make_report(model).html
 
-    def delete(self, job_id: str, outputs: bool = True) -> int:
+    def delete(self, job_id: str, outputs: bool = True) -> None:
         """Delete a job that has ended: see :meth:`JobTable.delete`."""
-        return self._table.delete(job_id, outputs)
+        self._table.delete(job_id, outputs)
 
     def redactor(self, secrets: Any) -> Redactor:
         """Return a function that removes these secrets and those of all jobs from texts."""

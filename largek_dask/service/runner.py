@@ -22,7 +22,7 @@ from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.fit import FitResult, fit
-from largek_dask.driver.saved import Saved, best_saved, keep_last_checkpoints
+from largek_dask.driver.starts import Saved, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (

@@ -403,14 +403,16 @@ def test_charts__a_running_job_by_its_events(tmp_path):
         {**step, "step": 1, "elapsed": 0.5},
         {**step, "step": 2, "elapsed": 0.9},
         {"event": "started", "n_rows": 10, "n_iter": 1},
-        {**step, "step": 2, "elapsed": 1.5, "cost": 4.0},
+        # Repeated, with equal figures.
+        {**step, "step": 2, "elapsed": 1.5},
+        {**step, "step": 3, "elapsed": 1.9, "cost": 4.0},
         {"event": "stopped"},
     ]
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "000001.jsonl").write_text("\n".join(map(json.dumps, events)))
     drawn = draw(Folder(str(tmp_path)))
     (line,) = drawn.panels[0].series
-    assert (line.columns["x"], line.columns["y"]) == ([500, 1500], [5, 4])
+    assert (line.columns["x"], line.columns["y"]) == ([500, 900, 1900], [5, 5, 4])
 
 
 def test_charts__of_nothing(tmp_path):

@@ -291,7 +291,7 @@ def test_jobs_are_deleted(run, submit, service, tmp_path):
     assert "cancel it first" in refused.stderr
     for is_there in (True, False):
         [row] = json.loads(run("delete", job_id, "--json").stdout)["jobs"]
-        assert (row["id"], row["deleted"], row["bytes"] > 0) == (job_id, is_there, is_there)
+        assert row == {"id": job_id, "deleted": is_there}
     assert (tmp_path / "run" / "model.zarr").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
     again = submit_to(run, tmp_path)

@@ -15,6 +15,7 @@ import dask
 import numpy as np
 import pytest
 
+from largek_dask import config
 from largek_dask.driver.checkpoint import Checkpoints, FitFolder, Progress
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder, canonical_json
@@ -58,9 +59,9 @@ def test_it_is_due_by_the_clock_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "largek_dask.driver.checkpoint.time", SimpleNamespace(monotonic=lambda: now[0])
     )
-    checkpoints = Checkpoints(Folder(str(tmp_path)), ToyState, seconds=30)
+    checkpoints = Checkpoints(Folder(str(tmp_path)), ToyState)
     assert not checkpoints.due()
-    now[0] = 30.0
+    now[0] = float(config.get("checkpoints.seconds"))
     assert checkpoints.due()
     checkpoints.save(progress_of(1))
     assert not checkpoints.due()

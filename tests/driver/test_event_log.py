@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from largek_dask.driver import event_log
-from largek_dask.driver.event_log import JsonLines, open_sinks
+from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 
@@ -56,7 +56,7 @@ def test_object_stores_are_written_at_intervals() -> None:
 def test_a_log_that_cannot_be_written_is_found_before_computing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
-        open_sinks([str(tmp_path / "file" / "events")], None)
+        JsonLines(Folder(str(tmp_path / "file")))
 
 
 # --- parts

@@ -16,7 +16,6 @@ from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.algorithms.objective import INERTIA, objective_in
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult
-from largek_dask.driver.history import thinned
 from largek_dask.model import KINDS
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
 from tests.helpers.checks import fit_asked
@@ -76,12 +75,3 @@ def test_an_algorithm_for_k_means_may_stop_by_a_figure_of_its_own() -> None:
     assert own.change_in({"shift": 3.0, "extra": {"gain": 0.5}}) == 0.5
     assert own.describe() == {}
     assert own.describe(value=4.0) == {"inertia": 4.0}
-
-
-def test_the_highest_record_of_a_long_history_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("largek_dask.driver.history.MOST_STEPS", 8)
-    history = [{"step": n, "cost": 9.0 if n == 13 else float(n % 7)} for n in range(1, 41)]
-    kept = [record["step"] for record in thinned(history, CLOSENESS)]
-    assert 13 in kept
-    assert len(kept) <= 8
-    assert 13 not in [record["step"] for record in thinned(history)]

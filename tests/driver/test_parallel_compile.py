@@ -17,8 +17,8 @@ from scipy.sparse import csr_matrix
 import largek_dask as lk
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.truncated.algorithm import Truncated
-from largek_dask.driver import fit, parallel_compile
-from largek_dask.driver.parallel_compile import COMMAND, FIRST, compiles_in_parallel, is_worth_it
+from largek_dask.driver import compile_watch, fit
+from largek_dask.driver.compile_watch import COMMAND, FIRST, compiles_in_parallel, is_worth_it
 from largek_dask.kernels import code_cache
 from largek_dask.kernels.code_cache import cache_folder
 
@@ -32,7 +32,7 @@ def compiled_by_two(compiled_here, monkeypatch):
 def empty(tmp_path, monkeypatch):
     """An empty kernel cache, two cores, and compiling."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
-    monkeypatch.setattr(parallel_compile, "available_cpus", lambda: 2)
+    monkeypatch.setattr(compile_watch, "available_cpus", lambda: 2)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
         yield cache_folder()
 
@@ -40,7 +40,7 @@ def empty(tmp_path, monkeypatch):
 @pytest.fixture
 def started(monkeypatch):
     """Processes that were started, which would not end by themselves; there is one kernel."""
-    monkeypatch.setattr(parallel_compile, "is_cache_empty", lambda: False)
+    monkeypatch.setattr(compile_watch, "is_cache_empty", lambda: False)
     processes = []
     real = subprocess.Popen
 
@@ -50,7 +50,7 @@ def started(monkeypatch):
         processes.append(real([sys.executable, "-c", waiting], **options))
         return processes[-1]
 
-    monkeypatch.setattr(parallel_compile.subprocess, "Popen", start)
+    monkeypatch.setattr(compile_watch.subprocess, "Popen", start)
     return processes
 
 
@@ -79,12 +79,12 @@ def test_it_is_for_a_fit_of_dense_rows_on_two_cores(empty, monkeypatch):
     # kernels of other fits
     (empty / "a.bin").touch()
     assert is_worth_it(rows(), algorithm, None)
-    monkeypatch.setattr(parallel_compile, "available_cpus", lambda: 1)
+    monkeypatch.setattr(compile_watch, "available_cpus", lambda: 1)
     assert not is_worth_it(rows(), algorithm, None)
 
 
 def test_it_is_started_at_once_when_the_cache_is_empty(tmp_path, started, monkeypatch):
-    monkeypatch.setattr(parallel_compile, "is_cache_empty", code_cache.is_cache_empty)
+    monkeypatch.setattr(compile_watch, "is_cache_empty", code_cache.is_cache_empty)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "cache")}):
         with compiles_in_parallel(np.dtype("float32"), 2, 3):
             assert len(started) == 1
@@ -113,13 +113,13 @@ def test_a_fit_goes_on_where_there_is_no_process(monkeypatch):
     def refuse(*given, **options):
         raise BlockingIOError("no more of it")
 
-    monkeypatch.setattr(parallel_compile.subprocess, "Popen", refuse)
+    monkeypatch.setattr(compile_watch.subprocess, "Popen", refuse)
     with compiles_in_parallel(np.dtype("float32"), 2, 3):
         compile_functions(FIRST + 1)
 
 
 def test_a_fit_has_it_while_it_searches(started, monkeypatch):
-    monkeypatch.setattr(parallel_compile, "available_cpus", lambda: 2)
+    monkeypatch.setattr(compile_watch, "available_cpus", lambda: 2)
     running = []
 
     def told(*given):

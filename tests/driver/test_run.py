@@ -3,13 +3,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.driver.checkpoint import Checkpoints
 from largek_dask.driver.events import Events
-from largek_dask.driver.run import Reserve, RunResult, Snapshot, run
+from largek_dask.driver.run import Reserve, Run, RunResult, Snapshot
 from largek_dask.driver.stopping import StopRules
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NoModelError
@@ -22,11 +23,12 @@ def go(
 ) -> RunResult[ToyState]:
     passes = ToyPasses(toy_rows()) if passes is None else passes
     rules = StopRules(max_iter=8, tol=0) if stop is None else stop
-    return run(Toy(), passes, rng=Rng(3), stop=rules, **options)
+    return Run(Toy(), passes, rng=Rng(3), stop=rules, **options).result()
 
 
 def every_step(folder: Folder, keep: int = 3) -> Checkpoints[ToyState]:
-    return Checkpoints(folder, ToyState, keep=keep, seconds=0)
+    with dask.config.set({"largek.checkpoints.keep": keep, "largek.checkpoints.seconds": 0}):
+        return Checkpoints(folder, ToyState)
 
 
 def assert_same(a: RunResult[ToyState], b: RunResult[ToyState]) -> None:

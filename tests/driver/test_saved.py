@@ -9,7 +9,7 @@ import scipy.sparse
 
 import largek_dask as lk
 from largek_dask.algorithms.auto import Auto
-from largek_dask.driver.saved import best_saved
+from largek_dask.driver.starts import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import RecoveryWarning
 from tests.helpers.checks import fit_asked

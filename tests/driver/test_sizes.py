@@ -7,7 +7,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.sizes import sizes_of
+from largek_dask.driver.final import sizes_of
 from largek_dask.driver.storage import Folder
 
 

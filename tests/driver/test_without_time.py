@@ -12,8 +12,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
-from largek_dask.driver import starts
-from largek_dask.driver.run import run
+from largek_dask.driver.run import Run
 from largek_dask.driver.starts import rows_at_hand
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import NoModelError
@@ -44,7 +43,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(*given: Any, **options: Any) -> Any:
         raise NoModelError("no time", "max_time")
 
-    monkeypatch.setattr(starts, "run", cut)
+    monkeypatch.setattr(Run, "result", cut)
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "lloyd", "nmbatch", "minibatch", "vrkm", "vc-gmm"])
@@ -103,12 +102,12 @@ def test_what_does_not_fit_before_the_limit_is_not_compiled(
     monkeypatch.setattr(Toy, "step", step)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         stop = StopRules(max_iter=9, tol=0, max_time=10)
-        result = run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop)
+        result = Run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop).result()
         assert (result.stop_reason, result.n_iter) == ("max_time", 2)
         assert not fresh.signatures
         now[0] = 100.0
         stop = StopRules(max_iter=9, tol=0, max_time=1e6)
-        result = run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop)
+        result = Run(Toy(), ToyPasses(toy_rows()), rng=Rng(3), stop=stop).result()
         assert (result.stop_reason, result.n_iter) == ("max_iter", 9)
         assert fresh.signatures
 
@@ -134,7 +133,8 @@ def test_seconds_of_compiling_are_in_no_rate(monkeypatch: pytest.MonkeyPatch) ->
 
     passes.after_chunk = tick
     stop = StopRules(max_iter=5, tol=0)
-    result = run(Toy(), passes, rng=Rng(3), stop=stop, events=Events([told.append]))
+    events = Events([told.append])
+    result = Run(Toy(), passes, rng=Rng(3), stop=stop, events=events).result()
     steps = [e for e in told if e["event"] == "step"]
     assert [e["seconds"]["total"] for e in steps] == [58.0, 54.0, 4.0, 4.0, 4.0], (
         "that of the first centres is in the first"

@@ -19,9 +19,8 @@ import largek_dask as lk
 from largek_dask.data.rows import Rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import FitResult
-from largek_dask.driver.job_view import JobView
+from largek_dask.driver.job_view import JobView, Y
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.driver.series import Y
 from largek_dask.kernels.distances import DIRECT_FEATURES
 from largek_dask.model import PathModel
 from largek_dask.passes.base import BasePasses

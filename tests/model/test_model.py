@@ -530,10 +530,10 @@ def test_no_error_shows_what_python_says_of_a_key(
     assert "m.zarr is" in str(caught.value)
 
 
-def test_a_long_history_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("largek_dask.driver.history.MOST_STEPS", 5)
+def test_of_a_long_history_the_last_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("largek_dask.driver.stopping.MOST_STEPS", 5)
     model, _ = fitted(seed=1, max_iter=7, tol=0)
-    assert [record["step"] for record in model.history] == [1, 4, 7]
+    assert [record["step"] for record in model.history] == [3, 4, 5, 6, 7]
 
 
 # --- for ever

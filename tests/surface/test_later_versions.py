@@ -15,7 +15,7 @@ import largek_dask as lk
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines, Tail
 from largek_dask.driver.labels import LabelStore
-from largek_dask.driver.saved import best_saved
+from largek_dask.driver.starts import best_saved
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import CheckpointError, DataError, LargekError, OutputError, ParameterError
 from largek_dask.service.lease import check_job, reserve

@@ -179,7 +179,7 @@ def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     """Return the tiles at the head of a job: name, text or time, a small text, a fraction."""
     status, is_live = view.status, view.state == "running"
-    step, share, labelled = view.step_seconds(), view.share_done(), view.labelled
+    step, share, labelled = view.step_seconds, view.share_done(), view.labelled
     tiles = []
 
     def add(name: str, text: str, small: str = "", **more: Any) -> None:

@@ -14,7 +14,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.parts.history import History
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.encoding import decode, encode
+from largek_dask.driver.checkpoint import decode, encode
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import path_chunk, start
 

@@ -27,7 +27,7 @@ from largek_dask.algorithms.vrkm.labels import (
     LabelTableState,
 )
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.encoding import decode, encode
+from largek_dask.driver.checkpoint import decode, encode
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.extrapolated import LEAST_SHARE
 from largek_dask.kernels.exact.sums import ClusterSums
