@@ -11,12 +11,15 @@ import asyncio
 import json
 import logging
 import os
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import distributed
 from dask.utils import parse_timedelta
+from distributed.comm import parse_host_port
 from distributed.security import Security
 from fsspec import available_protocols
 from fsspec.core import split_protocol
@@ -44,6 +47,8 @@ MOST_BYTES = 1 << 16
 """Bytes of such a file; of a larger one no more is read."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
 """Protocols of Dask's addresses; any other one is that of a file."""
+PROBE_SECONDS = 3.0
+"""Timeout of the look whether an address speaks TLS."""
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
@@ -135,10 +140,8 @@ class Finder:
         quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
         if not self.found:
             return SchedulerAwayError(
-                f"no Dask scheduler answers at {self.place!r} ({quoted}): check the address, that "
-                "`dask scheduler` runs there, and that both sides have TLS (tls://, and "
-                "certificates that DASK_CONFIG names) or neither has (tcp://). Try `largek doctor "
-                f"--scheduler {self.place}`."
+                f"no Dask scheduler answers at {self.place!r} ({quoted}): "
+                f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
             )
         about = {name: printable(text) for name, text in self.found.items() if text is not None}
         what = f"job {about['slurm_job']} of SLURM" if "slurm_job" in about else "it"
@@ -147,6 +150,34 @@ class Finder:
             f"there ({quoted}): is {what} still running? If not, start it again: its jobs go on "
             "then"
         )
+
+
+def why_no_answer(address: str) -> str:
+    """Return what to do about an address that does not answer: which side speaks TLS, if one does.
+
+    Dask says only that it timed out.
+    """
+    scheme, _, place = address.rpartition("://")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Whose certificate it is does not matter here.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(parse_host_port(place), PROBE_SECONDS) as plain,
+            context.wrap_socket(plain),
+        ):
+            speaks_tls = True
+    except ssl.SSLError as error:
+        speaks_tls = "ALERT" in (error.reason or "")
+    except (OSError, ValueError):
+        return "check the address, and that `dask scheduler` runs there"
+    if speaks_tls and scheme == "tls":
+        return "both sides speak TLS: check the certificates that DASK_CONFIG names"
+    if speaks_tls:
+        return f"it speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
+    if scheme == "tls":
+        return f"it speaks no TLS: use tcp://{place}, or start the scheduler with TLS"
+    return "it speaks no TLS either: look at the log of the scheduler"
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
