@@ -309,38 +309,23 @@ def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
 
     Errors are only logged: jobs matter more than their page.
     """
-    application = getattr(scheduler, "http_application", None)
-    if application is None or not config.get("observe.dashboard"):
+    application: Any = getattr(scheduler, "http_application", None)
+    # Dask's pages, below the prefix of all paths, which Dask keeps nowhere else.
+    pages = [one for one in getattr(application, "applications", ()) if hasattr(one, "prefix")]
+    if not pages or not config.get("observe.dashboard"):
         return None
     try:
+        from distributed.dashboard.scheduler import template_variables
+
         from largek_dask.service.web.page import Page
 
-        navigation = None
-        # Only if Dask's own pages are there.
-        if any(hasattr(inner, "prefix") for inner in application.applications):
-            from distributed.dashboard.scheduler import template_variables
-
-            navigation = template_variables(scheduler)["pages"]
+        navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
-        prefix = prefix_of(application)
         hosts = Hosts(partial(dashboard_of, scheduler))
-        return Page(application, prefix, jobs, hosts, navigation, actions=actions)
+        return Page(application, pages[0].prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
-
-
-def prefix_of(application: Any) -> str:
-    """Return the prefix of all paths of an HTTP server of Dask's, such as ``/`` or ``/proxy/``.
-
-    Dask keeps it nowhere but in its routes: those that are there without a dashboard, and pages.
-    """
-    for rule in application.wildcard_router.rules:
-        pattern = str(rule.matcher.regex.pattern)
-        if pattern.endswith("/health$"):
-            return pattern.removesuffix("health$")
-    pages = [str(inner.prefix) for inner in application.applications if hasattr(inner, "prefix")]
-    return f"/{pages[0].strip('/')}/".replace("//", "/") if pages else "/"
 
 
 def dashboard_of(scheduler: Any) -> str | None:

@@ -196,10 +196,10 @@ class Nobody:
         """There is nothing to close."""
 
 
-def http(*applications):
-    """A scheduler with an HTTP server as Dask has one."""
+def http():
+    """A scheduler with an HTTP server and pages as Dask has them."""
     application = web.Application([])
-    application.applications = list(applications)
+    application.applications = [application, SimpleNamespace(prefix="")]
     return SimpleNamespace(http_application=application)
 
 
@@ -214,14 +214,9 @@ def test_page__whatever_is_wrong_with_it_jobs_go_on(logged, monkeypatch):
 
 def test_page__there_is_none_where_none_is_wanted_or_can_be(logged):
     assert page_on(SimpleNamespace(), Nobody()) is None
+    bare = http()
+    bare.http_application.applications.pop()
+    assert page_on(bare, Nobody()) is None, "no dashboard, such as with --no-dashboard"
     with dask.config.set({"largek.observe.dashboard": False}):
         assert page_on(http(), Nobody()) is None
     assert logged == []
-
-
-def test_page__without_bokeh_dask_has_no_pages_to_be_among():
-    page = page_on(http(), Nobody())
-    assert page is not None
-    assert page.home is None
-    assert not page.token, "nothing can be done from it"
-    page.close()
