@@ -32,7 +32,6 @@ from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import STATES, JobState
-from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
 from largek_dask.service.runner import model_so_far
@@ -62,8 +61,10 @@ MOST_NUMBERS = 10_000_000
 """Numbers of a model's centres up to which the scheduler makes its report."""
 
 
-class Jobs:
-    """Jobs of one scheduler. All methods are thread-safe, and may block.
+class Jobs(Queue):
+    """The jobs of one scheduler, and what a client may ask of them.
+
+    All methods are thread-safe, and may block.
 
     Parameters
     ----------
@@ -86,41 +87,20 @@ class Jobs:
         made: Callable[[int], Mapping[str, Any]] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
-        self._changed = threading.Condition(threading.RLock())
-        self._tenure = tenure = Tenure(records, owner, self._changed)
-        tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, self._changed, *tend)
-        self._owner, self._connect, self._workers = owner, connect, workers
+        changed = threading.Condition(threading.RLock())
+        tenure = Tenure(records, owner, changed)
+        tend = (lambda: None) if made is None else Sign(tenure, made).tend
+        super().__init__(tenure, changed, owner, connect, workers, tend)
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, Future[None]] = {}
-        self._queue = Queue(table, tenure, owner, connect, workers)
-        self._tender = Tender(table, tenure, *tend)
-
-    # --- from the scheduler's start to its end ----------------------------------------------------
-
-    def start(self) -> None:
-        """Take the store, resume all jobs that have not ended, and run submitted ones."""
-        self._queue.start()
-        self._tender.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
         Returns the names of those that had not stopped after ``seconds``.
         """
-        self._tender.stop()
         self._readers.shutdown(wait=False, cancel_futures=True)
-        with self._changed:
-            self._tenure.claim_no_more()
-            runners = self._queue.close()
-        until = time.monotonic() + seconds
-        for runner in runners:
-            runner.join(max(0.0, until - time.monotonic()))
-        for thread in (self._queue, self._tender):
-            if thread.is_alive():
-                thread.join(max(0.0, until - time.monotonic()))
-        self._tenure.give_back()
-        return [runner.name for runner in runners if runner.is_alive()]
+        return super().close(seconds)
 
     def workers_worth(self, seconds: float) -> int:
         """Return the number of workers that jobs can use if a step is to take ``seconds``.
@@ -128,17 +108,9 @@ class Jobs:
         Counts running jobs, and those that only lack workers.
         """
         # Called on the scheduler's event loop, so without the lock.
-        return sum(_worth(job, seconds) for job in self._table.jobs())
-
-    def known(self) -> tuple[JobState, ...]:
-        """Return all jobs whose records can be read, without blocking."""
-        return self._table.jobs()
+        return sum(_worth(job, seconds) for job in self.jobs())
 
     # --- what a client may ask --------------------------------------------------------------------
-
-    def wait_until_ready(self) -> None:
-        """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
-        self._table.wait_until_ready()
 
     def hello(self) -> dict[str, str]:
         """Return version and store, once this scheduler has its jobs."""
@@ -166,14 +138,14 @@ class Jobs:
         ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
         continue what another one has computed.
         """
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self._table.alone(job, "resumed", "wait until it has ended"):
+        with self.alone(job, "resumed", "wait until it has ended"):
             job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -197,17 +169,17 @@ class Jobs:
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Set values of storage options for a waiting job, and return those still missing."""
-        job = self._table.find(job_id)
-        with self._changed:
+        job = self.find(job_id)
+        with self.changed:
             job.supply(secrets)
             job.go_on()
-            self._changed.notify_all()
+            self.changed.notify_all()
             return job.needs()
 
     def status(self, job_id: str) -> dict[str, Any]:
         """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
-        return self._table.find(job_id).status()
+        return self.find(job_id).status()
 
     def listed(
         self,
@@ -220,11 +192,11 @@ class Jobs:
         ``state`` has the states of those that are listed, ``older_than`` the seconds since which
         they have ended at least, and ``limit`` the number of the newest of them.
         """
-        self._table.wait_until_ready()
+        self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
         jobs = [
             job
-            for job in self._table.jobs()
+            for job in self.jobs()
             if job.state in state
             and (older_than is None or (job.state in ENDS and job.ended <= before))
         ]
@@ -234,7 +206,7 @@ class Jobs:
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
 
@@ -244,7 +216,7 @@ class Jobs:
         ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
         start.
         """
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         # An event of an end comes before its run is over.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
@@ -257,15 +229,15 @@ class Jobs:
             folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
-            self._table.unload_feeds([job])
+            self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
-        job = self._table.find(job_id)
-        with self._changed:
+        job = self.find(job_id)
+        with self.changed:
             if job.state in ENDS:
                 return job.state
             ended = None
@@ -284,9 +256,9 @@ class Jobs:
                 job.ask_to_stop("cancel")
             # It may end at any moment from here on.
             state = job.state
-            self._changed.notify_all()
+            self.changed.notify_all()
         # It ends now, even if the store cannot be written.
-        self._table.keep(job)
+        self.keep(job)
         return state
 
     # --- what the page shows ----------------------------------------------------------------------
@@ -297,7 +269,7 @@ class Jobs:
         Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
         ended long ago, a thread reads them from the job's folder.
         """
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         status, view, lack = job.status(), JobView(), ""
         # Otherwise its folder cannot be reached now.
         if not status["needs"]:
@@ -325,26 +297,22 @@ class Jobs:
 
         model = self.model(job_id)
         if model.n_clusters * model.n_features > MOST_NUMBERS:
-            output = printable(self._table.find(job_id).record.spec.output)
+            output = printable(self.find(job_id).record.spec.output)
             raise ParameterError(
                 f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
                 f"where you are, with `largek report {output}`."
             )
         return make_report(model).html
 
-    def delete(self, job_id: str, outputs: bool = True) -> int:
-        """Delete a job that has ended: see :meth:`JobTable.delete`."""
-        return self._table.delete(job_id, outputs)
-
     def redactor(self, secrets: Any) -> Redactor:
         """Return a function that removes these secrets and those of all jobs from texts."""
-        with self._changed:
-            jobs = self._table.jobs()
+        with self.changed:
+            jobs = self.jobs()
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
         """Return the final model of a job, or the best so far, or raise NoModelError."""
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         spec = job.record.spec
         options = options_of(spec, job.secrets)
         folder = output_folder(spec, options)
@@ -380,7 +348,7 @@ class Jobs:
         if absent := missing(spec, secrets):
             raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
         options = options_of(spec, secrets)
-        self._table.wait_until_ready()
+        self.wait_until_ready()
         try:
             with use_selection(None if spec.workers is None else spec.workers.pick()):
                 takes = self.check(spec, options)
@@ -391,7 +359,7 @@ class Jobs:
         job = JobState(record, secrets, True)
         # Sent before it can begin, so that this is its first event.
         job.emit({"event": "queued", "run": record.run, "owner": owner})
-        self._table.add(job, records)
+        self.add(job, records)
         return job
 
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:

@@ -132,7 +132,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
         self._page = page_on(scheduler, self._jobs)
-        self._metrics = JobsCollector(self._jobs.known)
+        self._metrics = JobsCollector(self._jobs.jobs)
         self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
 
