@@ -35,7 +35,6 @@ from largek_dask.service.job_state import STATES, JobState
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
 from largek_dask.service.runner import model_so_far
-from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
     missing,
@@ -89,8 +88,7 @@ class Jobs(Queue):
     ) -> None:
         changed = threading.Condition(threading.RLock())
         tenure = Tenure(records, owner, changed)
-        tend = (lambda: None) if made is None else Sign(tenure, made).tend
-        super().__init__(tenure, changed, owner, connect, workers, tend)
+        super().__init__(tenure, changed, owner, connect, workers, made)
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, Future[None]] = {}
 

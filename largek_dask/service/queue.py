@@ -8,8 +8,8 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask.utils import format_bytes
 
@@ -23,6 +23,7 @@ from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.runner import Runner
+from largek_dask.service.scheduler_file import post
 from largek_dask.service.spec import JobSpec, options_of, output_folder
 from largek_dask.service.store import (
     JOB_FILES,
@@ -54,9 +55,8 @@ LOOK_PAUSE = 50.0
 class Queue:
     """The jobs of a store, for as long as this scheduler has it, each begun in its turn.
 
-    ``changed`` guards everything here. ``loaded`` is set while the jobs are here. ``tend`` is
-    called each time that they come here, and periodically. Other parameters are those of
-    :class:`largek_dask.service.jobs.Jobs`.
+    ``changed`` guards everything here. ``loaded`` is set while the jobs are here. Other parameters
+    are those of :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Queue:
         owner: str = "",
         connect: Callable[[], Client | None] = lambda: None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
-        tend: Callable[[], None] = lambda: None,
+        made: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:
         self.changed = changed
         self.loaded = threading.Event()
         self._tenure, self._owner = tenure, owner
-        self._connect, self._workers, self._tend_more = connect, workers, tend
+        self._connect, self._workers, self._made = connect, workers, made
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
         self._passed_over: frozenset[str] = frozenset()
@@ -80,9 +80,14 @@ class Queue:
         self._cluster: Cluster | None = None
         self._runners: set[Runner] = set()
         self._closing = threading.Event()
+        self._next_look = 0.0
+        turns = {
+            "largek-queue": (self._turn, self._wait, "The jobs in %s have to wait: %s"),
+            "largek-records": (self._tend, self._wait_long, "No look after records in %s: %s"),
+        }
         self._threads = [
-            threading.Thread(target=self._begin_jobs, name="largek-queue", daemon=True),
-            threading.Thread(target=self._tend, name="largek-records", daemon=True),
+            threading.Thread(target=self._repeat, args=args, name=name, daemon=True)
+            for name, args in turns.items()
         ]
 
     def start(self) -> None:
@@ -114,6 +119,29 @@ class Queue:
                     job.ask_to_stop("shutdown")
             return list(self._runners)
 
+    def _repeat(self, turn: Callable[[], None], wait: Callable[[], object], words: str) -> None:
+        """Take turns until the queue is closed; log why they fail, once."""
+        trouble = ""
+        while not self._closing.is_set():
+            try:
+                turn()
+                trouble = ""
+            except Exception as error:
+                # Whatever it is, it must not be the end of all jobs.
+                records = self._tenure.records
+                if (reason := records.reason(error)) != trouble:
+                    logger.warning(words, records.url, reason)
+                trouble = reason
+            wait()
+
+    def _wait(self) -> None:
+        with self.changed:
+            if not self._closing.is_set():
+                self.changed.wait(TICK_SECONDS)
+
+    def _wait_long(self) -> None:
+        self._closing.wait(float(config.get("service.beat-seconds")))
+
     # --- the store comes and goes -----------------------------------------------------------------
 
     def take_up(self) -> None:
@@ -122,7 +150,7 @@ class Queue:
             self._tenure.claim(self._drop)
         if self._tenure.is_held and not self.loaded.is_set():
             self._load()
-            self._tend_more()
+            self._post()
 
     def _drop(self) -> None:
         self.loaded.clear()
@@ -274,42 +302,24 @@ class Queue:
         self._stamps = stamps
 
     def _tend(self) -> None:
-        """Write records that could not be before, and check the others, until it is closed."""
-        next_look = time.monotonic()
-        while not self._closing.wait(float(config.get("service.beat-seconds"))):
-            try:
-                if self.loaded.is_set():
-                    for job in self.jobs():
-                        if not job.is_kept:
-                            self.keep(job)
-                    self._tend_more()
-                    # Soon, as the next scheduler would take a record that came late for a job.
-                    if (begun := time.monotonic()) >= next_look:
-                        self.look()
-                        now = time.monotonic()
-                        next_look = now + LOOK_PAUSE * (now - begun)
-            except Exception as error:
-                records = self._tenure.records
-                reason = records.reason(error)
-                logger.warning("No look after records in %s: %s", records.url, reason)
+        """Write records that could not be before, and check the others."""
+        if not self.loaded.is_set():
+            return
+        for job in self.jobs():
+            if not job.is_kept:
+                self.keep(job)
+        # Soon, as the next scheduler would take a record that came late for a job.
+        if (begun := time.monotonic()) >= self._next_look:
+            self.look()
+            now = time.monotonic()
+            self._next_look = now + LOOK_PAUSE * (now - begun)
+        self._post()
+
+    def _post(self) -> None:
+        if self._made is not None:
+            post(self._tenure, self._made)
 
     # --- whose turn it is -------------------------------------------------------------------------
-
-    def _begin_jobs(self) -> None:
-        trouble = ""
-        while not self._closing.is_set():
-            try:
-                self._turn()
-                trouble = ""
-            except Exception as error:
-                # Whatever it is, it must not be the end of all jobs.
-                records = self._tenure.records
-                if (reason := records.reason(error)) != trouble:
-                    logger.warning("The jobs in %s have to wait: %s", records.url, reason)
-                trouble = reason
-            with self.changed:
-                if not self._closing.is_set():
-                    self.changed.wait(TICK_SECONDS)
 
     def _turn(self) -> None:
         self.take_up()

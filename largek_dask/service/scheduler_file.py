@@ -8,8 +8,8 @@ connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import logging
 import os
 import socket
 import ssl
@@ -37,9 +37,7 @@ from largek_dask.errors import (
 from largek_dask.retry import retry
 from largek_dask.service.lease import Tenure
 
-__all__ = ["NAME", "Client", "Finder", "Sign", "connect_to", "new_client", "tls_files"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "post", "tls_files"]
 
 NAME = "scheduler.json"
 """The file's name in a store."""
@@ -190,45 +188,24 @@ def is_file(place: str | os.PathLike[str]) -> bool:
     return place.endswith(".json") or os.sep in place or os.path.exists(place)
 
 
-class Sign:
-    """Has the file in a store say where this scheduler is, for as long as it has the store."""
+def post(tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
+    """Have the file in a store say where this scheduler is, if it has the store.
 
-    def __init__(self, tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
-        self._tenure = tenure
-        self._made = made
-        self._trouble = ""
-
-    def tend(self) -> None:
-        """Write the file if it is not there, or says something else.
-
-        A process that was stopped just before it wrote may do so when another one has the store
-        already: the holder looks again and again.
-        """
-        records = self._tenure.records
-        token = records.token
-        if token is None or not self._tenure.is_held:
-            return
-        trouble = ""
-        try:
-            wanted = json.dumps(self._made(token), indent=2).encode()
-            if self._standing(records.folder) != wanted:
-                records.post(NAME, wanted)
-        except LostJobError:
-            # The scheduler that has the store now writes its own.
-            return
-        except (LargekError, OSError) as error:
-            trouble = records.reason(error)
-            if trouble != self._trouble:
-                logger.warning("%s/%s cannot be written yet: %s", records.url, NAME, trouble)
-        self._trouble = trouble
-
-    @staticmethod
-    def _standing(folder: Folder) -> bytes:
-        """Return what the file says now; empty if there is none."""
-        try:
-            return folder.read(NAME, MOST_BYTES)
-        except (FileNotFoundError, DamagedError):
-            return b""
+    It is to be called again and again: a process that was stopped just before it wrote may do so
+    when another one has the store already.
+    """
+    records, token = tenure.records, tenure.records.token
+    if token is None or not tenure.is_held:
+        return
+    wanted = json.dumps(made(token), indent=2).encode()
+    try:
+        standing = records.folder.read(NAME, MOST_BYTES)
+    except (FileNotFoundError, DamagedError):
+        standing = b""
+    if standing != wanted:
+        # The scheduler that has taken the store writes its own.
+        with contextlib.suppress(LostJobError):
+            records.post(NAME, wanted)
 
 
 TRY_SECONDS = 5.0
