@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
+from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.event_log import UNKEPT, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
@@ -311,7 +312,7 @@ class JobState:
         """Return what a list of jobs shows of each; there may be thousands."""
         row, result = self.about(), self.record.result
         if result is not None:
-            value = result.inertia if result.objective is None else result.objective.value
+            _, value = value_in(vars(result))
             row |= {"step": result.n_iter, "cost": value, "seconds": result.seconds}
             row["share"] = float(result.state == "finished")
         elif self.running:

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.algorithms.objective import Objective
 from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.sources import open_rows
@@ -52,7 +51,6 @@ from largek_dask.service.store import (
     UNFINISHED_LABELS,
     Records,
     Result,
-    Value,
     labels_in,
     read_result,
     write_result,
@@ -332,7 +330,7 @@ class Runner(threading.Thread):
             labels=labels_in(folder),
             n_iter=saved.n_iter,
             seconds=saved.seconds,
-            **_value(saved.objective, saved.value),
+            **saved.objective.describe(value=plain(saved.value)),
         )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
@@ -363,7 +361,7 @@ class Runner(threading.Thread):
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
             seconds=fitted.seconds,
-            **_value(fitted.objective, fitted.value),
+            **fitted.objective.describe(value=plain(fitted.value)),
         )
 
     # --- the end ----------------------------------------------------------------------------------
@@ -420,12 +418,6 @@ def _with_log(event: Event) -> Event:
         return event
     lines = last_warnings(worker)
     return {**event, "log": lines} if lines else event
-
-
-def _value(objective: Objective, value: float | None) -> dict[str, Any]:
-    """Return the fields of a result that have the objective and its value."""
-    told = objective.describe(value=plain(value))
-    return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
 
 
 def model_in(folder: Folder) -> Model | None:

@@ -31,7 +31,7 @@ from pydantic import (
     ValidationError,
 )
 
-from largek_dask.algorithms.objective import MOST_TEXT, Sense
+from largek_dask.algorithms.objective import MOST_TEXT
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
@@ -98,18 +98,6 @@ Text = Annotated[str, Field(max_length=1 << 17)]
 Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
-class Value(BaseModel):
-    """What a fit lowers or raises (see ``algorithms.objective.Objective``), and how far it came."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    name: Word
-    of_step: Word
-    unit: Word
-    sense: Sense
-    value: float | None
-
-
 class Result(BaseModel):
     """How a run ended."""
 
@@ -126,8 +114,8 @@ class Result(BaseModel):
     stop_reason: Text | None = None
     inertia: float | None = None
     """The value of the objective of k-means, whose results name no objective."""
-    objective: Value | None = None
-    """Another objective, and its value."""
+    objective: dict[Word, Word | float | None] | None = None
+    """Another objective, and its value: see ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
     """What else the model tells of its fit (``Model.fit_figures``); None if nothing."""
     seconds: float | None = None
