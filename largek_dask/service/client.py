@@ -19,7 +19,6 @@ from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.algorithms.names import (
     ALGORITHMS,
     MIXTURES,
-    OTHER_ALGORITHMS,
     algorithm_of,
     check_effort,
 )
@@ -399,30 +398,16 @@ class Service:
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
-            return self._resumed(resume, changes, secrets, accept_version)
+            job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
+            asked = {"changes": changes, "accept_version": bool(accept_version)}
+            self.ask("resume", job_id=job_id, secrets=secrets, **asked)
+            return Job(self, job_id)
         if accept_version:
             raise ParameterError("accept_version=True needs resume=, the id of a job.")
-        asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options))
-        return self._new({**changes, "storage_options": public}, asked, secrets)
-
-    def _new(
-        self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
-    ) -> Job:
-        spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
+        algorithm = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump()
+        spec = JobSpec.parse({**changes, "storage_options": public, "algorithm": algorithm})
         sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
         return Job(self, self.ask("submit", secrets=secrets, **sent))
-
-    def _resumed(
-        self,
-        job: str | Job,
-        changes: Mapping[str, Any],
-        secrets: Mapping[str, Any],
-        accept_version: bool,
-    ) -> Job:
-        job_id = job.id if isinstance(job, Job) else checked_id(job)
-        asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
-        self.ask("resume", job_id=job_id, **asked)
-        return Job(self, job_id)
 
     @without_causes
     def jobs(
@@ -515,12 +500,8 @@ def this_user() -> str:
 
 def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any:
     """Return the name or object of an algorithm; effort is one of its parameters."""
-    if algorithm is None:
-        algorithm = "auto"
-    if isinstance(algorithm, str):
-        algorithm = OTHER_ALGORITHMS.get(algorithm, algorithm)
-    if effort is None or (isinstance(algorithm, str) and algorithm not in ALGORITHMS):
-        # The document of a job checks the name.
+    algorithm = "auto" if algorithm is None else algorithm
+    if effort is None:
         return algorithm
     check_choice("effort", effort, EFFORTS)
     if options.get("mixture") is not None:

@@ -32,7 +32,6 @@ from pydantic import (
 )
 
 from largek_dask.algorithms.objective import MOST_TEXT
-from largek_dask.driver.formatting import printable
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
@@ -46,7 +45,7 @@ from largek_dask.errors import (
 )
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
-from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
+from largek_dask.service.spec import MOST_BYTES, JobSpec, faults_of, unique_keys
 from largek_dask.version import __version__
 
 __all__ = [
@@ -339,11 +338,7 @@ def _without(names: Collection[str], document: Any) -> Any:
 
 
 def _faults(error: Exception) -> str:
-    """Return what is wrong with a document, without values of its fields."""
-    if not isinstance(error, ValidationError):
-        return f"{type(error).__name__}: {error}"
-    faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return printable("; ".join(faults)[:1_000])
+    return faults_of(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _job_of(name: str) -> str:
