@@ -316,7 +316,7 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
 def faults_of(error: ValidationError) -> str:
     """Return the wrong fields of a document and what is wrong with them, without their values."""
     faults = dict.fromkeys(
-        f"{'.'.join(map(str, one['loc'])) or 'the document'}: "
+        f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
         + {"extra_forbidden": "is not known"}.get(one["type"], one["msg"])
         for one in error.errors(include_url=False)
     )

@@ -186,3 +186,8 @@ def test_values_of_storage_options_stay_out_of_the_document():
     assert set(spec.in_memory) == {"secret", "client_kwargs"}
     assert "hunter2" not in json.dumps(spec.dump())
     assert hide(None) == ({}, {})
+
+
+def test_all_that_is_missing_is_named():
+    with pytest.raises(ParameterError, match=r"data: Field required; output: Field required; n_c"):
+        JobSpec.parse({})
