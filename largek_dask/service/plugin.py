@@ -231,41 +231,36 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's request; texts are JSON, and errors are returned as texts."""
         pool = OPERATIONS.get(operation, "answer")
-        try:
-            answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
-        except Exception as error:
-            answer = await self._aside(pool, self._error, operation, arguments, error)
+        answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
         return answer
 
     async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
         return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
 
-    def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
-        try:
-            given = read_arguments(arguments).get("secrets") or {}
-        except Exception:
-            # Unreadable secrets are in no text.
-            given = None
-        redact = self._jobs.redactor(given)
-        if not isinstance(error, LargekError | OSError):
-            text = redact("".join(traceback.format_exception(error)))
-            # Indented, so that no text can forge a line of the log.
-            shown = textwrap.indent(text, "    ", lambda line: True)
-            logger.error("largek %s failed:\n%s", operation, shown)
-        return message_of_error(error, redact)
-
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        given, pool = read_arguments(arguments), OPERATIONS.get(operation)
-        if pool is None:
-            raise ParameterError(
-                f"this scheduler has largek_dask {__version__}, which does not know "
-                f"{operation!r}: install the same version on both sides."
-            )
-        with self._at_files_of(given.get("job_id") if pool == "files" else None):
-            answer = getattr(self._jobs, operation)(**given)
-            if operation == "model":
-                return message_of_model(answer)
-            return {"answer": json.dumps(answer, allow_nan=False)}
+        # Unreadable secrets are in no text.
+        secrets: Any = None
+        try:
+            given, pool = read_arguments(arguments), OPERATIONS.get(operation)
+            secrets = given.get("secrets")
+            if pool is None:
+                raise ParameterError(
+                    f"this scheduler has largek_dask {__version__}, which does not know "
+                    f"{operation!r}: install the same version on both sides."
+                )
+            with self._at_files_of(given.get("job_id") if pool == "files" else None):
+                answer = getattr(self._jobs, operation)(**given)
+                if operation == "model":
+                    return message_of_model(answer)
+                return {"answer": json.dumps(answer, allow_nan=False)}
+        except Exception as error:
+            redact = self._jobs.redactor(secrets)
+            if not isinstance(error, LargekError | OSError):
+                text = redact("".join(traceback.format_exception(error)))
+                # Indented, so that no text can forge a line of the log.
+                shown = textwrap.indent(text, "    ", lambda line: True)
+                logger.error("largek %s failed:\n%s", operation, shown)
+            return message_of_error(error, redact)
 
     @contextlib.contextmanager
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
@@ -343,11 +338,12 @@ def driver_security(security: Security) -> Security:
     """Return the scheduler's certificates for the client of its jobs, unless it has others."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
+    own = security.get_tls_config_for_role("scheduler")
     return Security(
         require_encryption=security.require_encryption,
         tls_ca_file=security.tls_ca_file,
-        tls_client_cert=security.tls_client_cert or security.tls_scheduler_cert,
-        tls_client_key=security.tls_client_key or security.tls_scheduler_key,
+        tls_client_cert=security.tls_client_cert or own["cert"],
+        tls_client_key=security.tls_client_key or own["key"],
         tls_ciphers=security.tls_ciphers,
     )
 

@@ -79,17 +79,17 @@ def test_start__what_cannot_be_is_said_in_one_line_and_nothing_else_fails(tmp_pa
 def test_answer__only_what_nobody_foresaw_is_logged(
     error, is_logged, tmp_path, quick_leases, logged, monkeypatch
 ):
-    def fail(operation, arguments):
+    def fail():
         raise error
 
     async def asked():
         async with running(tmp_path) as plugin:
-            monkeypatch.setattr(plugin, "_do", fail)
-            return await plugin._answer("records", "{}")
+            monkeypatch.setattr(plugin._jobs, "hello", fail)
+            return await plugin._answer("hello", "{}")
 
     told = asyncio.run(asked())
     assert str(error) in str(told), "the client is told in any case"
-    failures = [line for line in logged if line.startswith("largek records failed:")]
+    failures = [line for line in logged if line.startswith("largek hello failed:")]
     assert len(failures) == is_logged
     assert all("    Traceback" in line and str(error) in line for line in failures)
 
