@@ -41,7 +41,7 @@ from largek_dask.service.spec import (
     options_of,
     output_folder,
 )
-from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
+from largek_dask.service.store import MODEL, Records, Result, checked_id
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -121,8 +121,29 @@ class Jobs(Queue):
         ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
         options that are kept in memory only.
         """
-        spec = JobSpec.parse(document)
-        return self._take(spec, dict(secrets), printable(owner)[:200]).record.id
+        spec, secrets = JobSpec.parse(document), dict(secrets)
+        if absent := missing(spec, secrets):
+            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
+        options, owner = options_of(spec, secrets), printable(owner)[:200]
+        self.wait_until_ready()
+        try:
+            with use_selection(None if spec.workers is None else spec.workers.pick()):
+                takes = self.check(spec, options)
+            records = self._tenure.records
+            record = records.create(spec, owner, time.time(), takes)
+            try:
+                # After a crash here the job continues, and no unknown one has claimed its folder.
+                reserve(output_folder(spec, options), record.id, self._owner)
+            except BaseException:
+                records.remove(record.id)
+                raise
+        except Exception as error:
+            raise _without_secrets(error, Redactor(options)) from None
+        job = JobState(record, secrets, True)
+        # Sent before it can begin, so that this is its first event.
+        job.emit({"event": "queued", "run": record.run, "owner": owner})
+        self.add(job, records)
+        return record.id
 
     def resume(
         self,
@@ -341,25 +362,6 @@ class Jobs(Queue):
 
     # --- what a submit checks ---------------------------------------------------------------------
 
-    def _take(self, spec: JobSpec, secrets: Mapping[str, Any], owner: str) -> JobState:
-        """Create a job, which runs when its turn comes; after an error nothing has been written."""
-        if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
-        options = options_of(spec, secrets)
-        self.wait_until_ready()
-        try:
-            with use_selection(None if spec.workers is None else spec.workers.pick()):
-                takes = self.check(spec, options)
-            records = self._tenure.records
-            record = self._create(records, spec, options, owner, takes)
-        except Exception as error:
-            raise _without_secrets(error, Redactor(options)) from None
-        job = JobState(record, secrets, True)
-        # Sent before it can begin, so that this is its first event.
-        job.emit({"event": "queued", "run": record.run, "owner": owner})
-        self.add(job, records)
-        return job
-
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory that it takes."""
         client = self._connect()
@@ -399,22 +401,6 @@ class Jobs(Queue):
                 "smaller memory_limit, use fewer threads a worker, or workers with more memory."
             )
         return takes
-
-    def _create(
-        self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: FitMemory
-    ) -> Record:
-        """Store a new job, and claim its output.
-
-        The record comes first: after a crash between both the job continues, and its folder is not
-        claimed by an unknown one.
-        """
-        record = records.create(spec, owner, time.time(), takes)
-        try:
-            reserve(output_folder(spec, options), record.id, self._owner)
-        except BaseException:
-            records.remove(record.id)
-            raise
-        return record
 
 
 def _worth(job: JobState, seconds: float) -> int:

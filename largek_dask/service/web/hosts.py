@@ -39,9 +39,12 @@ class Hosts:
         name = _name_of(host)
         if name == "localhost" or name.endswith(".localhost") or _is_address(name):
             return True
+        given = config.get("observe.hosts") or ()
+        given = given.split(",") if isinstance(given, str) else given
+        known = {_name_in(str(host)) for host in (*given, self._address() or "")}
         return bool(name) and (
-            name == _name_in(self._address() or "")
-            or any(_covers(allowed, name) for allowed in _configured())
+            not known.isdisjoint({name, "*"})
+            or any(one.startswith(".") and f".{name}".endswith(one) for one in known)
             # The name of this machine may have to be looked up in the network.
             or name in await asyncio.to_thread(_own_names)
         )
@@ -83,17 +86,6 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _configured() -> list[str]:
-    """Return ``largek.observe.hosts``, which is a list or names separated by commas."""
-    hosts = config.get("observe.hosts") or ()
-    return [_name_in(str(host)) for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
-
-
-def _covers(allowed: str, name: str) -> bool:
-    """Return whether a configured name, or ``.example.org`` with all names below it, accepts."""
-    return allowed in ("*", name) or (allowed.startswith(".") and f".{name}".endswith(allowed))
 
 
 @cache
