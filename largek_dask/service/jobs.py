@@ -10,8 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.algorithms.auto import Choice
-from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
@@ -374,32 +372,26 @@ class Jobs(Queue):
         )
         asked = spec.fit_options()
         rows, choice = checked(rows, asked, n_threads=None, client=client)
-        takes = self._check_size(spec, rows, choice)
-        folder = output_folder(spec, options)
-        folder.check_writable()
-        if (job_id := claimed_for(folder)) is not None:
-            raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
-        advice = "Choose another output, or go on with its job by submit(resume=id)."
-        check_place(folder, advice, may_be_begun=False)
-        footprint = footprint_of(rows, choice.algorithm)
-        needed = space_needed(
-            rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
-        )
-        folder.check_space(needed, "model, labels and checkpoints")
-        if client is not None:
-            check_workers(client, rows, float(config.get("service.check-seconds")))
-        return takes
-
-    def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:
-        """Return the memory that it takes, or raise NotEnoughMemoryError if it can never fit."""
-        takes = fit_memory(rows, spec.n_clusters, footprint_of(rows, choice.algorithm))
-        workers = self._workers()
+        footprint, workers = footprint_of(rows, choice.algorithm), self._workers()
+        takes = fit_memory(rows, spec.n_clusters, footprint)
         memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
         if (why := cannot_fit(memory)) is not None:
             raise NotEnoughMemoryError(
                 f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
                 "smaller memory_limit, use fewer threads a worker, or workers with more memory."
             )
+        folder = output_folder(spec, options)
+        folder.check_writable()
+        if (job_id := claimed_for(folder)) is not None:
+            raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
+        advice = "Choose another output, or go on with its job by submit(resume=id)."
+        check_place(folder, advice, may_be_begun=False)
+        needed = space_needed(
+            rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
+        )
+        folder.check_space(needed, "model, labels and checkpoints")
+        if client is not None:
+            check_workers(client, rows, float(config.get("service.check-seconds")))
         return takes
 
 

@@ -122,23 +122,15 @@ class Lease:
     taken_from: str | None = None
     """Owner before, if it was silent for too long and has not released the lease."""
 
-    def holds(self) -> bool:
-        """Return whether nobody has claimed the job since; without a folder, FileNotFoundError."""
-        return self._found() == self.token
-
-    def _found(self) -> int:
-        newest = _newest(self.folder)
-        if newest < self.token:
-            raise FileNotFoundError(errno.ENOENT, "the job's output is gone", self.folder.url)
-        return newest
-
     def check(self) -> None:
         """Look before writing.
 
         Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
         folder is gone.
         """
-        newest = self._found()
+        newest = _newest(self.folder)
+        if newest < self.token:
+            raise FileNotFoundError(errno.ENOENT, "the job's output is gone", self.folder.url)
         if newest != self.token:
             raise LostJobError(
                 f"{self.folder.url}: claim {self.token} of {self.owner} has been superseded by "
@@ -162,7 +154,8 @@ class Lease:
 
     def release(self) -> None:
         """Allow everybody to claim the job at once."""
-        if self.holds():
+        with contextlib.suppress(LostJobError):
+            self.check()
             self._beat(RELEASED)
 
 

@@ -227,7 +227,9 @@ class Runner(threading.Thread):
             return
         self._sinks.append(self._writer(log))
         try:
-            self._note_version()
+            if not self.job.record.versions:
+                self.job.change_now(versions=(__version__,))
+                self.job.try_keep(self._records.update)
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
             told = {"format": FORMAT, "version": __version__, "token": lease.token}
             self._emit("running", **told, owner=self._owner, **taken)
@@ -244,12 +246,6 @@ class Runner(threading.Thread):
             except (LargekError, OSError) as error:
                 text = self._redact(str(error))
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
-
-    def _note_version(self) -> None:
-        """Write the version that computes the job into its record."""
-        if not self.job.record.versions:
-            self.job.change_now(versions=(__version__,))
-            self.job.try_keep(self._records.update)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Return a sink that writes events; a failure to do so does not end the job."""
@@ -276,7 +272,7 @@ class Runner(threading.Thread):
         """Return how the run ended; None if it is to be continued."""
         job = self.job
         if job.record.cancel:
-            return self._stopped(folder, lease)
+            return self._of_checkpoint(folder, lease)
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
                 f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
@@ -293,21 +289,23 @@ class Runner(threading.Thread):
                 # It may have waited for workers, and an earlier run may have a model.
                 found = self._of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
-            return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
+            return self._of_checkpoint(folder, lease) if job.stopped_for == "cancel" else None
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 if job.stopped_for == "cancel":
-                    return self._stopped(folder, lease)
+                    return self._of_checkpoint(folder, lease)
                 raise
             # Having lost the job may show itself in any way: nothing more is said of it then.
             lease.check()
             return self._failure(error, lease.token)
 
-    def _stopped(self, folder: Folder, lease: Lease) -> Result:
-        """Return the result of a run that is cancelled before it has a model."""
-        return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
-
-    def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
+    def _of_checkpoint(
+        self,
+        folder: Folder,
+        lease: Lease,
+        state: End = "cancelled",
+        stop_reason: str = "cancelled",
+    ) -> Result:
         """Return a result with the model of the last checkpoint, if there is one."""
         result = self._result(lease.token, state, stop_reason=stop_reason)
         try:

@@ -194,10 +194,10 @@ def post(tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
     It is to be called again and again: a process that was stopped just before it wrote may do so
     when another one has the store already.
     """
-    records, token = tenure.records, tenure.records.token
-    if token is None or not tenure.is_held:
+    records, lease = tenure.records, tenure.records.lease
+    if lease is None or not tenure.is_held:
         return
-    wanted = json.dumps(made(token), indent=2).encode()
+    wanted = json.dumps(made(lease.token), indent=2).encode()
     try:
         standing = records.folder.read(NAME, MOST_BYTES)
     except (FileNotFoundError, DamagedError):
@@ -205,7 +205,7 @@ def post(tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
     if standing != wanted:
         # The scheduler that has taken the store writes its own.
         with contextlib.suppress(LostJobError):
-            records.post(NAME, wanted)
+            records.folder.guarded(records.check).publish(NAME, wanted)
 
 
 TRY_SECONDS = 5.0

@@ -179,7 +179,7 @@ class Records:
         self._redact = Redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
-        self._lease = lease
+        self.lease = lease
         self._made: set[str] = set()
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
@@ -191,17 +191,8 @@ class Records:
 
     def check(self) -> None:
         """Raise LostJobError if another scheduler has taken the store."""
-        if self._lease is not None:
-            self._lease.check()
-
-    @property
-    def token(self) -> int | None:
-        """Number of the claim that they are kept under; None without one."""
-        return None if self._lease is None else self._lease.token
-
-    def post(self, name: str, document: bytes) -> None:
-        """Write a file of the store itself."""
-        self.folder.guarded(self.check).publish(name, document)
+        if self.lease is not None:
+            self.lease.check()
 
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""
@@ -309,7 +300,7 @@ class Records:
                 continue
             except ParameterError as error:
                 reason = self.reason(error)
-                if self._lease is not None and self._is_set_aside(job_id):
+                if self.lease is not None and self._is_set_aside(job_id):
                     reason = (
                         f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
                         "with another output"
