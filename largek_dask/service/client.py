@@ -218,8 +218,14 @@ class Service:
         finder = self._finder
         if finder is None:
             return
-        if self.client.status != "running" or (in_doubt and finder.has_moved()):
-            self._reconnect(finder)
+        if self.client.status == "running" and not (in_doubt and finder.has_moved()):
+            return
+        with self._lock:
+            address = finder.find()
+            security = finder.security()
+            self.client.close()
+            self.client = new_client(address, RECONNECT_SECONDS, security)
+            self._where = self.client.scheduler.address
 
     def _answer(
         self, operation: str, arguments: Mapping[str, Any], seconds: float
@@ -313,14 +319,6 @@ class Service:
             f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
             "there. Its jobs go on when it is back with their store."
         )
-
-    def _reconnect(self, finder: Finder) -> None:
-        with self._lock:
-            address = finder.find()
-            security = finder.security()
-            self.client.close()
-            self.client = new_client(address, RECONNECT_SECONDS, security)
-            self._where = self.client.scheduler.address
 
     # --- jobs -------------------------------------------------------------------------------------
 

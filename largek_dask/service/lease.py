@@ -273,19 +273,6 @@ class Keeper(threading.Thread):
             self._lease.release()
 
 
-def check_patience() -> None:
-    """Refuse settings by which schedulers would take from each other what the other one has."""
-    beat = float(config.get("service.beat-seconds"))
-    patience = float(config.get("service.patience-seconds"))
-    # Twice: a sign of life that comes a little late is no death.
-    if not patience >= 2.0 * beat:
-        raise ParameterError(
-            f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
-            f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one that "
-            "lives would seem dead, and lose its jobs to another."
-        )
-
-
 class Tenure:
     """The right of one scheduler to a store, while it has it and while another one does.
 
@@ -295,7 +282,15 @@ class Tenure:
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
-        check_patience()
+        beat = float(config.get("service.beat-seconds"))
+        patience = float(config.get("service.patience-seconds"))
+        # Twice: a sign of life that comes a little late is no death.
+        if not patience >= 2.0 * beat:
+            raise ParameterError(
+                f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
+                f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one "
+                "that lives would seem dead, and lose its jobs to another."
+            )
         self.records = records
         self.holder = ""
         self.epoch = ""

@@ -157,12 +157,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def before_close(self) -> None:
         """Let jobs write their checkpoints; called by Dask before it shuts down."""
-        if self._has_begun:
-            await self._close_jobs()
         for pool in self._pools.values():
             pool.shutdown(wait=False)
-
-    async def _close_jobs(self) -> None:
+        if not self._has_begun:
+            return
         if HANDLER in self.scheduler.handlers:
             self.scheduler.handlers[HANDLER] = self._go_away
             self.scheduler.handlers[TARGET] = self._usual_target
@@ -174,7 +172,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
         self._metrics.close()
         process_log.unwatch(self.scheduler)
-        await asyncio.to_thread(self._disconnect)
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
 
     # --- from threads -----------------------------------------------------------------------------
 
@@ -204,12 +203,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 )
                 self._client.register_plugin(WatchPlugin())
             return self._client
-
-    def _disconnect(self) -> None:
-        with self._client_lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
 
     # --- on the event loop ------------------------------------------------------------------------
 

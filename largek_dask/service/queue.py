@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask.utils import format_bytes
@@ -79,11 +79,12 @@ class Queue:
         """Jobs that one thread has for itself, and what it does with them."""
         self._cluster: Cluster | None = None
         self._runners: set[Runner] = set()
-        self._closing = threading.Event()
+        self._closing = False
         self._next_look = 0.0
-        turns = {
-            "largek-queue": (self._turn, self._wait, "The jobs in %s have to wait: %s"),
-            "largek-records": (self._tend, self._wait_long, "No look after records in %s: %s"),
+        beat = partial(config.get, "service.beat-seconds")
+        turns: dict[str, tuple[Any, ...]] = {
+            "largek-queue": (self._turn, lambda: TICK_SECONDS, "The jobs in %s have to wait: %s"),
+            "largek-records": (self._tend, beat, "No look after records in %s: %s"),
         }
         self._threads = [
             threading.Thread(target=self._repeat, args=args, name=name, daemon=True)
@@ -112,17 +113,17 @@ class Queue:
         """Begin no further job, and ask the running ones to stop; these are returned."""
         with self.changed:
             self._tenure.claim_no_more()
-            self._closing.set()
+            self._closing = True
             self.changed.notify_all()
             for job in self.jobs():
                 if job.running:
                     job.ask_to_stop("shutdown")
             return list(self._runners)
 
-    def _repeat(self, turn: Callable[[], None], wait: Callable[[], object], words: str) -> None:
-        """Take turns until the queue is closed; log why they fail, once."""
+    def _repeat(self, turn: Callable[[], None], seconds: Callable[[], float], words: str) -> None:
+        """Take turns, so many seconds apart, until the queue is closed; log once why they fail."""
         trouble = ""
-        while not self._closing.is_set():
+        while not self._closing:
             try:
                 turn()
                 trouble = ""
@@ -132,15 +133,9 @@ class Queue:
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)
                 trouble = reason
-            wait()
-
-    def _wait(self) -> None:
-        with self.changed:
-            if not self._closing.is_set():
-                self.changed.wait(TICK_SECONDS)
-
-    def _wait_long(self) -> None:
-        self._closing.wait(float(config.get("service.beat-seconds")))
+            with self.changed:
+                if not self._closing:
+                    self.changed.wait(seconds())
 
     # --- the store comes and goes -----------------------------------------------------------------
 
@@ -324,7 +319,7 @@ class Queue:
     def _turn(self) -> None:
         self.take_up()
         with self.changed:
-            if self.loaded.is_set() and not self._closing.is_set():
+            if self.loaded.is_set() and not self._closing:
                 self._look_at_workers()
                 # Again, as the place of one that cannot begin now is another's.
                 while jobs := self.due():
@@ -357,7 +352,9 @@ class Queue:
         chosen = [job for job in waiting if job.record.cancel]
         waiting = [job for job in waiting if not (job.record.cancel or job.lacking)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
-        in_turn = self._fitting(sorted(waiting, key=_age), jobs)
+        in_turn = self._fitting(
+            sorted(waiting, key=lambda job: (job.record.created, job.record.id)), jobs
+        )
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
 
     def _memory_of(self, job: JobState) -> ProcessMemory | None:
@@ -414,10 +411,6 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     return [name for name in JOB_FILES if name in found]
 
 
-def _age(job: JobState) -> tuple[float, str]:
-    return job.record.created, job.record.id
-
-
 def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
     """Return what a cluster lacks for a job to begin; None if nothing, or unknown."""
     if cluster is None:
@@ -449,7 +442,7 @@ class Cluster:
 
     def __init__(self, workers: Collection[Standing]) -> None:
         self.workers = workers
-        self.allowed = functools.cache(self._allowed)
+        self.allowed = cache(self._allowed)
 
     def _allowed(self, tags: frozenset[str]) -> tuple[int, int, int]:
         """Return number, most threads and least memory (0: no limit) of those with these tags."""

@@ -447,8 +447,9 @@ def test_events__go_on_over_a_new_connection(submit, endless, service, cluster):
     events = job.events()
     numbers = [next(events)["n"]]
     before = service.client
-    service._reconnect(service._finder)
-    assert before.status == "closed"
+    before.close()
+    job.status()
+    assert service.client is not before
     job.cancel()
     kinds = []
     for event in events:
