@@ -339,11 +339,15 @@ def counted(monkeypatch, error):
     """Each question is answered with this error; those that were asked."""
     asked = []
 
-    def refuse(self, operation, arguments):
-        asked.append(operation)
-        raise error
+    def refusing(operation):
+        def refuse(self, **arguments):
+            asked.append(operation)
+            raise error
 
-    monkeypatch.setattr(JobsPlugin, "_do", refuse)
+        return refuse
+
+    for operation in ("cancel", "status", "listed", "supply"):
+        monkeypatch.setattr(jobs_module.Jobs, operation, refusing(operation))
     return asked
 
 
