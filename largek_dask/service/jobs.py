@@ -39,7 +39,7 @@ from largek_dask.service.spec import (
     options_of,
     output_folder,
 )
-from largek_dask.service.store import MODEL, Records, Result, checked_id
+from largek_dask.service.store import MODEL, Records, checked_id
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -257,17 +257,10 @@ class Jobs(Queue):
         with self.changed:
             if job.state in ENDS:
                 return job.state
-            ended = None
-            if job.needs() and not job.running:
-                # Its output cannot be reached, so only the store records the end.
-                ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
-            # A result that is just known must not be overwritten.
-            known = {} if ended is None else {"result": ended, "ended": time.time()}
-            job.change_now(cancel=True, **known)
+            job.change_now(cancel=True)
             # What ends it sends the event of the end.
-            kind = "cancelling" if ended is None else "cancelled"
             origin = {} if who is None else {"who": who}
-            job.emit({"event": kind, "run": job.record.run, **origin})
+            job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")

@@ -346,7 +346,8 @@ class Queue:
         waiting = [
             job
             for job in self.free()
-            if job.state in ACTIVE and now >= job.not_before and not job.running and not job.needs()
+            if job.state in ACTIVE and now >= job.not_before and not job.running
+            if job.record.cancel or not job.needs()
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
