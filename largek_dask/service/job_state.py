@@ -26,7 +26,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Contender, Lease
-from largek_dask.service.spec import known_values, missing
+from largek_dask.service.spec import known_values, missing, options_of, output_folder
 from largek_dask.service.store import Record
 
 __all__ = [
@@ -161,6 +161,10 @@ class JobState:
         with self._writing:
             remove()
             self.is_gone = True
+
+    def folder(self) -> Folder:
+        """Return its output's folder, or raise MissingOptionError."""
+        return output_folder(self.record.spec, options_of(self.record.spec, self.secrets))
 
     def recall(self, folder: Folder) -> None:
         """Take up the last events of earlier schedulers, from the job's folder."""

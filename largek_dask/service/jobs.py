@@ -243,7 +243,7 @@ class Jobs(Queue):
         """Load events from before this scheduler's start if the job's files can be reached."""
         # Storage that a job waits for is not read again by every viewer.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
-            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
+            folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
             self.unload_feeds([job])
@@ -280,11 +280,10 @@ class Jobs(Queue):
         ended long ago, a thread reads them from the job's folder.
         """
         job = self.find(job_id)
-        status, view, lack = job.status(), JobView(), ""
-        # Otherwise its folder cannot be reached now.
-        if not status["needs"]:
-            lack = "" if job.feed.is_loaded else self._read(job)
-            view = job.feed.copy_view()
+        status = job.status()
+        # With needs its folder cannot be reached now.
+        lack = "" if job.feed.is_loaded or status["needs"] else self._read(job)
+        view = job.feed.copy_view()
         view.set_status(status)
         return view, lack
 
@@ -323,9 +322,7 @@ class Jobs(Queue):
     def model(self, job_id: str) -> Model:
         """Return the final model of a job, or the best so far, or raise NoModelError."""
         job = self.find(job_id)
-        spec = job.record.spec
-        options = options_of(spec, job.secrets)
-        folder = output_folder(spec, options)
+        folder = job.folder()
         try:
             check_job(folder, job_id)
         except ParameterError as error:

@@ -24,7 +24,7 @@ from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.lease import Tenure, claimed_for
 from largek_dask.service.runner import Runner
 from largek_dask.service.scheduler_file import post
-from largek_dask.service.spec import JobSpec, options_of, output_folder
+from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import (
     JOB_FILES,
     LABELS,
@@ -250,9 +250,9 @@ class Queue:
         """
         job = self.find(job_id)
         with self.alone(job, "deleted", "cancel it first"):
-            records, spec = self._tenure.records, job.record.spec
+            records = self._tenure.records
             # As long as the store is this scheduler's.
-            folder = output_folder(spec, options_of(spec, job.secrets)).guarded(records.check)
+            folder = job.folder().guarded(records.check)
             names = _files(job, folder, outputs)
             size = sum(map(folder.size_of, names))
             for name in names:

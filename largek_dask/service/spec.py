@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,15 +22,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import (
-    MIXTURE_INITS,
-    OTHER_INITS,
     Covariance,
     Dither,
     EmptyClusters,
@@ -93,22 +90,9 @@ def _address(url: str) -> str:
     return url
 
 
-def _init(name: str, told: ValidationInfo) -> str:
-    """Refuse an init that the problem of the algorithm does not have."""
-    algorithm, name = told.data.get("algorithm"), OTHER_INITS.get(name, name)
-    if told.data.get("mixture") is not None:
-        return _one_of(("auto", *MIXTURE_INITS), name)
-    # Of an algorithm that is wrong itself nothing more is said.
-    return name if algorithm is None else _one_of(algorithm.make().solves.inits, name)
-
-
 def _algorithm(name: str) -> str:
-    return _one_of(ALGORITHMS, name)
-
-
-def _one_of(names: Collection[str], name: str) -> str:
-    if name not in names:
-        raise ValueError(f"is not one of {', '.join(names)}")
+    if name not in ALGORITHMS:
+        raise ValueError(f"is not one of {', '.join(ALGORITHMS)}")
     return name
 
 
@@ -228,7 +212,7 @@ class JobSpec(BaseModel):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     mixture: Covariance | None = _of("mixture")
     dither: Dither | None = _of("dither")
-    init: Annotated[str, AfterValidator(_init)] = _of("init")
+    init: Name = _of("init")
     n_init: int = _of("n_init", le=1_000)
     max_iter: int = _of("max_iter", le=10_000_000)
     tol: float = _of("tol")

@@ -49,6 +49,14 @@ def expected(rows_url, algorithm=None, n_clusters=7, **options):
     ).digest()
 
 
+def test_submit__an_init_that_the_algorithm_lacks_is_refused(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    with pytest.raises(ParameterError, match=r"init.*'best'"):
+        jobs.submit(document(init="best"), {}, "me")
+    assert jobs.listed() == []
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.MiniBatch()])
 def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, tmp_path, algorithm):
     jobs = open_jobs()
