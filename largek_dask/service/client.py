@@ -447,10 +447,6 @@ class Service:
         job.status()
         return job
 
-    def _repr_html_(self) -> str:
-        title = f"largek at {self._where}, jobs in {self.store}"
-        return card_of_jobs(self.ask("listed", limit=20), title)
-
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
 
