@@ -69,7 +69,6 @@ ASKED = {
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
     "resume": lambda service, job: service.submit(resume=job, max_iter=3),
-    "card": lambda service, _: service._repr_html_(),
     "status": lambda _, job: job.status(),
     "state": lambda _, job: job.state,
     "watch": lambda _, job: job.watch(),
