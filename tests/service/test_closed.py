@@ -124,7 +124,7 @@ def test_a_scheduler_that_is_gone(data, model, tmp_path, monkeypatch):
         job.wait()
         client.cluster.close()
     gone = rf"^the scheduler at {address} does not answer: check that it runs there\. "
-    for what in ("jobs", "submit", "status", "cancel", "card"):
+    for what in ("jobs", "submit", "status", "cancel", "card of a job"):
         with pytest.raises(ClusterError, match=gone):
             ASKED[what](service, job)
     with pytest.raises(ClusterError, match=r"is closed|cannot be reached any more"):
