@@ -82,13 +82,13 @@ class LastWarnings(logging.Handler):
                 self.lines.append(line := redacted_line(self.format(record))[:MOST_LETTERS])
                 # Logging holds this handler's lock.
                 self._unsent.append(line)
-                if self._n_sent == 0:
-                    timer = threading.Timer(PAUSE_SECONDS, self._end_pause)
-                    timer.daemon = True
-                    timer.start()
                 if self._n_sent < AT_ONCE:
                     self._n_sent += 1
                     self._send()
+                    if self._n_sent == 1:
+                        timer = threading.Timer(PAUSE_SECONDS, self._end_pause)
+                        timer.daemon = True
+                        timer.start()
         except Exception:
             self.handleError(record)
 

@@ -156,6 +156,7 @@ def why_no_answer(address: str) -> str:
     Dask says only that it timed out.
     """
     scheme, _, place = address.rpartition("://")
+    is_tls = scheme in ("tls", "wss")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whose certificate it is does not matter here.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -169,11 +170,11 @@ def why_no_answer(address: str) -> str:
         speaks_tls = "ALERT" in (error.reason or "")
     except (OSError, ValueError):
         return "check the address, and that `dask scheduler` runs there"
-    if speaks_tls and scheme == "tls":
+    if speaks_tls and is_tls:
         return "both sides speak TLS: check the certificates that DASK_CONFIG names"
     if speaks_tls:
         return f"it speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
-    if scheme == "tls":
+    if is_tls:
         return f"it speaks no TLS: use tcp://{place}, or start the scheduler with TLS"
     return "it speaks no TLS either: look at the log of the scheduler"
 
