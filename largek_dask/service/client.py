@@ -397,15 +397,11 @@ class Service:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
-            asked = {"changes": changes, "accept_version": bool(accept_version)}
-            self.ask("resume", job_id=job_id, secrets=secrets, **asked)
-            return Job(self, job_id)
-        if accept_version:
-            raise ParameterError("accept_version=True needs resume=, the id of a job.")
-        algorithm = AlgorithmSpec.of(_with_effort(algorithm, effort, options)).model_dump()
-        spec = JobSpec.parse({**changes, "storage_options": public, "algorithm": algorithm})
-        sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
-        return Job(self, self.ask("submit", secrets=secrets, **sent))
+            asked = {"job_id": job_id, "changes": changes, "accept_version": bool(accept_version)}
+            return Job(self, self.ask("resume", secrets=secrets, **asked))
+        document = {"storage_options": public, "algorithm": _algorithm(algorithm, effort, options)}
+        spec = JobSpec.parse({**changes, **document}).model_dump_json()
+        return Job(self, self.ask("submit", document=spec, secrets=secrets, owner=this_user()))
 
     @without_causes
     def jobs(
@@ -492,16 +488,16 @@ def this_user() -> str:
     return printable(name).strip()[:200].strip() or "unknown"
 
 
-def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any:
-    """Return the name or object of an algorithm; effort is one of its parameters."""
+def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a name or an object; effort is one of its parameters."""
     algorithm = "auto" if algorithm is None else algorithm
-    if effort is None:
-        return algorithm
-    check_choice("effort", effort, EFFORTS)
-    if options.get("mixture") is not None:
-        check_effort(ALGORITHMS[MIXTURES], effort)
-        return algorithm
-    return algorithm_of(algorithm, effort)
+    if effort is not None:
+        check_choice("effort", effort, EFFORTS)
+        if options.get("mixture") is not None:
+            check_effort(ALGORITHMS[MIXTURES], effort)
+        else:
+            algorithm = algorithm_of(algorithm, effort)
+    return AlgorithmSpec.of(algorithm).model_dump()
 
 
 def _fields(**given: Any) -> dict[str, Any]:
