@@ -128,18 +128,14 @@ class JobState:
             self.record, self.is_kept = replace(self.record, **changes), False
 
     def keep(self, keep: Callable[[Record], object]) -> None:
-        """Write the record as it is now, unless that has been done."""
-        with self._writing:
-            while not self.is_kept and not self.is_gone:
-                keep(record := self.record)
-                with self._lock:
-                    # What has changed meanwhile is written as well.
-                    self.is_kept = record is self.record
-
-    def try_keep(self, keep: Callable[[Record], object]) -> None:
-        """Write the record as it is now; where that fails it is tried again later."""
+        """Write the record as it is now, unless that has been done; a failure is only logged."""
         try:
-            self.keep(keep)
+            with self._writing:
+                while not self.is_kept and not self.is_gone:
+                    keep(record := self.record)
+                    with self._lock:
+                        # What has changed meanwhile is written as well.
+                        self.is_kept = record is self.record
         except Exception as error:  # drivers raise errors of their own kinds
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)

@@ -266,7 +266,7 @@ class Queue:
 
     def keep(self, job: JobState) -> None:
         """Keep the record of a job; where that fails it is tried again."""
-        job.try_keep(self._tenure.records.update)
+        job.keep(self._tenure.records.update)
 
     def look(self) -> None:
         """Ensure that the store has the records that this scheduler has written, and no others.

@@ -229,7 +229,7 @@ class Runner(threading.Thread):
         try:
             if not self.job.record.versions:
                 self.job.change_now(versions=(__version__,))
-                self.job.try_keep(self._records.update)
+                self.job.keep(self._records.update)
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
             told = {"format": FORMAT, "version": __version__, "token": lease.token}
             self._emit("running", **told, owner=self._owner, **taken)
@@ -398,7 +398,7 @@ class Runner(threading.Thread):
         job = self.job
         job.change_now(result=result, ended=time.time())
         # A scheduler that comes back finds the result where the output is, too.
-        job.try_keep(self._records.update)
+        job.keep(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
             del shown["traceback"]

@@ -68,12 +68,7 @@ class Content(NamedTuple):
         """Return a value as JSON, without its ``panels``."""
         sent = {name: part for name, part in value.items() if name != "panels"}
         text = json.dumps(sent, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-        return cls(packed(text.encode("utf-8", "replace")), value, status)
-
-
-def packed(body: bytes) -> bytes:
-    """Return a body compressed by gzip; equal bodies have equal bytes."""
-    return gzip.compress(body, 5, mtime=0)
+        return cls(render.packed(text.encode("utf-8", "replace")), value, status)
 
 
 class Contents:
@@ -237,7 +232,7 @@ class Handler(web.RequestHandler):
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
         """Send HTML under a Content-Security-Policy."""
         self.set_header("Content-Security-Policy", policy)
-        self.send(packed(html), "text/html", status)
+        self.send(render.packed(html), "text/html", status)
 
     def write_error(self, status_code: int, **about: Any) -> None:
         """Send the reason as JSON, without anything of the program."""

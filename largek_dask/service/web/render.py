@@ -224,10 +224,14 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
+def packed(body: bytes) -> bytes:
+    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    return gzip.compress(body, 5, mtime=0)
+
+
 @cache
-def packed(package: str, path: str) -> bytes:
-    """Return a file of a package, compressed by gzip."""
-    return gzip.compress(resources.files(package).joinpath(path).read_bytes(), 6, mtime=0)
+def _file(package: str, path: str) -> bytes:
+    return packed(resources.files(package).joinpath(path).read_bytes())
 
 
 class Files:
@@ -235,8 +239,8 @@ class Files:
 
     def __init__(self) -> None:
         own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
-        self.style = f"page-{digest(packed(own, style))}.css"
-        self.script = f"page-{digest(packed(own, script))}.js"
+        self.style = f"page-{digest(_file(own, style))}.css"
+        self.script = f"page-{digest(_file(own, script))}.js"
         self.bokeh = f"bokeh-{bokeh.__version__}.js"
         self._places = {
             self.style: (own, style),
@@ -246,4 +250,4 @@ class Files:
 
     def read(self, name: str) -> bytes | None:
         """Return a file compressed by gzip; None if there is no such file."""
-        return packed(*self._places[name]) if name in self._places else None
+        return _file(*self._places[name]) if name in self._places else None
