@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import textwrap
@@ -432,7 +433,9 @@ def _forget_useless_labels(folder: Folder) -> None:
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        of_model = not torn and _is_of_model(record)
+        # What else is wrong with it the fit that continues it says.
+        with contextlib.suppress(RecursionError, KeyError, TypeError):
+            of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:
         torn = folder.exists(LABELS)
     except DamagedError:
@@ -446,15 +449,6 @@ def _forget_useless_labels(folder: Folder) -> None:
     if torn or of_model:
         for name in (LABELS, UNFINISHED_LABELS):
             folder.remove(name)
-
-
-def _is_of_model(record: bytes) -> bool:
-    """Return whether unfinished labels were begun by a model, replacing earlier ones."""
-    try:
-        return "model" in json.loads(record)["owner"]
-    except (RecursionError, KeyError, TypeError):
-        # The fit that continues them says what is wrong.
-        return False
 
 
 def fit_into(
