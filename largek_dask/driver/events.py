@@ -59,6 +59,7 @@ __all__ = [
     "is_number",
     "plain",
     "seconds_of",
+    "step_words",
 ]
 
 FORMAT = 1
@@ -180,7 +181,8 @@ class ProgressLine:
         if kind == "started":
             self._objective = objective_in(event)
         elif kind == "step":
-            self._line = f"{_progress_text(event, self._objective)}\n"
+            of = f"start {event['start'] + 1} of {event['starts']}, " if "start" in event else ""
+            self._line = f"{of}step {step_words(event, self._objective)}\n"
             if self._clock() - self._shown_at >= LINE_SECONDS:
                 self._show_step()
         elif kind == "warning":
@@ -217,22 +219,23 @@ def compiling_words(left: float | None) -> str:
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
 
-def _progress_text(event: Event, objective: Objective) -> str:
-    start = event.get("start")
-    parts = [] if start is None else [f"start {start + 1} of {event['starts']}"]
-    parts.append(f"step {event['step']}")
-    if event["cost"] is not None:
-        sample = event.get("sample")
-        where = "" if sample is None else f" on a sample of {sample:,} rows"
-        parts.append(f"{objective.of_step} {event['cost']:.6g}{where}")
-    energy = event.get("extra", {}).get("energy")
-    if energy is not None:
+def step_words(event: Event, objective: Objective) -> str:
+    """Describe a step: its number, and its figures as far as they are numbers."""
+    extra, sample = event.get("extra"), event.get("sample")
+    where = f" on a sample of {sample:,.0f} rows" if is_number(sample) else ""
+    figures = {**event, "energy": extra.get("energy") if isinstance(extra, Mapping) else None}
+    words: dict[str, Callable[[float], str]] = {
+        "step": lambda v: f"{v:,.0f}",
+        "cost": lambda v: f"{objective.of_step} {v:.8g}{where}",
         # It may differ from the cost.
-        parts.append(f"energy {energy:.6g} a row")
-    if event["n_changed"] is not None:
-        parts.append(f"{event['n_changed']:,} rows changed")
-    if event["rows_per_second"] is not None:
-        parts.append(f"{human_count(event['rows_per_second'])} rows/s")
-    if event["eta_s"] is not None:
-        parts.append(f"at most {human_seconds(event['eta_s'])} left")
-    return ", ".join(parts)
+        "energy": lambda v: f"energy {v:.8g} a row",
+        "n_changed": lambda v: f"{v:,.0f} rows changed",
+        "rows_per_second": lambda v: f"{human_count(v)} rows/s",
+        "eta_s": lambda v: f"at most {human_seconds(v)} left",
+        # Of a step without retries it is not said that there were none.
+        "retries": lambda v: f"{v:,.0f} chunks handed out again" if v else "",
+        "rebuilt": lambda v: f"{v:,.0f} rebuilt" if v else "",
+        "evictions": lambda v: f"{v:,.0f} evictions" if v else "",
+    }
+    told = (text(v) for name, text in words.items() if is_number(v := figures.get(name)))
+    return ", ".join(filter(None, told))

@@ -16,7 +16,7 @@ from dask.utils import format_bytes
 from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.events import Event, compiling_words, is_number
 from largek_dask.driver.formatting import human_count, human_seconds, printable
-from largek_dask.driver.job_view import KINDS, JobView, number_in
+from largek_dask.driver.job_view import KINDS, JobView
 from largek_dask.driver.stopping import ENDS
 from largek_dask.html_table import html_table
 
@@ -25,14 +25,12 @@ __all__ = [
     "card",
     "card_of_jobs",
     "compiling_told",
-    "energy_in",
     "facts",
     "figure",
     "figures_in",
     "iso",
     "job_row",
     "left_of",
-    "on_sample",
     "precise",
     "shape_of",
     "shown",
@@ -85,18 +83,13 @@ def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def energy_in(event: Event) -> float | None:
-    """Return the energy of a step of a mixture, or None."""
-    return number_in(event.get("extra"), "energy")
-
-
 def compiling_told(event: Event) -> str:
     """Return that kernels are compiled, with the time left if it is known."""
     left = event.get("left_s")
     return compiling_words(left if is_number(left) else None)
 
 
-def on_sample(event: Event) -> str:
+def _on_sample(event: Event) -> str:
     """Return on how many rows the cost of a step was computed, unless on all."""
     sample = event.get("sample")
     return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
@@ -137,7 +130,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
         found += [
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
             (view.objective.of_step,
-             f"{figure(s.get('cost'), precise)}{on_sample(s)}, {changed} rows changed cluster"),
+             f"{figure(s.get('cost'), precise)}{_on_sample(s)}, {changed} rows changed cluster"),
             *([("energy", f"{precise(energy)} a row")]
               if is_number(energy := s.get("energy")) else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "

@@ -19,7 +19,6 @@ from largek_dask.algorithms.choices import EFFORTS
 from largek_dask.algorithms.names import (
     ALGORITHMS,
     MIXTURES,
-    OTHER_ALGORITHMS,
     algorithm_of,
     check_effort,
 )
@@ -219,8 +218,14 @@ class Service:
         finder = self._finder
         if finder is None:
             return
-        if self.client.status != "running" or (in_doubt and finder.has_moved()):
-            self._reconnect(finder)
+        if self.client.status == "running" and not (in_doubt and finder.has_moved()):
+            return
+        with self._lock:
+            address = finder.find()
+            security = finder.security()
+            self.client.close()
+            self.client = new_client(address, RECONNECT_SECONDS, security)
+            self._where = self.client.scheduler.address
 
     def _answer(
         self, operation: str, arguments: Mapping[str, Any], seconds: float
@@ -315,14 +320,6 @@ class Service:
             "there. Its jobs go on when it is back with their store."
         )
 
-    def _reconnect(self, finder: Finder) -> None:
-        with self._lock:
-            address = finder.find()
-            security = finder.security()
-            self.client.close()
-            self.client = new_client(address, RECONNECT_SECONDS, security)
-            self._where = self.client.scheduler.address
-
     # --- jobs -------------------------------------------------------------------------------------
 
     @without_causes
@@ -399,30 +396,12 @@ class Service:
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError("resume= goes on with its own algorithm: leave it out.")
-            return self._resumed(resume, changes, secrets, accept_version)
-        if accept_version:
-            raise ParameterError("accept_version=True needs resume=, the id of a job.")
-        asked = AlgorithmSpec.of(_with_effort(algorithm, effort, options))
-        return self._new({**changes, "storage_options": public}, asked, secrets)
-
-    def _new(
-        self, given: Mapping[str, Any], algorithm: AlgorithmSpec, secrets: Mapping[str, Any]
-    ) -> Job:
-        spec = JobSpec.parse({**given, "algorithm": algorithm.model_dump(mode="json")})
-        sent = {"document": json.dumps(spec.dump()), "owner": this_user()}
-        return Job(self, self.ask("submit", secrets=secrets, **sent))
-
-    def _resumed(
-        self,
-        job: str | Job,
-        changes: Mapping[str, Any],
-        secrets: Mapping[str, Any],
-        accept_version: bool,
-    ) -> Job:
-        job_id = job.id if isinstance(job, Job) else checked_id(job)
-        asked = {"changes": changes, "secrets": secrets, "accept_version": bool(accept_version)}
-        self.ask("resume", job_id=job_id, **asked)
-        return Job(self, job_id)
+            job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
+            asked = {"job_id": job_id, "changes": changes, "accept_version": bool(accept_version)}
+            return Job(self, self.ask("resume", secrets=secrets, **asked))
+        document = {"storage_options": public, "algorithm": _algorithm(algorithm, effort, options)}
+        spec = JobSpec.parse({**changes, **document}).model_dump_json()
+        return Job(self, self.ask("submit", document=spec, secrets=secrets, owner=this_user()))
 
     @without_causes
     def jobs(
@@ -463,10 +442,6 @@ class Service:
         job = Job(self, checked_id(job_id))
         job.status()
         return job
-
-    def _repr_html_(self) -> str:
-        title = f"largek at {self._where}, jobs in {self.store}"
-        return card_of_jobs(self.ask("listed", limit=20), title)
 
     def __repr__(self) -> str:
         return f"<Service of {self._where}, jobs in {self.store}>"
@@ -513,20 +488,16 @@ def this_user() -> str:
     return printable(name).strip()[:200].strip() or "unknown"
 
 
-def _with_effort(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> Any:
-    """Return the name or object of an algorithm; effort is one of its parameters."""
-    if algorithm is None:
-        algorithm = "auto"
-    if isinstance(algorithm, str):
-        algorithm = OTHER_ALGORITHMS.get(algorithm, algorithm)
-    if effort is None or (isinstance(algorithm, str) and algorithm not in ALGORITHMS):
-        # The document of a job checks the name.
-        return algorithm
-    check_choice("effort", effort, EFFORTS)
-    if options.get("mixture") is not None:
-        check_effort(ALGORITHMS[MIXTURES], effort)
-        return algorithm
-    return algorithm_of(algorithm, effort)
+def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a name or an object; effort is one of its parameters."""
+    algorithm = "auto" if algorithm is None else algorithm
+    if effort is not None:
+        check_choice("effort", effort, EFFORTS)
+        if options.get("mixture") is not None:
+            check_effort(ALGORITHMS[MIXTURES], effort)
+        else:
+            algorithm = algorithm_of(algorithm, effort)
+    return AlgorithmSpec.of(algorithm).model_dump()
 
 
 def _fields(**given: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from distributed.utils import silence_logging_cmgr
 
 from largek_dask.algorithms.objective import INERTIA, Objective, objective_in, value_in
-from largek_dask.driver.events import Event, is_number
-from largek_dask.driver.formatting import human_count, human_seconds, printable
+from largek_dask.driver.events import Event, is_number, step_words
+from largek_dask.driver.formatting import human_seconds, printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.stopping import ENDS, parse_duration
 from largek_dask.errors import (
@@ -26,11 +26,9 @@ from largek_dask.model import Model
 from largek_dask.plots.job_text import (
     card,
     compiling_told,
-    energy_in,
     facts,
     figure,
     figures_in,
-    on_sample,
     precise,
     whole,
 )
@@ -51,7 +49,6 @@ STEP_SECONDS = 10.0
 """Least time between two lines of steps."""
 QUIET = ("step", "sizes")
 """Kinds of events that are not shown one by one."""
-AGAIN = ("retries", "rebuilt", "evictions")
 
 
 class Job:
@@ -312,12 +309,7 @@ class Job:
         return f"<Job {self.id}>"
 
     def _repr_html_(self) -> str:
-        view, n = JobView({"id": self.id}), 0
-        while found := self._service.ask("news", job_id=self.id, n=n)["events"]:
-            view.update_all(found)
-            n = found[-1]["n"] + 1
-        view.set_status(self._service.ask("status", job_id=self.id))
-        return card(view)
+        return card(JobView(self._service.ask("status", job_id=self.id)))
 
 
 # --- events as lines of text ---------------------------------------------------------------------
@@ -328,7 +320,7 @@ def line_of(event: Event, objective: Objective = INERTIA) -> str:
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":
-        text = _step_line(event, objective)
+        text = step_words(event, objective)
     else:
         text = _TEXTS.get(kind, _fields)(event)
     return printable(f"{when:<23}  {kind:<11} {text}").rstrip()
@@ -352,27 +344,6 @@ def _fields(event: Event) -> str:
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in values.items()
         if is_number(value) or isinstance(value, str)
-    )
-
-
-def _step_line(event: Event, objective: Objective) -> str:
-    texts: dict[str, Callable[[float], str]] = {
-        "step": whole,
-        "cost": lambda v: f"{objective.of_step} {precise(v)}{on_sample(event)}",
-        "energy": lambda v: f"energy {precise(v)} a row",
-        "n_changed": lambda v: f"{whole(v)} rows changed",
-        "rows_per_second": lambda v: f"{human_count(v)} rows/s",
-        "eta_s": lambda v: f"at most {human_seconds(v)} left",
-        "retries": lambda v: f"{whole(v)} chunks handed out again",
-        "rebuilt": lambda v: f"{whole(v)} rebuilt",
-        "evictions": lambda v: f"{whole(v)} evictions",
-    }
-    values = {"energy": energy_in(event), **event}
-    # Of a step without retries it is not said that there were none.
-    return ", ".join(
-        words(value)
-        for name, words in texts.items()
-        if is_number(value := values.get(name)) and (value or name not in AGAIN)
     )
 
 

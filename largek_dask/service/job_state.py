@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
+from largek_dask.algorithms.objective import value_in
 from largek_dask.driver.event_log import UNKEPT, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
@@ -25,7 +26,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Contender, Lease
-from largek_dask.service.spec import known_values, missing
+from largek_dask.service.spec import known_values, missing, options_of, output_folder
 from largek_dask.service.store import Record
 
 __all__ = [
@@ -127,18 +128,14 @@ class JobState:
             self.record, self.is_kept = replace(self.record, **changes), False
 
     def keep(self, keep: Callable[[Record], object]) -> None:
-        """Write the record as it is now, unless that has been done."""
-        with self._writing:
-            while not self.is_kept and not self.is_gone:
-                keep(record := self.record)
-                with self._lock:
-                    # What has changed meanwhile is written as well.
-                    self.is_kept = record is self.record
-
-    def try_keep(self, keep: Callable[[Record], object]) -> None:
-        """Write the record as it is now; where that fails it is tried again later."""
+        """Write the record as it is now, unless that has been done; a failure is only logged."""
         try:
-            self.keep(keep)
+            with self._writing:
+                while not self.is_kept and not self.is_gone:
+                    keep(record := self.record)
+                    with self._lock:
+                        # What has changed meanwhile is written as well.
+                        self.is_kept = record is self.record
         except Exception as error:  # drivers raise errors of their own kinds
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
@@ -160,6 +157,10 @@ class JobState:
         with self._writing:
             remove()
             self.is_gone = True
+
+    def folder(self) -> Folder:
+        """Return its output's folder, or raise MissingOptionError."""
+        return output_folder(self.record.spec, options_of(self.record.spec, self.secrets))
 
     def recall(self, folder: Folder) -> None:
         """Take up the last events of earlier schedulers, from the job's folder."""
@@ -311,7 +312,7 @@ class JobState:
         """Return what a list of jobs shows of each; there may be thousands."""
         row, result = self.about(), self.record.result
         if result is not None:
-            value = result.inertia if result.objective is None else result.objective.value
+            _, value = value_in(vars(result))
             row |= {"step": result.n_iter, "cost": value, "seconds": result.seconds}
             row["share"] = float(result.state == "finished")
         elif self.running:

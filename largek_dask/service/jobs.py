@@ -10,8 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.algorithms.auto import Choice
-from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
@@ -32,18 +30,16 @@ from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import STATES, JobState
-from largek_dask.service.job_table import JobTable, Tender
 from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
 from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
 from largek_dask.service.runner import model_so_far
-from largek_dask.service.scheduler_file import Sign
 from largek_dask.service.spec import (
     JobSpec,
     missing,
     options_of,
     output_folder,
 )
-from largek_dask.service.store import MODEL, Record, Records, Result, checked_id
+from largek_dask.service.store import MODEL, Records, checked_id
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
@@ -62,8 +58,10 @@ MOST_NUMBERS = 10_000_000
 """Numbers of a model's centres up to which the scheduler makes its report."""
 
 
-class Jobs:
-    """Jobs of one scheduler. All methods are thread-safe, and may block.
+class Jobs(Queue):
+    """The jobs of one scheduler, and what a client may ask of them.
+
+    All methods are thread-safe, and may block.
 
     Parameters
     ----------
@@ -86,41 +84,19 @@ class Jobs:
         made: Callable[[int], Mapping[str, Any]] | None = None,
         workers: Callable[[], Collection[Standing] | None] = lambda: None,
     ) -> None:
-        self._changed = threading.Condition(threading.RLock())
-        self._tenure = tenure = Tenure(records, owner, self._changed)
-        tend = () if made is None else (Sign(tenure, made).tend,)
-        self._table = table = JobTable(tenure, self._changed, *tend)
-        self._owner, self._connect, self._workers = owner, connect, workers
+        changed = threading.Condition(threading.RLock())
+        tenure = Tenure(records, owner, changed)
+        super().__init__(tenure, changed, owner, connect, workers, made)
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, Future[None]] = {}
-        self._queue = Queue(table, tenure, owner, connect, workers)
-        self._tender = Tender(table, tenure, *tend)
-
-    # --- from the scheduler's start to its end ----------------------------------------------------
-
-    def start(self) -> None:
-        """Take the store, resume all jobs that have not ended, and run submitted ones."""
-        self._queue.start()
-        self._tender.start()
 
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
         Returns the names of those that had not stopped after ``seconds``.
         """
-        self._tender.stop()
         self._readers.shutdown(wait=False, cancel_futures=True)
-        with self._changed:
-            self._tenure.claim_no_more()
-            runners = self._queue.close()
-        until = time.monotonic() + seconds
-        for runner in runners:
-            runner.join(max(0.0, until - time.monotonic()))
-        for thread in (self._queue, self._tender):
-            if thread.is_alive():
-                thread.join(max(0.0, until - time.monotonic()))
-        self._tenure.give_back()
-        return [runner.name for runner in runners if runner.is_alive()]
+        return super().close(seconds)
 
     def workers_worth(self, seconds: float) -> int:
         """Return the number of workers that jobs can use if a step is to take ``seconds``.
@@ -128,17 +104,9 @@ class Jobs:
         Counts running jobs, and those that only lack workers.
         """
         # Called on the scheduler's event loop, so without the lock.
-        return sum(_worth(job, seconds) for job in self._table.jobs())
-
-    def known(self) -> tuple[JobState, ...]:
-        """Return all jobs whose records can be read, without blocking."""
-        return self._table.jobs()
+        return sum(_worth(job, seconds) for job in self.jobs())
 
     # --- what a client may ask --------------------------------------------------------------------
-
-    def wait_until_ready(self) -> None:
-        """Wait until this scheduler has read its jobs; raise ClusterError if it cannot."""
-        self._table.wait_until_ready()
 
     def hello(self) -> dict[str, str]:
         """Return version and store, once this scheduler has its jobs."""
@@ -151,8 +119,29 @@ class Jobs:
         ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
         options that are kept in memory only.
         """
-        spec = JobSpec.parse(document)
-        return self._take(spec, dict(secrets), printable(owner)[:200]).record.id
+        spec, secrets = JobSpec.parse(document), dict(secrets)
+        if absent := missing(spec, secrets):
+            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
+        options, owner = options_of(spec, secrets), printable(owner)[:200]
+        self.wait_until_ready()
+        try:
+            with use_selection(None if spec.workers is None else spec.workers.pick()):
+                takes = self.check(spec, options)
+            records = self._tenure.records
+            record = records.create(spec, owner, time.time(), takes)
+            try:
+                # After a crash here the job continues, and no unknown one has claimed its folder.
+                reserve(output_folder(spec, options), record.id, self._owner)
+            except BaseException:
+                records.remove(record.id)
+                raise
+        except Exception as error:
+            raise _without_secrets(error, Redactor(options)) from None
+        job = JobState(record, secrets, True)
+        # Sent before it can begin, so that this is its first event.
+        job.emit({"event": "queued", "run": record.run, "owner": owner})
+        self.add(job, records)
+        return record.id
 
     def resume(
         self,
@@ -166,14 +155,14 @@ class Jobs:
         ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
         continue what another one has computed.
         """
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self._table.alone(job, "resumed", "wait until it has ended"):
+        with self.alone(job, "resumed", "wait until it has ended"):
             job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
@@ -197,17 +186,17 @@ class Jobs:
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
         """Set values of storage options for a waiting job, and return those still missing."""
-        job = self._table.find(job_id)
-        with self._changed:
+        job = self.find(job_id)
+        with self.changed:
             job.supply(secrets)
             job.go_on()
-            self._changed.notify_all()
+            self.changed.notify_all()
             return job.needs()
 
     def status(self, job_id: str) -> dict[str, Any]:
         """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
-        return self._table.find(job_id).status()
+        return self.find(job_id).status()
 
     def listed(
         self,
@@ -220,11 +209,11 @@ class Jobs:
         ``state`` has the states of those that are listed, ``older_than`` the seconds since which
         they have ended at least, and ``limit`` the number of the newest of them.
         """
-        self._table.wait_until_ready()
+        self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
         jobs = [
             job
-            for job in self._table.jobs()
+            for job in self.jobs()
             if job.state in state
             and (older_than is None or (job.state in ENDS and job.ended <= before))
         ]
@@ -234,7 +223,7 @@ class Jobs:
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
         """Return events from number ``n`` on."""
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
 
@@ -244,7 +233,7 @@ class Jobs:
         ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
         start.
         """
-        job = self._table.find(job_id)
+        job = self.find(job_id)
         # An event of an end comes before its run is over.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
@@ -254,39 +243,32 @@ class Jobs:
         """Load events from before this scheduler's start if the job's files can be reached."""
         # Storage that a job waits for is not read again by every viewer.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
-            folder = output_folder(job.record.spec, options_of(job.record.spec, job.secrets))
+            folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
             job.recall(folder) if is_own else job.feed.load([])
-            self._table.unload_feeds([job])
+            self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
         """Ask a job to end, also after a restart, and return its state.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
-        job = self._table.find(job_id)
-        with self._changed:
+        job = self.find(job_id)
+        with self.changed:
             if job.state in ENDS:
                 return job.state
-            ended = None
-            if job.needs() and not job.running:
-                # Its output cannot be reached, so only the store records the end.
-                ended = Result(job=job_id, run=job.record.run, token=0, state="cancelled")
-            # A result that is just known must not be overwritten.
-            known = {} if ended is None else {"result": ended, "ended": time.time()}
-            job.change_now(cancel=True, **known)
+            job.change_now(cancel=True)
             # What ends it sends the event of the end.
-            kind = "cancelling" if ended is None else "cancelled"
             origin = {} if who is None else {"who": who}
-            job.emit({"event": kind, "run": job.record.run, **origin})
+            job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.go_on()
             if job.running:
                 job.ask_to_stop("cancel")
             # It may end at any moment from here on.
             state = job.state
-            self._changed.notify_all()
+            self.changed.notify_all()
         # It ends now, even if the store cannot be written.
-        self._table.keep(job)
+        self.keep(job)
         return state
 
     # --- what the page shows ----------------------------------------------------------------------
@@ -297,12 +279,11 @@ class Jobs:
         Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
         ended long ago, a thread reads them from the job's folder.
         """
-        job = self._table.find(job_id)
-        status, view, lack = job.status(), JobView(), ""
-        # Otherwise its folder cannot be reached now.
-        if not status["needs"]:
-            lack = "" if job.feed.is_loaded else self._read(job)
-            view = job.feed.copy_view()
+        job = self.find(job_id)
+        status = job.status()
+        # With needs its folder cannot be reached now.
+        lack = "" if job.feed.is_loaded or status["needs"] else self._read(job)
+        view = job.feed.copy_view()
         view.set_status(status)
         return view, lack
 
@@ -325,29 +306,23 @@ class Jobs:
 
         model = self.model(job_id)
         if model.n_clusters * model.n_features > MOST_NUMBERS:
-            output = printable(self._table.find(job_id).record.spec.output)
+            output = printable(self.find(job_id).record.spec.output)
             raise ParameterError(
                 f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
                 f"where you are, with `largek report {output}`."
             )
         return make_report(model).html
 
-    def delete(self, job_id: str, outputs: bool = True) -> None:
-        """Delete a job that has ended: see :meth:`JobTable.delete`."""
-        self._table.delete(job_id, outputs)
-
     def redactor(self, secrets: Any) -> Redactor:
         """Return a function that removes these secrets and those of all jobs from texts."""
-        with self._changed:
-            jobs = self._table.jobs()
+        with self.changed:
+            jobs = self.jobs()
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
         """Return the final model of a job, or the best so far, or raise NoModelError."""
-        job = self._table.find(job_id)
-        spec = job.record.spec
-        options = options_of(spec, job.secrets)
-        folder = output_folder(spec, options)
+        job = self.find(job_id)
+        folder = job.folder()
         try:
             check_job(folder, job_id)
         except ParameterError as error:
@@ -375,25 +350,6 @@ class Jobs:
 
     # --- what a submit checks ---------------------------------------------------------------------
 
-    def _take(self, spec: JobSpec, secrets: Mapping[str, Any], owner: str) -> JobState:
-        """Create a job, which runs when its turn comes; after an error nothing has been written."""
-        if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
-        options = options_of(spec, secrets)
-        self._table.wait_until_ready()
-        try:
-            with use_selection(None if spec.workers is None else spec.workers.pick()):
-                takes = self.check(spec, options)
-            records = self._tenure.records
-            record = self._create(records, spec, options, owner, takes)
-        except Exception as error:
-            raise _without_secrets(error, Redactor(options)) from None
-        job = JobState(record, secrets, True)
-        # Sent before it can begin, so that this is its first event.
-        job.emit({"event": "queued", "run": record.run, "owner": owner})
-        self._table.add(job, records)
-        return job
-
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory that it takes."""
         client = self._connect()
@@ -406,14 +362,20 @@ class Jobs:
         )
         asked = spec.fit_options()
         rows, choice = checked(rows, asked, n_threads=None, client=client)
-        takes = self._check_size(spec, rows, choice)
+        footprint, workers = footprint_of(rows, choice.algorithm), self._workers()
+        takes = fit_memory(rows, spec.n_clusters, footprint)
+        memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
+        if (why := cannot_fit(memory)) is not None:
+            raise NotEnoughMemoryError(
+                f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
+                "smaller memory_limit, use fewer threads a worker, or workers with more memory."
+            )
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
             raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
         advice = "Choose another output, or go on with its job by submit(resume=id)."
         check_place(folder, advice, may_be_begun=False)
-        footprint = footprint_of(rows, choice.algorithm)
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
@@ -421,34 +383,6 @@ class Jobs:
         if client is not None:
             check_workers(client, rows, float(config.get("service.check-seconds")))
         return takes
-
-    def _check_size(self, spec: JobSpec, rows: Rows, choice: Choice) -> FitMemory:
-        """Return the memory that it takes, or raise NotEnoughMemoryError if it can never fit."""
-        takes = fit_memory(rows, spec.n_clusters, footprint_of(rows, choice.algorithm))
-        workers = self._workers()
-        memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
-        if (why := cannot_fit(memory)) is not None:
-            raise NotEnoughMemoryError(
-                f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
-                "smaller memory_limit, use fewer threads a worker, or workers with more memory."
-            )
-        return takes
-
-    def _create(
-        self, records: Records, spec: JobSpec, options: dict[str, Any], owner: str, takes: FitMemory
-    ) -> Record:
-        """Store a new job, and claim its output.
-
-        The record comes first: after a crash between both the job continues, and its folder is not
-        claimed by an unknown one.
-        """
-        record = records.create(spec, owner, time.time(), takes)
-        try:
-            reserve(output_folder(spec, options), record.id, self._owner)
-        except BaseException:
-            records.remove(record.id)
-            raise
-        return record
 
 
 def _worth(job: JobState, seconds: float) -> int:

@@ -122,23 +122,15 @@ class Lease:
     taken_from: str | None = None
     """Owner before, if it was silent for too long and has not released the lease."""
 
-    def holds(self) -> bool:
-        """Return whether nobody has claimed the job since; without a folder, FileNotFoundError."""
-        return self._found() == self.token
-
-    def _found(self) -> int:
-        newest = _newest(self.folder)
-        if newest < self.token:
-            raise FileNotFoundError(errno.ENOENT, "the job's output is gone", self.folder.url)
-        return newest
-
     def check(self) -> None:
         """Look before writing.
 
         Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
         folder is gone.
         """
-        newest = self._found()
+        newest = _newest(self.folder)
+        if newest < self.token:
+            raise FileNotFoundError(errno.ENOENT, "the job's output is gone", self.folder.url)
         if newest != self.token:
             raise LostJobError(
                 f"{self.folder.url}: claim {self.token} of {self.owner} has been superseded by "
@@ -162,7 +154,8 @@ class Lease:
 
     def release(self) -> None:
         """Allow everybody to claim the job at once."""
-        if self.holds():
+        with contextlib.suppress(LostJobError):
+            self.check()
             self._beat(RELEASED)
 
 
@@ -280,19 +273,6 @@ class Keeper(threading.Thread):
             self._lease.release()
 
 
-def check_patience() -> None:
-    """Refuse settings by which schedulers would take from each other what the other one has."""
-    beat = float(config.get("service.beat-seconds"))
-    patience = float(config.get("service.patience-seconds"))
-    # Twice: a sign of life that comes a little late is no death.
-    if not patience >= 2.0 * beat:
-        raise ParameterError(
-            f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
-            f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one that "
-            "lives would seem dead, and lose its jobs to another."
-        )
-
-
 class Tenure:
     """The right of one scheduler to a store, while it has it and while another one does.
 
@@ -302,7 +282,15 @@ class Tenure:
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
-        check_patience()
+        beat = float(config.get("service.beat-seconds"))
+        patience = float(config.get("service.patience-seconds"))
+        # Twice: a sign of life that comes a little late is no death.
+        if not patience >= 2.0 * beat:
+            raise ParameterError(
+                f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
+                f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one "
+                "that lives would seem dead, and lose its jobs to another."
+            )
         self.records = records
         self.holder = ""
         self.epoch = ""

@@ -132,7 +132,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._usual_target = scheduler.handlers[TARGET]
         scheduler.handlers[TARGET] = self._target
         self._page = page_on(scheduler, self._jobs)
-        self._metrics = JobsCollector(self._jobs.known)
+        self._metrics = JobsCollector(self._jobs.jobs)
         self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
 
@@ -157,12 +157,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     async def before_close(self) -> None:
         """Let jobs write their checkpoints; called by Dask before it shuts down."""
-        if self._has_begun:
-            await self._close_jobs()
         for pool in self._pools.values():
             pool.shutdown(wait=False)
-
-    async def _close_jobs(self) -> None:
+        if not self._has_begun:
+            return
         if HANDLER in self.scheduler.handlers:
             self.scheduler.handlers[HANDLER] = self._go_away
             self.scheduler.handlers[TARGET] = self._usual_target
@@ -174,7 +172,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
         self._metrics.close()
         process_log.unwatch(self.scheduler)
-        await asyncio.to_thread(self._disconnect)
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
 
     # --- from threads -----------------------------------------------------------------------------
 
@@ -205,12 +204,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 self._client.register_plugin(WatchPlugin())
             return self._client
 
-    def _disconnect(self) -> None:
-        with self._client_lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
-
     # --- on the event loop ------------------------------------------------------------------------
 
     async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -231,41 +224,36 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's request; texts are JSON, and errors are returned as texts."""
         pool = OPERATIONS.get(operation, "answer")
-        try:
-            answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
-        except Exception as error:
-            answer = await self._aside(pool, self._error, operation, arguments, error)
+        answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
         return answer
 
     async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
         return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
 
-    def _error(self, operation: str, arguments: str, error: Exception) -> dict[str, str]:
-        try:
-            given = read_arguments(arguments).get("secrets") or {}
-        except Exception:
-            # Unreadable secrets are in no text.
-            given = None
-        redact = self._jobs.redactor(given)
-        if not isinstance(error, LargekError | OSError):
-            text = redact("".join(traceback.format_exception(error)))
-            # Indented, so that no text can forge a line of the log.
-            shown = textwrap.indent(text, "    ", lambda line: True)
-            logger.error("largek %s failed:\n%s", operation, shown)
-        return message_of_error(error, redact)
-
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        given, pool = read_arguments(arguments), OPERATIONS.get(operation)
-        if pool is None:
-            raise ParameterError(
-                f"this scheduler has largek_dask {__version__}, which does not know "
-                f"{operation!r}: install the same version on both sides."
-            )
-        with self._at_files_of(given.get("job_id") if pool == "files" else None):
-            answer = getattr(self._jobs, operation)(**given)
-            if operation == "model":
-                return message_of_model(answer)
-            return {"answer": json.dumps(answer, allow_nan=False)}
+        # Unreadable secrets are in no text.
+        secrets: Any = None
+        try:
+            given, pool = read_arguments(arguments), OPERATIONS.get(operation)
+            secrets = given.get("secrets")
+            if pool is None:
+                raise ParameterError(
+                    f"this scheduler has largek_dask {__version__}, which does not know "
+                    f"{operation!r}: install the same version on both sides."
+                )
+            with self._at_files_of(given.get("job_id") if pool == "files" else None):
+                answer = getattr(self._jobs, operation)(**given)
+                if operation == "model":
+                    return message_of_model(answer)
+                return {"answer": json.dumps(answer, allow_nan=False)}
+        except Exception as error:
+            redact = self._jobs.redactor(secrets)
+            if not isinstance(error, LargekError | OSError):
+                text = redact("".join(traceback.format_exception(error)))
+                # Indented, so that no text can forge a line of the log.
+                shown = textwrap.indent(text, "    ", lambda line: True)
+                logger.error("largek %s failed:\n%s", operation, shown)
+            return message_of_error(error, redact)
 
     @contextlib.contextmanager
     def _at_files_of(self, job_id: Any) -> Iterator[None]:
@@ -309,38 +297,23 @@ def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
 
     Errors are only logged: jobs matter more than their page.
     """
-    application = getattr(scheduler, "http_application", None)
-    if application is None or not config.get("observe.dashboard"):
+    application: Any = getattr(scheduler, "http_application", None)
+    # Dask's pages, below the prefix of all paths, which Dask keeps nowhere else.
+    pages = [one for one in getattr(application, "applications", ()) if hasattr(one, "prefix")]
+    if not pages or not config.get("observe.dashboard"):
         return None
     try:
+        from distributed.dashboard.scheduler import template_variables
+
         from largek_dask.service.web.page import Page
 
-        navigation = None
-        # Only if Dask's own pages are there.
-        if any(hasattr(inner, "prefix") for inner in application.applications):
-            from distributed.dashboard.scheduler import template_variables
-
-            navigation = template_variables(scheduler)["pages"]
+        navigation = template_variables(scheduler)["pages"]
         actions = bool(config.get("observe.actions"))
-        prefix = prefix_of(application)
         hosts = Hosts(partial(dashboard_of, scheduler))
-        return Page(application, prefix, jobs, hosts, navigation, actions=actions)
+        return Page(application, pages[0].prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
         logger.exception("The dashboard has no page of jobs, which go on without it")
         return None
-
-
-def prefix_of(application: Any) -> str:
-    """Return the prefix of all paths of an HTTP server of Dask's, such as ``/`` or ``/proxy/``.
-
-    Dask keeps it nowhere but in its routes: those that are there without a dashboard, and pages.
-    """
-    for rule in application.wildcard_router.rules:
-        pattern = str(rule.matcher.regex.pattern)
-        if pattern.endswith("/health$"):
-            return pattern.removesuffix("health$")
-    pages = [str(inner.prefix) for inner in application.applications if hasattr(inner, "prefix")]
-    return f"/{pages[0].strip('/')}/".replace("//", "/") if pages else "/"
 
 
 def dashboard_of(scheduler: Any) -> str | None:
@@ -358,11 +331,12 @@ def driver_security(security: Security) -> Security:
     """Return the scheduler's certificates for the client of its jobs, unless it has others."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
+    own = security.get_tls_config_for_role("scheduler")
     return Security(
         require_encryption=security.require_encryption,
         tls_ca_file=security.tls_ca_file,
-        tls_client_cert=security.tls_client_cert or security.tls_scheduler_cert,
-        tls_client_key=security.tls_client_key or security.tls_scheduler_key,
+        tls_client_cert=security.tls_client_cert or own["cert"],
+        tls_client_key=security.tls_client_key or own["key"],
         tls_ciphers=security.tls_ciphers,
     )
 

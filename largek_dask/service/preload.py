@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from distributed.dashboard.scheduler import applications
+from jinja2 import Template
 
 from largek_dask import config
 from largek_dask.service.plugin import JobsPlugin
@@ -26,24 +28,12 @@ LEADS_ON = """<!DOCTYPE html>
 
 def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Make an empty document of Bokeh that redirects to the page of jobs."""
-    from jinja2 import Template
-
     doc.title = "largek"
     doc.template = Template(LEADS_ON)
 
 
-def add_panel() -> None:
-    """Add the page of jobs to JupyterLab's list, if there can be a dashboard."""
-    try:
-        from distributed.dashboard.scheduler import applications
-    except ImportError:
-        # Without Bokeh, or with one that Dask does not take, it has no pages at all.
-        return
-    applications.setdefault(PANEL, lead_on)
-
-
 if config.get("observe.dashboard"):
-    add_panel()
+    applications.setdefault(PANEL, lead_on)
 
 
 @click.command()

@@ -7,6 +7,7 @@ Dask's events, and jobs add the last ones to the events that are about this work
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from typing import Any
 
@@ -16,12 +17,14 @@ from largek_dask.context import current_job
 from largek_dask.redaction import redacted_line
 from largek_dask.version import __version__
 
-__all__ = ["TOPIC", "JobFilter", "WatchPlugin", "last_warnings", "unwatch", "watch"]
+__all__ = ["TOPIC", "JobFilter", "LastWarnings", "WatchPlugin", "last_warnings", "unwatch", "watch"]
 
 TOPIC = "largek-warnings"
-"""Topic of Dask's events with the address of a worker and a line of its log."""
+"""Topic of Dask's events with the address of a worker and lines of its log."""
 MOST_LINES, MOST_LETTERS = 50, 400
 """Warnings kept of a process, and characters of each."""
+AT_ONCE, PAUSE_SECONDS = 10, 1.0
+"""Warnings that a worker sends as they come in this time; of more, the last ones at its end."""
 LOGGERS = ("", "distributed")
 """Dask's logger does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -68,6 +71,8 @@ class LastWarnings(logging.Handler):
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.nodes: list[Any] = []
         """Schedulers and workers of this process."""
+        self._n_sent = 0
+        self._unsent: deque[str] = deque(maxlen=MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line."""
@@ -75,11 +80,29 @@ class LastWarnings(logging.Handler):
             if not hasattr(record, "largek_kept"):
                 record.largek_kept = True
                 self.lines.append(line := redacted_line(self.format(record))[:MOST_LETTERS])
-                for node in self.nodes:
-                    if hasattr(node, "batched_stream"):
-                        node.log_event(TOPIC, [node.address, line])
+                # Logging holds this handler's lock.
+                self._unsent.append(line)
+                if self._n_sent < AT_ONCE:
+                    self._n_sent += 1
+                    self._send()
+                    if self._n_sent == 1:
+                        timer = threading.Timer(PAUSE_SECONDS, self._end_pause)
+                        timer.daemon = True
+                        timer.start()
         except Exception:
             self.handleError(record)
+
+    def _end_pause(self) -> None:
+        with self.lock:  # type: ignore[union-attr]
+            self._n_sent = 0
+            if self._unsent:
+                self._send()
+
+    def _send(self) -> None:
+        for node in self.nodes:
+            if hasattr(node, "batched_stream"):
+                node.log_event(TOPIC, [node.address, *self._unsent])
+        self._unsent.clear()
 
 
 _filter = JobFilter()
@@ -130,12 +153,13 @@ def last_warnings(worker: str | None = None) -> list[str]:
         for _, event in node.get_events(TOPIC)
     ]
     # Any client may have sent an event.
-    lines = [str(event[1]) for event in events if _is_line_of(event, worker)]
-    return [line[:MOST_LETTERS] for line in lines[-MOST_LINES:]]
-
-
-def _is_line_of(event: Any, worker: str) -> bool:
-    return isinstance(event, list | tuple) and len(event) == 2 and event[0] == worker
+    lines = [
+        str(line)[:MOST_LETTERS]
+        for event in events
+        if isinstance(event, list | tuple) and event and event[0] == worker
+        for line in event[1 : MOST_LINES + 1]
+    ]
+    return lines[-MOST_LINES:]
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import textwrap
@@ -13,7 +14,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.algorithms.objective import Objective
 from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.sources import open_rows
@@ -51,7 +51,6 @@ from largek_dask.service.store import (
     UNFINISHED_LABELS,
     Records,
     Result,
-    Value,
     labels_in,
     read_result,
     write_result,
@@ -228,7 +227,9 @@ class Runner(threading.Thread):
             return
         self._sinks.append(self._writer(log))
         try:
-            self._note_version()
+            if not self.job.record.versions:
+                self.job.change_now(versions=(__version__,))
+                self.job.keep(self._records.update)
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
             told = {"format": FORMAT, "version": __version__, "token": lease.token}
             self._emit("running", **told, owner=self._owner, **taken)
@@ -245,12 +246,6 @@ class Runner(threading.Thread):
             except (LargekError, OSError) as error:
                 text = self._redact(str(error))
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
-
-    def _note_version(self) -> None:
-        """Write the version that computes the job into its record."""
-        if not self.job.record.versions:
-            self.job.change_now(versions=(__version__,))
-            self.job.try_keep(self._records.update)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
         """Return a sink that writes events; a failure to do so does not end the job."""
@@ -277,7 +272,7 @@ class Runner(threading.Thread):
         """Return how the run ended; None if it is to be continued."""
         job = self.job
         if job.record.cancel:
-            return self._stopped(folder, lease)
+            return self._of_checkpoint(folder, lease)
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
                 f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
@@ -294,21 +289,23 @@ class Runner(threading.Thread):
                 # It may have waited for workers, and an earlier run may have a model.
                 found = self._of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
-            return self._stopped(folder, lease) if job.stopped_for == "cancel" else None
+            return self._of_checkpoint(folder, lease) if job.stopped_for == "cancel" else None
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 if job.stopped_for == "cancel":
-                    return self._stopped(folder, lease)
+                    return self._of_checkpoint(folder, lease)
                 raise
             # Having lost the job may show itself in any way: nothing more is said of it then.
             lease.check()
             return self._failure(error, lease.token)
 
-    def _stopped(self, folder: Folder, lease: Lease) -> Result:
-        """Return the result of a run that is cancelled before it has a model."""
-        return self._of_checkpoint(folder, lease, "cancelled", "cancelled")
-
-    def _of_checkpoint(self, folder: Folder, lease: Lease, state: End, stop_reason: str) -> Result:
+    def _of_checkpoint(
+        self,
+        folder: Folder,
+        lease: Lease,
+        state: End = "cancelled",
+        stop_reason: str = "cancelled",
+    ) -> Result:
         """Return a result with the model of the last checkpoint, if there is one."""
         result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
@@ -331,7 +328,7 @@ class Runner(threading.Thread):
             labels=labels_in(folder),
             n_iter=saved.n_iter,
             seconds=saved.seconds,
-            **_value(saved.objective, saved.value),
+            **saved.objective.describe(value=plain(saved.value)),
         )
 
     def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
@@ -362,7 +359,7 @@ class Runner(threading.Thread):
             labels=folder.exists(LABELS),
             n_iter=fitted.n_iter,
             seconds=fitted.seconds,
-            **_value(fitted.objective, fitted.value),
+            **fitted.objective.describe(value=plain(fitted.value)),
         )
 
     # --- the end ----------------------------------------------------------------------------------
@@ -401,7 +398,7 @@ class Runner(threading.Thread):
         job = self.job
         job.change_now(result=result, ended=time.time())
         # A scheduler that comes back finds the result where the output is, too.
-        job.try_keep(self._records.update)
+        job.keep(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
             del shown["traceback"]
@@ -421,12 +418,6 @@ def _with_log(event: Event) -> Event:
     return {**event, "log": lines} if lines else event
 
 
-def _value(objective: Objective, value: float | None) -> dict[str, Any]:
-    """Return the fields of a result that have the objective and its value."""
-    told = objective.describe(value=plain(value))
-    return {name: Value(**of) if name == "objective" else of for name, of in told.items()}
-
-
 def model_in(folder: Folder) -> Model | None:
     """Return the model of a job's folder; None without a complete one."""
     try:
@@ -441,7 +432,9 @@ def _forget_useless_labels(folder: Folder) -> None:
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        of_model = not torn and _is_of_model(record)
+        # What else is wrong with it the fit that continues it says.
+        with contextlib.suppress(RecursionError, KeyError, TypeError):
+            of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:
         torn = folder.exists(LABELS)
     except DamagedError:
@@ -455,15 +448,6 @@ def _forget_useless_labels(folder: Folder) -> None:
     if torn or of_model:
         for name in (LABELS, UNFINISHED_LABELS):
             folder.remove(name)
-
-
-def _is_of_model(record: bytes) -> bool:
-    """Return whether unfinished labels were begun by a model, replacing earlier ones."""
-    try:
-        return "model" in json.loads(record)["owner"]
-    except (RecursionError, KeyError, TypeError):
-        # The fit that continues them says what is wrong.
-        return False
 
 
 def fit_into(

@@ -8,15 +8,18 @@ connection reads it again. ``dask worker --scheduler-file`` reads the same file.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import logging
 import os
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import distributed
 from dask.utils import parse_timedelta
+from distributed.comm import parse_host_port
 from distributed.security import Security
 from fsspec import available_protocols
 from fsspec.core import split_protocol
@@ -34,9 +37,7 @@ from largek_dask.errors import (
 from largek_dask.retry import retry
 from largek_dask.service.lease import Tenure
 
-__all__ = ["NAME", "Client", "Finder", "Sign", "connect_to", "new_client", "tls_files"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "post", "tls_files"]
 
 NAME = "scheduler.json"
 """The file's name in a store."""
@@ -44,6 +45,8 @@ MOST_BYTES = 1 << 16
 """Bytes of such a file; of a larger one no more is read."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
 """Protocols of Dask's addresses; any other one is that of a file."""
+PROBE_SECONDS = 3.0
+"""Timeout of the look whether an address speaks TLS."""
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
@@ -135,10 +138,8 @@ class Finder:
         quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
         if not self.found:
             return SchedulerAwayError(
-                f"no Dask scheduler answers at {self.place!r} ({quoted}): check the address, that "
-                "`dask scheduler` runs there, and that both sides have TLS (tls://, and "
-                "certificates that DASK_CONFIG names) or neither has (tcp://). Try `largek doctor "
-                f"--scheduler {self.place}`."
+                f"no Dask scheduler answers at {self.place!r} ({quoted}): "
+                f"{why_no_answer(self.place)}. Try `largek doctor --scheduler {self.place}`."
             )
         about = {name: printable(text) for name, text in self.found.items() if text is not None}
         what = f"job {about['slurm_job']} of SLURM" if "slurm_job" in about else "it"
@@ -147,6 +148,35 @@ class Finder:
             f"there ({quoted}): is {what} still running? If not, start it again: its jobs go on "
             "then"
         )
+
+
+def why_no_answer(address: str) -> str:
+    """Return what to do about an address that does not answer: which side speaks TLS, if one does.
+
+    Dask says only that it timed out.
+    """
+    scheme, _, place = address.rpartition("://")
+    is_tls = scheme in ("tls", "wss")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Whose certificate it is does not matter here.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(parse_host_port(place), PROBE_SECONDS) as plain,
+            context.wrap_socket(plain),
+        ):
+            speaks_tls = True
+    except ssl.SSLError as error:
+        speaks_tls = "ALERT" in (error.reason or "")
+    except (OSError, ValueError):
+        return "check the address, and that `dask scheduler` runs there"
+    if speaks_tls and is_tls:
+        return "both sides speak TLS: check the certificates that DASK_CONFIG names"
+    if speaks_tls:
+        return f"it speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
+    if is_tls:
+        return f"it speaks no TLS: use tcp://{place}, or start the scheduler with TLS"
+    return "it speaks no TLS either: look at the log of the scheduler"
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
@@ -159,45 +189,24 @@ def is_file(place: str | os.PathLike[str]) -> bool:
     return place.endswith(".json") or os.sep in place or os.path.exists(place)
 
 
-class Sign:
-    """Has the file in a store say where this scheduler is, for as long as it has the store."""
+def post(tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
+    """Have the file in a store say where this scheduler is, if it has the store.
 
-    def __init__(self, tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
-        self._tenure = tenure
-        self._made = made
-        self._trouble = ""
-
-    def tend(self) -> None:
-        """Write the file if it is not there, or says something else.
-
-        A process that was stopped just before it wrote may do so when another one has the store
-        already: the holder looks again and again.
-        """
-        records = self._tenure.records
-        token = records.token
-        if token is None or not self._tenure.is_held:
-            return
-        trouble = ""
-        try:
-            wanted = json.dumps(self._made(token), indent=2).encode()
-            if self._standing(records.folder) != wanted:
-                records.post(NAME, wanted)
-        except LostJobError:
-            # The scheduler that has the store now writes its own.
-            return
-        except (LargekError, OSError) as error:
-            trouble = records.reason(error)
-            if trouble != self._trouble:
-                logger.warning("%s/%s cannot be written yet: %s", records.url, NAME, trouble)
-        self._trouble = trouble
-
-    @staticmethod
-    def _standing(folder: Folder) -> bytes:
-        """Return what the file says now; empty if there is none."""
-        try:
-            return folder.read(NAME, MOST_BYTES)
-        except (FileNotFoundError, DamagedError):
-            return b""
+    It is to be called again and again: a process that was stopped just before it wrote may do so
+    when another one has the store already.
+    """
+    records, lease = tenure.records, tenure.records.lease
+    if lease is None or not tenure.is_held:
+        return
+    wanted = json.dumps(made(lease.token), indent=2).encode()
+    try:
+        standing = records.folder.read(NAME, MOST_BYTES)
+    except (FileNotFoundError, DamagedError):
+        standing = b""
+    if standing != wanted:
+        # The scheduler that has taken the store writes its own.
+        with contextlib.suppress(LostJobError):
+            records.folder.guarded(records.check).publish(NAME, wanted)
 
 
 TRY_SECONDS = 5.0

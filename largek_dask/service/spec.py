@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,15 +22,12 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import (
-    MIXTURE_INITS,
-    OTHER_INITS,
     Covariance,
     Dither,
     EmptyClusters,
@@ -41,6 +38,7 @@ from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
+from largek_dask.driver.formatting import printable
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
@@ -53,6 +51,7 @@ __all__ = [
     "JobSpec",
     "StorageOption",
     "WorkersSpec",
+    "faults_of",
     "hide",
     "known_values",
     "missing",
@@ -64,6 +63,8 @@ __all__ = [
 FORMAT: Literal[1] = 1
 MOST_BYTES = 1 << 20
 """A larger document is refused unread."""
+MOST_FAULTS = 2_000
+"""Characters of a message about a document."""
 MOST_CLUSTERS = 10_000_000
 MOST_WORKERS = 1_000_000
 Model = TypeVar("Model", bound=BaseModel)
@@ -89,22 +90,9 @@ def _address(url: str) -> str:
     return url
 
 
-def _init(name: str, told: ValidationInfo) -> str:
-    """Refuse an init that the problem of the algorithm does not have."""
-    algorithm, name = told.data.get("algorithm"), OTHER_INITS.get(name, name)
-    if told.data.get("mixture") is not None:
-        return _one_of(("auto", *MIXTURE_INITS), name)
-    # Of an algorithm that is wrong itself nothing more is said.
-    return name if algorithm is None else _one_of(algorithm.make().solves.inits, name)
-
-
 def _algorithm(name: str) -> str:
-    return _one_of(ALGORITHMS, name)
-
-
-def _one_of(names: Collection[str], name: str) -> str:
-    if name not in names:
-        raise ValueError(f"is not one of {', '.join(names)}")
+    if name not in ALGORITHMS:
+        raise ValueError(f"is not one of {', '.join(ALGORITHMS)}")
     return name
 
 
@@ -224,7 +212,7 @@ class JobSpec(BaseModel):
     algorithm: AlgorithmSpec = AlgorithmSpec()
     mixture: Covariance | None = _of("mixture")
     dither: Dither | None = _of("dither")
-    init: Annotated[str, AfterValidator(_init)] = _of("init")
+    init: Name = _of("init")
     n_init: int = _of("n_init", le=1_000)
     max_iter: int = _of("max_iter", le=10_000_000)
     tol: float = _of("tol")
@@ -303,31 +291,21 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked(model: type[Model], values: dict[str, Any]) -> Model:
-    """Validate values; errors name fields, and repeat no value that was given."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        told = dict.fromkeys(_told(model, e) for e in error.errors(include_url=False))
-        raise ParameterError(f"this is no job: {'; '.join(told)}.") from None
+        raise ParameterError(f"this is no job: {faults_of(error)}.") from None
 
 
-def _told(model: type[BaseModel], error: Any) -> str:
-    """Return a wrong field and what is wrong with it; no value is repeated."""
-    place = [_shown(part) for part in error["loc"]]
-    if tuple(place[:2]) == ("algorithm", "parameters") and len(place) == 4:
-        # One of several types that it could be of.
-        return f"{'.'.join(place[:3])}: must be a number, a text, True, False or None"
-    field = ".".join(place) or "the document"
-    if error["type"] == "extra_forbidden":
-        known = [name for name in model.model_fields if name != "format"]
-        more = f"; there are {', '.join(known)}" if len(place) == 1 else ""
-        return f"{field}: is not known{more}"
-    return f"{field}: {error['msg'].removeprefix('Value error, ').replace('Input should', 'must')}"
-
-
-def _shown(part: int | str) -> str:
-    text = str(part)
-    return (text if text.isprintable() else ascii(text))[:100]
+def faults_of(error: ValidationError) -> str:
+    """Return the wrong fields of a document and what is wrong with them, without their values."""
+    faults = dict.fromkeys(
+        f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
+        + {"extra_forbidden": "is not known"}.get(one["type"], one["msg"])
+        for one in error.errors(include_url=False)
+    )
+    text = "; ".join(faults).replace("Value error, ", "").replace("Input should", "must")
+    return printable(text[:MOST_FAULTS])
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:

@@ -31,8 +31,7 @@ from pydantic import (
     ValidationError,
 )
 
-from largek_dask.algorithms.objective import MOST_TEXT, Sense
-from largek_dask.driver.formatting import printable
+from largek_dask.algorithms.objective import MOST_TEXT
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
@@ -46,7 +45,7 @@ from largek_dask.errors import (
 )
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
-from largek_dask.service.spec import MOST_BYTES, JobSpec, unique_keys
+from largek_dask.service.spec import MOST_BYTES, JobSpec, faults_of, unique_keys
 from largek_dask.version import __version__
 
 __all__ = [
@@ -98,18 +97,6 @@ Text = Annotated[str, Field(max_length=1 << 17)]
 Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
-class Value(BaseModel):
-    """What a fit lowers or raises (see ``algorithms.objective.Objective``), and how far it came."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    name: Word
-    of_step: Word
-    unit: Word
-    sense: Sense
-    value: float | None
-
-
 class Result(BaseModel):
     """How a run ended."""
 
@@ -126,8 +113,8 @@ class Result(BaseModel):
     stop_reason: Text | None = None
     inertia: float | None = None
     """The value of the objective of k-means, whose results name no objective."""
-    objective: Value | None = None
-    """Another objective, and its value."""
+    objective: dict[Word, Word | float | None] | None = None
+    """Another objective, and its value: see ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
     """What else the model tells of its fit (``Model.fit_figures``); None if nothing."""
     seconds: float | None = None
@@ -192,7 +179,7 @@ class Records:
         self._redact = Redactor(folder.storage_options)
         self.gone: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
-        self._lease = lease
+        self.lease = lease
         self._made: set[str] = set()
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
@@ -204,17 +191,8 @@ class Records:
 
     def check(self) -> None:
         """Raise LostJobError if another scheduler has taken the store."""
-        if self._lease is not None:
-            self._lease.check()
-
-    @property
-    def token(self) -> int | None:
-        """Number of the claim that they are kept under; None without one."""
-        return None if self._lease is None else self._lease.token
-
-    def post(self, name: str, document: bytes) -> None:
-        """Write a file of the store itself."""
-        self.folder.guarded(self.check).publish(name, document)
+        if self.lease is not None:
+            self.lease.check()
 
     def check_writable(self) -> None:
         """Raise OutputError at the start if no job could be kept."""
@@ -322,7 +300,7 @@ class Records:
                 continue
             except ParameterError as error:
                 reason = self.reason(error)
-                if self._lease is not None and self._is_set_aside(job_id):
+                if self.lease is not None and self._is_set_aside(job_id):
                     reason = (
                         f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
                         "with another output"
@@ -351,11 +329,7 @@ def _without(names: Collection[str], document: Any) -> Any:
 
 
 def _faults(error: Exception) -> str:
-    """Return what is wrong with a document, without values of its fields."""
-    if not isinstance(error, ValidationError):
-        return f"{type(error).__name__}: {error}"
-    faults = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    return printable("; ".join(faults)[:1_000])
+    return faults_of(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _job_of(name: str) -> str:

@@ -73,7 +73,7 @@ def states(run, *options):
 
 
 def job_on_the_scheduler(service, job_id):
-    return service.client.cluster.scheduler.plugins["largek-jobs"]._jobs._table.find(job_id)
+    return service.client.cluster.scheduler.plugins["largek-jobs"]._jobs.find(job_id)
 
 
 # --- from the first to the last command ---------------------------------------------------------

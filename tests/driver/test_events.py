@@ -99,8 +99,8 @@ def test_a_plain_stream_gets_few_lines_and_the_last() -> None:
         now[0] += 4
     line(STOPPED)
     assert out.getvalue().splitlines() == [
-        "step 1, cost 1234.57, 4,321 rows changed, 2.5M rows/s, at most 1 min 15 s left",
-        "step 4, cost 1234.57, 4,321 rows changed, 2.5M rows/s, at most 1 min 15 s left",
+        "step 1, cost 1234.5678, 4,321 rows changed, 2.5M rows/s, at most 1 min 15 s left",
+        "step 4, cost 1234.5678, 4,321 rows changed, 2.5M rows/s, at most 1 min 15 s left",
         "stopped: tol after 3 steps, 3.2 s",
     ]
 
@@ -123,8 +123,8 @@ def test_several_starts_are_counted_and_summed_up_once() -> None:
          "elapsed": 6.5}
     )  # fmt: skip
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("start 1 of 2, step 3, cost 1234.57, ")
-    assert lines[1].startswith("start 2 of 2, step 3, cost 1234.57, ")
+    assert lines[0].startswith("start 1 of 2, step 3, cost 1234.5678, ")
+    assert lines[1].startswith("start 2 of 2, step 3, cost 1234.5678, ")
     assert lines[2:] == [
         "stopped: tol after 6.5 s; the best of 2 starts is start 2, of 3 steps: inertia 5.25"
     ]

@@ -56,7 +56,7 @@ def test_it_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     started = next(event for event in told if event["event"] == "started")
     assert objective_in(json.loads(json.dumps(started))) == CLOSENESS
     steps = [event for event in told if event["event"] == "step"]
-    assert f"step 3, closeness {steps[2]['cost']:.6g}, " in stream.getvalue()
+    assert f"step 3, closeness {steps[2]['cost']:.8g}, " in stream.getvalue()
     assert "cost" not in stream.getvalue()
 
 

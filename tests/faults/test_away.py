@@ -160,7 +160,7 @@ def test_a_job_waits_for_its_data_and_goes_on(tmp_path, clean):
         job_id = jobs.submit(document(data, str(tmp_path / "out")), {}, "somebody")
         assert strike.done.wait(SECONDS)
         seen_waiting(jobs, job_id)
-        tries = jobs._table.find(job_id)
+        tries = jobs.find(job_id)
         eventually(lambda: tried_again(jobs, job_id, tries.tries >= 3), "a third try")
         plan.gone.clear()
         assert_clean(ended(jobs, job_id), clean)

@@ -280,8 +280,8 @@ def test_two_schedulers_on_one_store(jobs_of, made_of, name):
                 two.status(job_id)
             made = Made.by(ended(one, job_id))
             assert one.close(20.0) == []
-            with two._changed:
-                assert two._changed.wait_for(two._table.loaded.is_set, 120.0)
+            with two.changed:
+                assert two.changed.wait_for(two.loaded.is_set, 120.0)
             assert made == Made.by(ended(two, job_id)) == made_of[name]
             results = {jobs.status(job_id)["result"]["token"] for jobs in (one, two)}
     assert len(results) == 1
@@ -317,8 +317,8 @@ def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
             with dask.config.set(PATIENT):
                 over.set()
                 # It wakes up, writes nothing, and says who has its job now.
-                with one._changed:
-                    assert one._changed.wait_for(lambda: one._tenure.holder, 120.0)
+                with one.changed:
+                    assert one.changed.wait_for(lambda: one._tenure.holder, 120.0)
                 with pytest.raises(ClusterError, match="those of b"):
                     one.status(job_id)
             # (The first claim was the submit's.)

@@ -77,7 +77,7 @@ def make(folder: Path) -> None:
     def stop(self: Runner, snapshot: Any) -> None:
         remember(self, snapshot)
         if snapshot.record["step"] == STEPS and self.job.record.spec.output.endswith("begun"):
-            jobs._queue.close()
+            jobs.stop()
 
     jobs.start()
     with dask.config.set({"largek.checkpoints.keep": 1}):

@@ -20,7 +20,13 @@ from largek_dask.context import carried, current_job, working_for
 from largek_dask.kernels.threads import on_threads
 from largek_dask.passes.local import LocalPasses
 from largek_dask.redaction import Redactor, hide_in_logs
-from largek_dask.service.process_log import JobFilter, last_warnings, unwatch, watch
+from largek_dask.service.process_log import (
+    JobFilter,
+    LastWarnings,
+    last_warnings,
+    unwatch,
+    watch,
+)
 from tests.plots.shouting import SECRET, SHOUT
 
 JOB = "lk-7f3a"
@@ -177,6 +183,37 @@ def test_the_last_warnings_of_a_worker_are_few_and_nothing_else(watched):
     assert [len(line) for line in last_warnings("tcp://w:1")] == [400] * 50
     assert last_warnings("tcp://v:1") == ["7"]
     assert last_warnings("tcp://w:0") == []
+
+
+def test_a_flood_of_warnings_is_few_events(monkeypatch):
+    timers, sent = [], []
+
+    class Timer:
+        def __init__(self, seconds, function):
+            self.end, self.start = function, lambda: timers.append(self)
+
+    class Node:
+        address, batched_stream = "tcp://w:1", None
+
+        def log_event(self, topic, event):
+            sent.append(event)
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    handler, logger = LastWarnings(), logging.getLogger("flooding")
+    handler.nodes = [Node()]
+    logger.addHandler(handler)
+    monkeypatch.setattr(logger, "propagate", False)
+    for n in range(10_000):
+        logger.warning("drop %d", n)
+    assert len(timers) == 1
+    assert len(sent) == 10
+    timers.pop().end()
+    assert len(sent) == 11
+    logger.warning("another")
+    logger.removeHandler(handler)
+    told = [line.partition("flooding: ")[2] for event in sent for line in event[1:]]
+    numbers = (*range(10), *range(9_950, 10_000))
+    assert told == [*(f"drop {n}" for n in numbers), "another"]
 
 
 @pytest.mark.slow

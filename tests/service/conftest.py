@@ -161,10 +161,12 @@ def queue_of(specs, workers=None, takes=()):
     for n, spec in enumerate(specs):
         record = Record(f"lk-{n}", spec, "me", float(n), takes=takes[n] if takes else None)
         jobs.append(JobState(record, {}, True))
-    table = SimpleNamespace(
-        jobs=lambda: tuple(jobs), free=lambda: tuple(jobs), changed=threading.Condition()
-    )
-    return Queue(table, None, "me", lambda: None, lambda: workers), jobs
+    tenure = SimpleNamespace(records=None)
+    queue = Queue(tenure, threading.Condition(), workers=lambda: workers)
+    queue.loaded.set()
+    for job in jobs:
+        queue.add(job, None)
+    return queue, jobs
 
 
 @contextmanager

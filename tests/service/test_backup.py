@@ -14,7 +14,7 @@ from largek_dask.driver import events
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OtherSchedulerError
 from largek_dask.model import load_model
-from largek_dask.service import job_state, job_table, runner
+from largek_dask.service import job_state, queue, runner
 from largek_dask.service import jobs as jobs_module
 from tests.service.conftest import begun, wait_until
 from tests.service.test_jobs import expected
@@ -70,7 +70,7 @@ def ahead(monkeypatch):
             return datetime.now(tz) + timedelta(seconds=seconds[0])
 
     told = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds[0]})
-    for module in (jobs_module, job_state, job_table, runner):
+    for module in (jobs_module, job_state, queue, runner):
         monkeypatch.setattr(module, "time", told)
     for module in (events, runner, job_state):
         monkeypatch.setattr(module, "datetime", Wall)
@@ -96,8 +96,8 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
             second.wait_until_ready()
         assert first.close(120.0) == []
         slow_steps.set()
-        with second._changed:
-            assert second._changed.wait_for(second._table.loaded.is_set, 60.0)
+        with second.changed:
+            assert second.changed.wait_for(second.loaded.is_set, 60.0)
         status = wait_until(second, runs, "finished")
     assert status["result"]["digest"] == expected(rows_url)
     assert {row["id"] for row in second.listed(["finished"])} == {ended, runs}

@@ -339,11 +339,15 @@ def counted(monkeypatch, error):
     """Each question is answered with this error; those that were asked."""
     asked = []
 
-    def refuse(self, operation, arguments):
-        asked.append(operation)
-        raise error
+    def refusing(operation):
+        def refuse(self, **arguments):
+            asked.append(operation)
+            raise error
 
-    monkeypatch.setattr(JobsPlugin, "_do", refuse)
+        return refuse
+
+    for operation in ("cancel", "status", "listed", "supply"):
+        monkeypatch.setattr(jobs_module.Jobs, operation, refusing(operation))
     return asked
 
 
@@ -447,8 +451,9 @@ def test_events__go_on_over_a_new_connection(submit, endless, service, cluster):
     events = job.events()
     numbers = [next(events)["n"]]
     before = service.client
-    service._reconnect(service._finder)
-    assert before.status == "closed"
+    before.close()
+    job.status()
+    assert service.client is not before
     job.cancel()
     kinds = []
     for event in events:

@@ -69,7 +69,6 @@ ASKED = {
     "job": lambda service, job: service.job(job.id),
     "submit": lambda service, _: service.submit("/x.zarr", n_clusters=3, output="/y"),
     "resume": lambda service, job: service.submit(resume=job, max_iter=3),
-    "card": lambda service, _: service._repr_html_(),
     "status": lambda _, job: job.status(),
     "state": lambda _, job: job.state,
     "watch": lambda _, job: job.watch(),
@@ -125,7 +124,7 @@ def test_a_scheduler_that_is_gone(data, model, tmp_path, monkeypatch):
         job.wait()
         client.cluster.close()
     gone = rf"^the scheduler at {address} does not answer: check that it runs there\. "
-    for what in ("jobs", "submit", "status", "cancel", "card"):
+    for what in ("jobs", "submit", "status", "cancel", "card of a job"):
         with pytest.raises(ClusterError, match=gone):
             ASKED[what](service, job)
     with pytest.raises(ClusterError, match=r"is closed|cannot be reached any more"):

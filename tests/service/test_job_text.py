@@ -21,7 +21,6 @@ from largek_dask.plots.job_text import (
     left_of,
 )
 from largek_dask.service import job as job_module
-from largek_dask.service.client import Service
 from largek_dask.service.job import Job, Lines, line_of
 from tests.helpers.checks import costs_of
 
@@ -458,15 +457,3 @@ def test_a_job_is_a_text_and_a_static_card():
     job = Job(FakeService(statuses=[RUNNING]), "lk-1")
     assert repr(job) == "<Job lk-1>"
     assert "54 of at most 150" in Page(job._repr_html_()).text
-
-
-def test_the_card_of_a_service():
-    service = object.__new__(Service)
-    service._where = "tcp://s:1"
-    service.store = "/jobs<b>"
-    failed = {**FAILED, "id": "lk-2"}
-
-    service.ask = lambda operation, **asked: [RUNNING, failed]
-    text = Page(service._repr_html_()).text
-    for shown in ("largek at tcp://s:1, jobs in /jobs<b>", "running", "failed", "4 s"):
-        assert shown in text

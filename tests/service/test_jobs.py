@@ -24,9 +24,8 @@ from largek_dask.errors import (
 )
 from largek_dask.model import Model, load_model
 from largek_dask.plots.job_text import card, card_of_jobs, facts, job_row
-from largek_dask.service import job_table
+from largek_dask.service import queue as queue_module
 from largek_dask.service.job_state import JobState
-from largek_dask.service.job_table import JobTable
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.lease import Contender
 from largek_dask.service.queue import Queue
@@ -48,6 +47,14 @@ def expected(rows_url, algorithm=None, n_clusters=7, **options):
             **options,
         )
     ).digest()
+
+
+def test_submit__an_init_that_the_algorithm_lacks_is_refused(open_jobs, document, tmp_path):
+    jobs = open_jobs()
+    with pytest.raises(ParameterError, match=r"init.*'best'"):
+        jobs.submit(document(init="best"), {}, "me")
+    assert jobs.listed() == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.MiniBatch()])
@@ -118,7 +125,7 @@ def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
     client = object()
     records = Records(Folder(str(tmp_path / "store")))
     jobs = Jobs(records, lambda: client, "me")
-    jobs._table.loaded.set()
+    jobs.loaded.set()
 
     def check(asked, rows, seconds):
         assert asked is client
@@ -296,7 +303,7 @@ def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_
 def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     """Not even if the queue was just about to."""
     is_held, go_on = threading.Event(), threading.Event()
-    take_up, close = JobTable.take_up, Queue.close
+    take_up, stop = Queue.take_up, Queue.stop
 
     def held(table):
         take_up(table)
@@ -304,15 +311,15 @@ def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
             is_held.set()
             assert go_on.wait(120.0)
 
-    def closed(queue):
+    def stopped(queue):
         try:
-            return close(queue)
+            return stop(queue)
         finally:
             go_on.set()
 
     holds = []
-    monkeypatch.setattr(JobTable, "take_up", held)
-    monkeypatch.setattr(Queue, "close", closed)
+    monkeypatch.setattr(Queue, "take_up", held)
+    monkeypatch.setattr(Queue, "stop", stopped)
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
@@ -350,8 +357,8 @@ def test_queue__no_more_at_once_than_allowed(open_jobs, document, slow_steps):
             lambda: sum(status.get("step", 0) >= 2 for status in jobs.listed()) == 2,
             "two jobs that take steps",
         )
-        with jobs._changed:
-            assert jobs._queue.due() == []
+        with jobs.changed:
+            assert jobs.due() == []
         states = [status["state"] for status in jobs.listed()]
         assert states.count("running") == 2
         assert states.count("queued") == 3
@@ -433,7 +440,7 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
 
 
 def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
-    monkeypatch.setattr(job_table, "FEEDS", 1)
+    monkeypatch.setattr(queue_module, "FEEDS", 1)
     jobs = open_jobs()
     ids = [jobs.submit(document(str(i), max_iter=3), {}, "me") for i in range(3)]
     for job_id in ids:
@@ -442,7 +449,7 @@ def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, documen
         lambda: not any(t.name.startswith("largek-lk") for t in threading.enumerate()),
         "the threads of the jobs to end",
     )
-    held = [len(jobs._table.find(job_id).feed._texts) for job_id in ids]
+    held = [len(jobs.find(job_id).feed._texts) for job_id in ids]
     assert held[0] == held[1] == 0
     assert held[2] > 0
     kinds = [event["event"] for event in jobs.events(ids[0], 0, 1000)]
@@ -478,7 +485,7 @@ def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
     began = time.monotonic()
     settings = {"largek.service.beat-seconds": 500.0, "largek.service.patience-seconds": 3600.0}
     with dask.config.set(settings):
-        job = jobs._table.find(job_id)
+        job = jobs.find(job_id)
         eventually(lambda: job.note, "it is said why it does not begin")
         assert job.note == "another scheduler has it, or had it a moment ago"
         assert 500.0 <= job.not_before - began <= 500.0 + time.monotonic() - began
@@ -538,7 +545,7 @@ def test_submit__an_odd_owner_harms_nobody(open_jobs, document, owner):
 
 def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
     jobs = open_jobs()
-    following, failed = jobs._queue.due, []
+    following, failed = jobs.due, []
 
     def broken():
         if len(failed) < 3:
@@ -546,7 +553,7 @@ def test_queue__no_error_ends_it(open_jobs, document, monkeypatch, logged):
             raise ZeroDivisionError("who would have thought")
         return following()
 
-    monkeypatch.setattr(jobs._queue, "due", broken)
+    monkeypatch.setattr(jobs, "due", broken)
     wait_until(jobs, jobs.submit(document(), {}, "me"), "finished")
     assert len(failed) == 3
     assert sum("who would have thought" in line for line in logged) == 1
@@ -675,13 +682,13 @@ def kinds(jobs, job_id):
 
 def test_submit__is_told_before_it_begins(open_jobs, document, monkeypatch):
     """However long whoever submits it is held up once the queue knows of it."""
-    add = JobTable.add
+    add = Queue.add
 
     def slow(self, job, records):
         add(self, job, records)
         eventually(lambda: "running" in [event["event"] for event in job.feed.since(0)], "it runs")
 
-    monkeypatch.setattr(JobTable, "add", slow)
+    monkeypatch.setattr(Queue, "add", slow)
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     assert kinds(jobs, job_id)[:2] == ["queued", "running"]
@@ -722,14 +729,14 @@ def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeyp
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     begun(jobs, job_id, 2)
-    keep = JobTable.keep
+    keep = Queue.keep
 
     def slow(self, job):
         keep(self, job)
         if job.record.cancel:
             eventually(lambda: job.feed.since(0)[-1]["event"] == "cancelled", "it has ended")
 
-    monkeypatch.setattr(JobTable, "keep", slow)
+    monkeypatch.setattr(Queue, "keep", slow)
     jobs.cancel(job_id)
     assert kinds(jobs, job_id)[-1] == "cancelled"
     assert kinds(jobs, job_id).count("cancelling") == 1

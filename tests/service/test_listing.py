@@ -32,7 +32,7 @@ def jobs(open_jobs, document, monkeypatch):
         known.append(JobState(record, {}, True))
         known[-1].running = state == "running"
         assert known[-1].state == state
-    monkeypatch.setattr(jobs._table, "jobs", lambda: tuple(reversed(known)))
+    monkeypatch.setattr(jobs, "jobs", lambda: tuple(reversed(known)))
     yield jobs
     for job in known:
         job.running = False

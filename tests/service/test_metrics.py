@@ -38,7 +38,7 @@ def scraped(jobs, clock=time.time):
     """Samples by name and labels, of what Prometheus would be given."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    text = prometheus_client.generate_latest(JobsCollector(jobs.known, clock)).decode()
+    text = prometheus_client.generate_latest(JobsCollector(jobs.jobs, clock)).decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -92,13 +92,13 @@ def test_jobs__that_are_shown_are_few_and_those_that_run_come_first(
     runs = jobs.submit(document("runs"), {}, "me")
     eventually(lambda: jobs.status(runs).get("step") == 2, "a job that runs")
     now = time.time()
-    found = [job.record.id for job in shown(jobs.known(), now)]
+    found = [job.record.id for job in shown(jobs.jobs(), now)]
     assert found[0] == runs
     assert set(found) == {runs, *ids}
     monkeypatch.setattr(metrics, "MOST_JOBS", 2)
     last = max(ids, key=lambda name: jobs.status(name)["last_event"])
-    assert [job.record.id for job in shown(jobs.known(), now)] == [runs, last]
-    assert [job.record.id for job in shown(jobs.known(), now + 601)] == [runs]
+    assert [job.record.id for job in shown(jobs.jobs(), now)] == [runs, last]
+    assert [job.record.id for job in shown(jobs.jobs(), now + 601)] == [runs]
     assert scraped(jobs)[1]["largek_jobs", (("state", "finished"),)] == 3
     slow_steps.set()
 
@@ -108,12 +108,12 @@ def test_jobs__are_told_while_every_lock_is_held(open_jobs, document):
     jobs = open_jobs()
     job_id = jobs.submit(document(max_iter=2), {}, "me")
     wait_until(jobs, job_id, "finished")
-    job = jobs._table.find(job_id)
+    job = jobs.find(job_id)
     held, go = threading.Event(), threading.Event()
 
     def hold():
         # In the order in which the service takes them: else the two may wait for each other.
-        with jobs._changed, job._writing, job._lock, job.feed._lock:
+        with jobs.changed, job._writing, job._lock, job.feed._lock:
             held.set()
             assert go.wait(60)
 
@@ -202,7 +202,7 @@ def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, mo
     job_id = jobs.submit(document("a", max_iter=2), {}, "me")
     figure = of_job(job_id, "largek_job_before_first_step_seconds")
     eventually(lambda: figure in scraped(jobs)[1], "a job that has begun")
-    began = jobs._table.find(job_id).began
+    began = jobs.find(job_id).began
     assert scraped(jobs, lambda: began + 901.0)[1][figure] == 901.0
     go_on.set()
     wait_until(jobs, job_id, "finished")

@@ -76,7 +76,7 @@ def test_an_effort_that_nobody_hears_is_refused(service):
     for asked, message in (
         ({"algorithm": lk.Lloyd()}, "Lloyd has none: leave it out, or take one of these"),
         ({"algorithm": PathToy("fast")}, r"says its own: give it there, PathToy\(effort='best'\)"),
-        ({"algorithm": "none"}, "name: .*is not one of auto, "),
+        ({"algorithm": "none"}, "algorithm must be one of .auto., "),
         ({"mixture": "iso"}, "VCGMM has none"),
         ({"algorithm": "path-toy", "effort": "most"}, "effort must be one of 'fast'"),
     ):

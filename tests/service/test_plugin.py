@@ -79,17 +79,17 @@ def test_start__what_cannot_be_is_said_in_one_line_and_nothing_else_fails(tmp_pa
 def test_answer__only_what_nobody_foresaw_is_logged(
     error, is_logged, tmp_path, quick_leases, logged, monkeypatch
 ):
-    def fail(operation, arguments):
+    def fail():
         raise error
 
     async def asked():
         async with running(tmp_path) as plugin:
-            monkeypatch.setattr(plugin, "_do", fail)
-            return await plugin._answer("records", "{}")
+            monkeypatch.setattr(plugin._jobs, "hello", fail)
+            return await plugin._answer("hello", "{}")
 
     told = asyncio.run(asked())
     assert str(error) in str(told), "the client is told in any case"
-    failures = [line for line in logged if line.startswith("largek records failed:")]
+    failures = [line for line in logged if line.startswith("largek hello failed:")]
     assert len(failures) == is_logged
     assert all("    Traceback" in line and str(error) in line for line in failures)
 
@@ -196,10 +196,10 @@ class Nobody:
         """There is nothing to close."""
 
 
-def http(*applications):
-    """A scheduler with an HTTP server as Dask has one."""
+def http():
+    """A scheduler with an HTTP server and pages as Dask has them."""
     application = web.Application([])
-    application.applications = list(applications)
+    application.applications = [application, SimpleNamespace(prefix="")]
     return SimpleNamespace(http_application=application)
 
 
@@ -214,14 +214,9 @@ def test_page__whatever_is_wrong_with_it_jobs_go_on(logged, monkeypatch):
 
 def test_page__there_is_none_where_none_is_wanted_or_can_be(logged):
     assert page_on(SimpleNamespace(), Nobody()) is None
+    bare = http()
+    bare.http_application.applications.pop()
+    assert page_on(bare, Nobody()) is None, "no dashboard, such as with --no-dashboard"
     with dask.config.set({"largek.observe.dashboard": False}):
         assert page_on(http(), Nobody()) is None
     assert logged == []
-
-
-def test_page__without_bokeh_dask_has_no_pages_to_be_among():
-    page = page_on(http(), Nobody())
-    assert page is not None
-    assert page.home is None
-    assert not page.token, "nothing can be done from it"
-    page.close()

@@ -32,8 +32,8 @@ from largek_dask.service.scheduler_file import (
     MOST_BYTES,
     NAME,
     Finder,
-    Sign,
     is_file,
+    post,
 )
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
@@ -86,12 +86,14 @@ def test_the_file_says_where_the_scheduler_is(cluster):
 
 
 class Holder:
-    """A tenure of a store, and its sign."""
+    """A tenure of a store."""
 
     def __init__(self, folder, owner="a"):
         lease = Contender(Folder(str(folder)), STORE, owner, 0.0).claim()
         self.records, self.is_held = Records(Folder(str(folder))).under(lease), True
-        self.sign = Sign(self, lambda token: {"address": NOBODY, "token": token})
+
+    def post(self):
+        post(self, lambda token: {"address": NOBODY, "token": token})
 
 
 def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
@@ -100,20 +102,20 @@ def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
     for before in (None, b"", b"x" * (MOST_BYTES + 1), b"that of an earlier one"):
         path.unlink(missing_ok=True)
         before is None or path.write_bytes(before)
-        first.sign.tend()
+        first.post()
         assert json.loads(path.read_text())["token"] == 1
     wrote = os.stat(path).st_ino
-    first.sign.tend()
+    first.post()
     assert os.stat(path).st_ino == wrote, "it was right already"
     second = Holder(tmp_path, "b")
     path.write_bytes(b"")
-    first.sign.tend()
+    first.post()
     assert path.read_bytes() == b"", "the first has lost the store"
-    second.sign.tend()
+    second.post()
     assert json.loads(path.read_text())["token"] == 2
     path.unlink()
     second.is_held = False
-    second.sign.tend()
+    second.post()
     assert not path.exists()
 
 

@@ -147,7 +147,8 @@ def test_secrets__a_waiting_job_can_be_cancelled(vault, open_jobs, vault_job):
         job_id = first.submit(vault_job(), OPTIONS, "me")
     first.close(10.0)
     later = open_jobs()
-    assert later.cancel(job_id) == "cancelled"
+    later.cancel(job_id)
+    wait_until(later, job_id, "cancelled")
     with pytest.raises(ParameterError, match="has not been supplied"):
         later.delete(job_id)
     later.supply(job_id, OPTIONS)

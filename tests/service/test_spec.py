@@ -71,7 +71,7 @@ def test_a_document_comes_back_as_it_went():
 
 
 WRONG = (
-    ({"n_cluster": 3}, "n_cluster: is not known; there are"),
+    ({"n_cluster": 3}, "n_cluster: is not known"),
     ({"format": 2}, "format"),
     ({"n_clusters": 0}, "n_clusters: must be greater than or equal to 1"),
     ({"n_clusters": 10**9}, "n_clusters"),
@@ -97,7 +97,6 @@ WRONG = (
     ({"name": "a\nb"}, "name: .*control characters"),
     ({"name": " a"}, "name: .*spaces"),
     ({"name": "a" * 201}, "name: .* at most 200 characters"),
-    ({"init": "best"}, "init: .*k-means"),
     ({"algorithm": "lloyd"}, "algorithm: must be .*AlgorithmSpec"),
     ({"algorithm": {"name": "os.system"}}, "algorithm.name"),
     ({"algorithm": {"name": "lloyd", "parameters": {"b0": 3}}}, "algorithm: .*b0"),
@@ -188,8 +187,6 @@ def test_values_of_storage_options_stay_out_of_the_document():
     assert hide(None) == ({}, {})
 
 
-def test_a_name_that_nobody_knows_is_told_all_that_there_are():
-    with pytest.raises(ParameterError, match=r"niter: is not known; there are data, output, n_clu"):
-        JobSpec.parse(LEAST | {"niter": 3})
+def test_all_that_is_missing_is_named():
     with pytest.raises(ParameterError, match=r"data: Field required; output: Field required; n_c"):
         JobSpec.parse({})

@@ -15,7 +15,6 @@ from largek_dask.service.store import (
     Record,
     Records,
     Result,
-    Value,
     checked_id,
     read_result,
     write_result,
@@ -151,7 +150,13 @@ def test_a_result_is_published_once(output):
     other = RESULT.model_copy(
         update={
             "run": 2,
-            "objective": Value(name="bumps", of_step="b", unit="1", sense="max", value=None),
+            "objective": {
+                "name": "bumps",
+                "of_step": "b",
+                "unit": "1",
+                "sense": "max",
+                "value": None,
+            },
         }
     )
     assert write_result(output, other) == other == read_result(output, "lk-1", 2)

@@ -18,8 +18,8 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.service.job_table import JobTable
 from largek_dask.service.lease import Contender, Keeper, Tenure
+from largek_dask.service.queue import Queue
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
@@ -67,8 +67,8 @@ def test_second__is_refused_with_the_address_of_the_first(open_jobs, document, s
     wait_until(first, job_id, "finished")
     # As soon as it ends, the other one has everything.
     assert first.close(120.0) == []
-    with second._changed:
-        assert second._changed.wait_for(second._table.loaded.is_set, 120.0)
+    with second.changed:
+        assert second.changed.wait_for(second.loaded.is_set, 120.0)
     assert second.status(job_id)["result"] == first.status(job_id)["result"]
     second.delete(job_id)
 
@@ -114,8 +114,8 @@ def test_second__takes_over_from_one_that_is_silent(
     wait_until(second, job_id, "running")
     with patient():
         awake.set()
-        with first._changed:
-            assert first._changed.wait_for(lambda: first._tenure.holder, 120.0)
+        with first.changed:
+            assert first.changed.wait_for(lambda: first._tenure.holder, 120.0)
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             first.status(job_id)
         slow_steps.set()
@@ -309,9 +309,9 @@ def in_the_middle(stopped, kind, ask):
 @contextlib.contextmanager
 def unlooked():
     """Schedulers that start within do not look after their records; gives what would do it."""
-    look = JobTable.look
+    look = Queue.look
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JobTable, "look", lambda self: None)
+        patch.setattr(Queue, "look", lambda self: None)
         yield look
 
 
@@ -360,7 +360,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
         with patient():
             assert isinstance(go_on(), LostJobError)
             assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
-            look(second._table)
+            look(second)
             assert not record_of(tmp_path, job_id).exists()
             assert second.close(120.0) == []
             assert open_jobs().listed() == []
@@ -382,7 +382,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
             eventually(lambda: json.loads(record.read_bytes())["result"], "its record")
             assert isinstance(go_on(), LostJobError)
             assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
-            look(second._table)
+            look(second)
             assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
             assert second.close(120.0) == []
             assert open_jobs().status(job_id)["result"] == ended["result"]
@@ -399,15 +399,15 @@ def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path,
         read = []
         stands = records.stands
         records.stands = lambda record: read.append(record.id) or stands(record)
-        look(jobs._table)
+        look(jobs)
         assert set(record_of(tmp_path, "x").parent.glob("*.json")) == {
             record_of(tmp_path, each) for each in (job_id, made.id)
         }
-        look(jobs._table)
+        look(jobs)
         assert read == [job_id], "what has not changed is not read again"
         slow_steps.set()
         wait_until(jobs, job_id, "finished")
-        eventually(lambda: jobs._table.find(job_id).is_kept, "its record to say so")
-        look(jobs._table)
+        eventually(lambda: jobs.find(job_id).is_kept, "its record to say so")
+        look(jobs)
         assert read == [job_id] * 2
         assert not (tmp_path / "store" / "late").exists()

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 
+import dask
 import numpy as np
 import pytest
 from distributed.security import Security
@@ -35,8 +36,22 @@ def test_tls__a_job_from_beginning_to_end(tmp_path):
         )
         model = job.result("120s")
         address = client.scheduler.address
-        with pytest.raises(ClusterError, match="no Dask scheduler answers"):
+        # Nobody says so to a plain client; a probe finds it out.
+        with pytest.raises(ClusterError, match=f"it speaks TLS: use {address}"):
             lk.connect(address.replace("tls", "tcp"), timeout="2s")
+        tls = "distributed.comm.tls"
+        stack.enter_context(
+            dask.config.set(
+                {
+                    f"{tls}.ca-file": security.tls_ca_file,
+                    f"{tls}.client.cert": pem["tls_client_cert"],
+                    f"{tls}.client.key": pem["tls_client_key"],
+                }
+            )
+        )
+        plain = make_client(stack, 0, processes=False, protocol="tcp://").scheduler.address
+        with pytest.raises(ClusterError, match=rf"SSL.*it speaks no TLS: use {plain}"):
+            lk.connect(plain.replace("tcp", "tls"), timeout="2s")
     assert address.startswith("tls://")
     km = lk.KMeans(k, algorithm=lk.Lloyd(), random_state=0).fit(lk.open_rows(rows_url))
     assert model.digest() == km.model_.digest()

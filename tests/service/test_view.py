@@ -37,7 +37,7 @@ def one(open_jobs, document, monkeypatch):
             jobs.n_read += 1
             job.feed.load([started(), *map(step, range(1, 301))])
 
-        monkeypatch.setattr(jobs._table, "find", lambda job_id: job)
+        monkeypatch.setattr(jobs, "find", lambda job_id: job)
         jobs._recall = recall
         return jobs
 

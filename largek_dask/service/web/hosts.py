@@ -1,4 +1,4 @@
-"""Refuse HTTP requests before they are read: foreign host names, and long bodies.
+"""Host names under which the page answers, and limits of requests.
 
 A web site can have its name resolve to an address of the viewer's own network (DNS rebinding) and
 then read a server without a login as if both had one origin. The browser sends the site's name as
@@ -14,14 +14,11 @@ import re
 import socket
 from collections.abc import Callable
 from functools import cache
-from typing import Any
-
-from tornado import web
 
 from largek_dask import config
 from largek_dask.driver.formatting import printable
 
-__all__ = ["MOST_BODY", "GuardedHandler", "Hosts"]
+__all__ = ["MOST_BODY", "Hosts", "refusal"]
 
 MOST_BODY = 4_096
 """Largest body of a request, in bytes."""
@@ -42,9 +39,12 @@ class Hosts:
         name = _name_of(host)
         if name == "localhost" or name.endswith(".localhost") or _is_address(name):
             return True
+        given = config.get("observe.hosts") or ()
+        given = given.split(",") if isinstance(given, str) else given
+        known = {_name_in(str(host)) for host in (*given, self._address() or "")}
         return bool(name) and (
-            name == _name_in(self._address() or "")
-            or any(_covers(allowed, name) for allowed in _configured())
+            not known.isdisjoint({name, "*"})
+            or any(one.startswith(".") and f".{name}".endswith(one) for one in known)
             # The name of this machine may have to be looked up in the network.
             or name in await asyncio.to_thread(_own_names)
         )
@@ -88,51 +88,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _configured() -> list[str]:
-    """Return ``largek.observe.hosts``, which is a list or names separated by commas."""
-    hosts = config.get("observe.hosts") or ()
-    return [_name_in(str(host)) for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
-
-
-def _covers(allowed: str, name: str) -> bool:
-    """Return whether a configured name, or ``.example.org`` with all names below it, accepts."""
-    return allowed in ("*", name) or (allowed.startswith(".") and f".{name}".endswith(allowed))
-
-
 @cache
 def _own_names() -> frozenset[str]:
     """Return the names of this machine."""
     return frozenset(map(_plain, (socket.gethostname(), socket.getfqdn())))
-
-
-@web.stream_request_body
-class GuardedHandler(web.RequestHandler):
-    """A handler that refuses foreign host names, and bodies that are too long, unread."""
-
-    def initialize(self, hosts: Hosts) -> None:
-        """Called by tornado."""
-        self._hosts = hosts
-        self.body = b""
-
-    async def prepare(self) -> None:
-        """Refuse before any of the body is read."""
-        self.request.connection.set_max_body_size(MOST_BODY)  # type: ignore[union-attr]
-        if not await self._hosts.accepts(self.request.host):
-            self.set_status(403)
-            self.set_header("Content-Type", "text/plain; charset=utf-8")
-            self.finish(refusal(self.request.host))
-            return
-        if "Transfer-Encoding" in self.request.headers:
-            raise web.HTTPError(411, reason="Content-Length is required")
-        length = self.request.headers.get("Content-Length", "0")
-        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MOST_BODY:
-            raise web.HTTPError(413, reason=f"The body may have at most {MOST_BODY} bytes")
-
-    def data_received(self, chunk: bytes) -> None:
-        """Called by tornado, with a part of the body."""
-        self.body += chunk
-
-    def write_error(self, status_code: int, **about: Any) -> None:
-        """Send the reason, without anything of the program."""
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(f"{self._reason}\n")

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from tornado import web
 
 from largek_dask.errors import JobNotFoundError, LargekError, NoModelError, ParameterError
+from largek_dask.plots.figures import item
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.web import render
-from largek_dask.service.web.hosts import GuardedHandler, Hosts
+from largek_dask.service.web.hosts import MOST_BODY, Hosts, refusal
 
 __all__ = ["PATH", "Page"]
 
@@ -67,12 +68,7 @@ class Content(NamedTuple):
         """Return a value as JSON, without its ``panels``."""
         sent = {name: part for name, part in value.items() if name != "panels"}
         text = json.dumps(sent, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-        return cls(packed(text.encode("utf-8", "replace")), value, status)
-
-
-def packed(body: bytes) -> bytes:
-    """Return a body compressed by gzip; equal bodies have equal bytes."""
-    return gzip.compress(body, 5, mtime=0)
+        return cls(render.packed(text.encode("utf-8", "replace")), value, status)
 
 
 class Contents:
@@ -119,11 +115,10 @@ class Contents:
 
 
 class Page:
-    """The page on one HTTP server, until it is closed.
+    """The page on the HTTP server of a dashboard, until it is closed.
 
-    ``prefix`` is the path of the server's own pages, such as ``/proxy/``. ``navigation`` has the
-    names of pages that other pages show as links; this one is added once. ``actions`` lets viewers
-    cancel.
+    ``prefix`` is the path of Dask's pages, such as ``/proxy/``. ``navigation`` has the names of
+    pages that each of them shows as links; this one is added once. ``actions`` lets viewers cancel.
     """
 
     def __init__(
@@ -132,15 +127,15 @@ class Page:
         prefix: str,
         source: Jobs,
         hosts: Hosts,
-        navigation: list[str] | None = None,
+        navigation: list[str],
         *,
         actions: bool = False,
     ) -> None:
         self.token = secrets.token_urlsafe(24) if actions else ""
         self.files = render.Files()
         self.source = source
-        self.home = navigation[0] if navigation else None
-        if navigation is not None and PATH not in navigation:
+        self.home = navigation[0]
+        if PATH not in navigation:
             navigation.append(PATH)
         self.contents, self.reports = Contents(), Contents()
         self._application = application
@@ -172,13 +167,32 @@ class Page:
         return await self.contents.get(("job", job_id), lambda: make(*self.source.view(job_id)))
 
 
-class Handler(GuardedHandler):
-    """What all handlers have in common."""
+@web.stream_request_body
+class Handler(web.RequestHandler):
+    """A handler that refuses foreign host names, and bodies that are too long, unread."""
 
-    def initialize(self, page: Page, hosts: Hosts) -> None:  # type: ignore[override]
+    def initialize(self, page: Page, hosts: Hosts) -> None:
         """Called by tornado."""
-        super().initialize(hosts)
-        self.page = page
+        self.page, self._hosts = page, hosts
+        self.body = b""
+
+    async def prepare(self) -> None:
+        """Refuse before any of the body is read."""
+        self.request.connection.set_max_body_size(MOST_BODY)  # type: ignore[union-attr]
+        if not await self._hosts.accepts(self.request.host):
+            self.set_status(403)
+            self.set_header("Content-Type", "text/plain; charset=utf-8")
+            self.finish(refusal(self.request.host))
+            return
+        if "Transfer-Encoding" in self.request.headers:
+            raise web.HTTPError(411, reason="Content-Length is required")
+        length = self.request.headers.get("Content-Length", "0")
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MOST_BODY:
+            raise web.HTTPError(413, reason=f"The body may have at most {MOST_BODY} bytes")
+
+    def data_received(self, chunk: bytes) -> None:
+        """Called by tornado, with a part of the body."""
+        self.body += chunk
 
     def set_default_headers(self) -> None:
         """Forbid browsers to guess types, forward addresses or keep answers."""
@@ -218,7 +232,7 @@ class Handler(GuardedHandler):
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
         """Send HTML under a Content-Security-Policy."""
         self.set_header("Content-Security-Policy", policy)
-        self.send(packed(html), "text/html", status)
+        self.send(render.packed(html), "text/html", status)
 
     def write_error(self, status_code: int, **about: Any) -> None:
         """Send the reason as JSON, without anything of the program."""
@@ -244,7 +258,7 @@ class Html(Handler):
         else:
             # Where there is none now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}
-        bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id and page.files.bokeh else ""
+        bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id else ""
         html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh)
         # A page with buttons is not shown inside another one that could hide what is pressed.
         policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
@@ -273,13 +287,10 @@ class Figure(Handler):
             raise web.HTTPError(400, reason="theme is not known")
         job = await self.page.job(job_id)
         panel = job.value.get("panels", {}).get(kind)
-        if panel is None or not panel.series or not self.page.files.bokeh:
+        if panel is None or not panel.series:
             raise web.HTTPError(404, reason="Not Found")
-        from largek_dask.plots.figures import item
-
         key = "figure", job_id, kind, theme
-        make = partial(item, panel, theme)
-        self.send_json(await self.page.contents.get(key, lambda: make() or {}))
+        self.send_json(await self.page.contents.get(key, lambda: item(panel, theme) or {}))
 
 
 class Report(Handler):

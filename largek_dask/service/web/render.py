@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib.util
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import bokeh
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -18,6 +18,7 @@ from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import count_of, human_count, human_seconds, printable
 from largek_dask.driver.job_view import JobView, number_in
 from largek_dask.driver.stopping import ENDS
+from largek_dask.plots.figures import key
 from largek_dask.plots.job_text import facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.version import __version__
@@ -151,7 +152,8 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
         waits=[text for name, text in known if name == "waits"],
         tiles=_tiles(view, found.get("cost")),
         panels=found.values(),
-        figures={kind: _version(found[kind]) for kind in series},
+        # Equal names, equal figures.
+        figures={kind: digest(key(found[kind]).encode()) for kind in series},
         facts=known,
         marks=_main_marks(marks),
         can_cancel=can_cancel and state not in ENDS,
@@ -214,21 +216,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     return tiles
 
 
-def _version(panel: Panel) -> str:
-    """Return a name for the figure of a panel: equal names, equal figures; empty without Bokeh."""
-    if not has_bokeh():
-        return ""
-    from largek_dask.plots.figures import key
-
-    return digest(key(panel).encode())
-
-
 # --- files ----------------------------------------------------------------------------------------
-
-
-def has_bokeh() -> bool:
-    """Return whether Bokeh is installed."""
-    return importlib.util.find_spec("bokeh") is not None
 
 
 def digest(body: bytes) -> str:
@@ -236,27 +224,30 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:12]
 
 
+def packed(body: bytes) -> bytes:
+    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    return gzip.compress(body, 5, mtime=0)
+
+
 @cache
-def packed(package: str, path: str) -> bytes:
-    """Return a file of a package, compressed by gzip."""
-    return gzip.compress(resources.files(package).joinpath(path).read_bytes(), 6, mtime=0)
+def _file(package: str, path: str) -> bytes:
+    return packed(resources.files(package).joinpath(path).read_bytes())
 
 
 class Files:
-    """Names of the files: ``style`` and ``script``, and ``bokeh``, empty if it is not installed."""
+    """Names of the files ``style``, ``script`` and ``bokeh``."""
 
     def __init__(self) -> None:
         own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
-        self.style = f"page-{digest(packed(own, style))}.css"
-        self.script = f"page-{digest(packed(own, script))}.js"
-        self.bokeh = ""
-        self._places = {self.style: (own, style), self.script: (own, script)}
-        if has_bokeh():
-            import bokeh
-
-            self.bokeh = f"bokeh-{bokeh.__version__}.js"
-            self._places[self.bokeh] = ("bokeh", "server/static/js/bokeh.min.js")
+        self.style = f"page-{digest(_file(own, style))}.css"
+        self.script = f"page-{digest(_file(own, script))}.js"
+        self.bokeh = f"bokeh-{bokeh.__version__}.js"
+        self._places = {
+            self.style: (own, style),
+            self.script: (own, script),
+            self.bokeh: ("bokeh", "server/static/js/bokeh.min.js"),
+        }
 
     def read(self, name: str) -> bytes | None:
         """Return a file compressed by gzip; None if there is no such file."""
-        return packed(*self._places[name]) if name in self._places else None
+        return _file(*self._places[name]) if name in self._places else None

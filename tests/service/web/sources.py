@@ -121,7 +121,7 @@ def page_of(source: MadeUp, **how: Any) -> Iterator[str]:
 
     async def serve() -> None:
         application = web.Application([])
-        page = Page(application, "/", source, Hosts(lambda: None), **how)
+        page = Page(application, "/", source, Hosts(lambda: None), ["status"], **how)
         server = HTTPServer(application)
         sockets = bind_sockets(0, "127.0.0.1")
         server.add_sockets(sockets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import importlib.util
 import json
 import logging
 import re
@@ -427,26 +426,6 @@ def test_tokens__are_made_anew(source):
         return served.page.token
 
     assert on(source, ask, actions=True) != on(source, ask, actions=True)
-
-
-# --- without this and that ------------------------------------------------------------------------
-
-
-def test_without_bokeh__numbers_are_there_and_no_charts(source, monkeypatch):
-    usual = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "bokeh" else usual(name)
-    )
-
-    async def ask(served):
-        html = plain(await served.get("largek?job=lk-1")).decode()
-        return html, (await served.get("largek/figure?job=lk-1&panel=cost")).code
-
-    html, code = on(source, ask)
-    assert 'data-bokeh=""' in html
-    assert "Table of cost" in html
-    assert 'class="chart"' not in html
-    assert code == 404
 
 
 def test_close__takes_the_page_away(source):

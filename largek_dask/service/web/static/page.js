@@ -24,7 +24,7 @@
       const [data, etag] = await get(at.data);
       if (etag !== tag) show(data);
       [tag, failures, lastGood] = [etag, 0, Date.now()];
-      say(isBroken && at.bokeh ? "Charts cannot be loaded; all numbers are in the tables." : "");
+      say(isBroken ? "Charts cannot be loaded; all numbers are in the tables." : "");
     } catch (error) {
       failures += 1;
       const since = new Date(lastGood).toLocaleTimeString("en-GB");
@@ -93,7 +93,7 @@
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const charts = new Map();  // by chart: the address of its figure, its views, the data that it has
-  let loading = null, isBroken = !at.bokeh, line = Promise.resolve();
+  let loading = null, isBroken = false, line = Promise.resolve();
 
   const inSight = new IntersectionObserver((entries) => {
     for (const {target, isIntersecting} of entries) {

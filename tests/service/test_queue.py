@@ -9,7 +9,7 @@ import pytest
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
 from largek_dask.service.job_state import JobState
-from largek_dask.service.job_table import JobTable
+from largek_dask.service.queue import Queue
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 
@@ -39,7 +39,7 @@ def tenure(records):
 
 @pytest.fixture
 def table(tenure):
-    return JobTable(tenure, threading.Condition(threading.RLock()))
+    return Queue(tenure, threading.Condition(threading.RLock()))
 
 
 @pytest.fixture
