@@ -273,8 +273,8 @@ verbose, callbacks
             Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
-            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
-            sparse (CSR), in AnnData's layout; or of an ``.npy`` file (dense).
+            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
+            sparse (CSR), in AnnData's layout.
 
         Returns
         -------
