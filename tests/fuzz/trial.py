@@ -306,7 +306,7 @@ def _faults_of_scores(
     values = np.divide(b - a, longer, out=np.zeros(case.n), where=longer > 0)
     expected = math.fsum(weights * values) / math.fsum(weights)
     given = data if case.source in ("array", "store") else x
-    found = lk.scores.separation(km.model_, given, sample_weight=weight)["silhouette"]
+    found = lk.scores.silhouette(km.model_, given, sample_weight=weight)
     if not abs(found - expected) <= 1e-6:
         yield f"silhouette: {float(found)!r} instead of {expected!r}"
 
