@@ -81,25 +81,9 @@ n_threads, memory_limit, checkpoint, verbose, callbacks
         verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> None:
-        super().__init__(
-            n_clusters,
-            algorithm="minibatch",
-            init=init,
-            n_init=n_init,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            empty_clusters=empty_clusters,
-            on_bad_rows=on_bad_rows,
-            normalize=normalize,
-            random_state=random_state,
-            client=client,
-            n_threads=n_threads,
-            memory_limit=memory_limit,
-            checkpoint=checkpoint,
-            verbose=verbose,
-            callbacks=callbacks,
-        )
+        parameters = dict(locals(), algorithm="minibatch")
+        del parameters["self"], parameters["__class__"], parameters["batch_size"]
+        super().__init__(**parameters)
         self.batch_size = batch_size
 
     def _check_parameters(self) -> FitOptions:
@@ -112,5 +96,5 @@ n_threads, memory_limit, checkpoint, verbose, callbacks
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
         batches = MiniBatch(self.batch_size).batches(rows.n_rows, options.n_clusters)
         result, model = super()._run(rows, replace(options, max_iter=options.max_iter * batches))
-        self.n_iter_ = -(-result.n_iter // batches)
-        return result, replace(model, provenance={**model.provenance, "n_iter": self.n_iter_})
+        n_iter = -(-result.n_iter // batches)
+        return result, replace(model, provenance={**model.provenance, "n_iter": n_iter})

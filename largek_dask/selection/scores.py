@@ -193,11 +193,7 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
             f"{name} is a masked array; fill it first, e.g. with {name}.filled(-1), which leaves "
             "masked rows out."
         )
-    try:
-        found = np.asarray(values)
-    except ValueError as error:
-        # rows of different lengths
-        raise ParameterError(f"{name} must be one integer a row: {error}") from error
+    found = np.asarray(values)
     if found.ndim != 1:
         raise ParameterError(f"{name} has shape {found.shape}; give one integer per row.")
     # An empty list is one of floats to numpy.
@@ -314,7 +310,11 @@ def separation(
         if model is None:
             assert labels is not None
             return _of_labels(passes, labels, names)
-        return _of_model(passes, _clusters_of(model, passes.rows.dtype), names)
+        clusters, asked = _clusters_of(model, passes.rows.dtype), "silhouette" in names
+        by_means = not BY_MEANS.isdisjoint(names)
+        first = _first_pass(passes, clusters, silhouettes=asked, by_means=by_means)
+        found = {"silhouette": first.silhouette} if asked else {}
+        return found | _about_means(passes, clusters, first, names)
 
 
 @contextmanager
@@ -517,16 +517,6 @@ def _second_chunk(
     squares = squared_distances(chunk.x, means, labels)
     total.distances.add(np.sqrt(squares), weight, labels)
     total.squares.add(squares, weight)
-
-
-def _of_model(passes: BasePasses, clusters: Clusters, names: Sequence[str]) -> dict[str, float]:
-    """Scores of a model on all rows."""
-    asked = "silhouette" in names
-    first = _first_pass(
-        passes, clusters, silhouettes=asked, by_means=not BY_MEANS.isdisjoint(names)
-    )
-    found = {"silhouette": first.silhouette} if asked else {}
-    return found | _about_means(passes, clusters, first, names)
 
 
 def _of_labels(
