@@ -13,6 +13,7 @@ _PUBLIC = {
     "KMeans": "largek_dask.estimators.kmeans",
     "Lloyd": "largek_dask.algorithms.lloyd",
     "MiniBatch": "largek_dask.algorithms.minibatch",
+    "MiniBatchKMeans": "largek_dask.estimators.minibatch",
     "Mixture": "largek_dask.estimators.mixture",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
@@ -39,6 +40,7 @@ __all__ = [
     "KMeans",
     "Lloyd",
     "MiniBatch",
+    "MiniBatchKMeans",
     "Mixture",
     "Model",
     "NMBatch",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans
+    from largek_dask.estimators.minibatch import MiniBatchKMeans
     from largek_dask.estimators.mixture import Mixture
     from largek_dask.estimators.spherical import SphericalKMeans
     from largek_dask.estimators.warmup import warmup

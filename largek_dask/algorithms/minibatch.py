@@ -180,6 +180,13 @@ class MiniBatch(Algorithm[MiniBatchState]):
     def _by_row(self) -> bool:
         return self.batch_rows == 1 and self.votes == "all"
 
+    def _rows_of_batch(self, k: int) -> int:
+        return max(10 * k, 4096) if self.batch_rows == "auto" else self.batch_rows
+
+    def batches(self, n_rows: int, n_clusters: int) -> int:
+        """Return the number of steps in which all rows are assigned once."""
+        return 1 if self._by_row else -(-n_rows // self._rows_of_batch(n_clusters))
+
     def check(self, table: TableShape) -> None:
         """Refuse a table that has to be held, but cannot."""
         if self._by_row:
@@ -220,8 +227,7 @@ class MiniBatch(Algorithm[MiniBatchState]):
             return _one_by_one(passes, rng, state)
         k, d = state.means.shape
         n = passes.n_rows
-        rows = max(10 * k, 4096) if self.batch_rows == "auto" else self.batch_rows
-        end = min(state.begin + rows, n)
+        end = min(state.begin + self._rows_of_batch(k), n)
         packed = pack_centers(state.means.astype(state.shift.dtype), state.shift)
         rows_now = RowSlice(rng, state.begin, end, n)
         if self.votes == "latest":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isnan
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +129,7 @@ def score(
     class -1 and those that the model skips.
     """
     from largek_dask.data.sources import read_integers
-    from largek_dask.selection.scores import agreement, check_integers
+    from largek_dask.selection.scores import check_integers
 
     begun = perf_counter()
     model, rows = _load(model_url, data, source), source.open(data)
@@ -145,10 +144,7 @@ def score(
         payload |= model.score_figures(payload["score"], rows.n_rows)
         payload |= _separation(model, rows, client)
         if classes is not None:
-            labels: Any = model.predict(rows, client=client)
-            found = agreement(labels, classes)
-            payload |= {name: None if isnan(score) else score for name, score in found.items()}
-            payload["n_left_out"] = int(((labels < 0) | (classes < 0)).sum())
+            payload |= _agreement(model.predict(rows, client=client), classes)
     emit({**payload, "n_rows": rows.n_rows, "seconds": perf_counter() - begun})
 
 
@@ -162,3 +158,17 @@ def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None
     except ParameterError as error:
         warn(f"{', '.join(NAMES)} are not computed: {error}", ParameterWarning)
         return dict.fromkeys(NAMES)
+
+
+def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
+    """Return scores by name; the accuracy is None, with a warning, if its table does not fit."""
+    from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
+    from largek_dask.selection import scores
+
+    found: dict[str, Any] = {"accuracy": None}
+    try:
+        found["accuracy"] = scores.accuracy(labels, classes)
+    except NotEnoughMemoryError as error:
+        warn(f"The accuracy is not computed. {error}", ParameterWarning)
+    found |= {name: getattr(scores, name)(labels, classes) for name in ("nmi", "ari", "purity")}
+    return found | {"n_left_out": int(((labels < 0) | (classes < 0)).sum())}

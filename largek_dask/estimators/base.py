@@ -65,10 +65,7 @@ def draw_seed(random_state: Any) -> int:
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except ValueError as error:
-        raise ParameterError(
-            f"random_state must be None, an integer, a RandomState or a Generator, "
-            f"got {random_state!r}."
-        ) from error
+        raise ParameterError(f"random_state: {error}") from error
 
 
 class Source(TypedDict, total=False):
@@ -142,7 +139,7 @@ class RowsEstimator:
             The fit was interrupted.
         """
         options = self._check_parameters()
-        rows = self._open(X, sample_weight, reset=True, source=source)
+        rows = self._open(X, sample_weight, reset=True, **source)
         options = self._begun(options, X, self._seed())
         self._finish(rows, options, *self._run(rows, options))
         if self.stop_reason_ == "interrupted":
@@ -182,9 +179,7 @@ class RowsEstimator:
         ParameterError
             Another number of columns, or other column names, than in fit.
         """
-        return self._model().predict(
-            self._open(X, reset=False, source=source), out=out, **self._where()
-        )
+        return self._model().predict(self._open(X, reset=False, **source), out=out, **self._where())
 
     @without_causes
     def score(
@@ -195,9 +190,7 @@ class RowsEstimator:
         Of a mixture the mean log-likelihood of a row, in nats.
         """
         model: Model = self._model()
-        return model.score(
-            self._open(X, sample_weight, reset=False, source=source), **self._where()
-        )
+        return model.score(self._open(X, sample_weight, reset=False, **source), **self._where())
 
     def _model(self) -> Any:
         check_is_fitted(self)
@@ -217,6 +210,7 @@ class RowsEstimator:
 
     def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
         """Keep the model of a fit with these options."""
+        self._restore(model)
         self._keep(model)
 
     def _seed(self) -> int:
@@ -237,7 +231,7 @@ class RowsEstimator:
         return draw_seed(self.random_state if before is None else before["job"]["seed"])
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
-        """Fit with the seed in ``options``; keep the labels and how it ended; show it as asked."""
+        """Fit with the seed in ``options``; keep the labels; show progress as asked."""
         result = fit(
             rows,
             options,
@@ -250,27 +244,8 @@ class RowsEstimator:
         model: Model = Model.of(result)
         # Only a cancel leaves them out, and nobody can ask for one here.
         assert result.labels is not None
-        assert result.value is not None
         self.labels_ = result.labels
-        self.n_iter_ = result.n_iter
-        self.history_ = result.history
-        self.stop_reason_ = result.stop_reason
         return result, model
-
-    def _repr_html_inner(self) -> str:
-        inner: str = super()._repr_html_inner()  # type: ignore[misc]
-        return inner + self._fitted_html()
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        shown: dict[str, Any] = super()._repr_mimebundle_(**kwargs)  # type: ignore[misc]
-        if "text/html" in shown:
-            shown["text/html"] += self._fitted_html()
-        return shown
-
-    def _fitted_html(self) -> str:
-        """Return the HTML table of the fitted model, which scikit-learn's diagram lacks."""
-        model = getattr(self, "model_", None)
-        return "" if model is None else model._repr_html_()
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
@@ -325,11 +300,9 @@ class RowsEstimator:
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
         self.history_ = model.history
-        for attribute in ("n_iter", "stop_reason"):
-            if attribute in model.provenance:
-                setattr(self, f"{attribute}_", model.provenance[attribute])
-        if model.objective.name in model.provenance:
-            setattr(self, f"{model.objective.name}_", model.provenance[model.objective.name])
+        for name in ("n_iter", "stop_reason", model.objective.name):
+            if name in model.provenance:
+                setattr(self, f"{name}_", model.provenance[name])
 
     def _check_surroundings(self) -> None:
         """Refuse what a fit cannot run on or write to."""
@@ -345,7 +318,14 @@ class RowsEstimator:
             raise ParameterError(f"callbacks must be a list of callables, got {self.callbacks!r}.")
 
     def _open(
-        self, X: Any, sample_weight: Any = None, *, reset: bool, source: Source | None = None
+        self,
+        X: Any,
+        sample_weight: Any = None,
+        /,
+        *,
+        reset: bool,
+        component: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> Rows:
         """``X`` as rows, its columns checked against those seen in fit.
 
@@ -360,57 +340,40 @@ class RowsEstimator:
         sample_weight : array-like (n,), URL or number, optional
         reset : bool
             Whether this is a fit that sets what the columns are.
-        source : Source, optional
+        component, storage_options
             Given to ``open_rows``.
 
         Raises
         ------
-        TypeError
-            ``source`` has something else, which the caller was given by a keyword.
         DataError
             Not a table of numbers, or weights that do not fit it.
         ParameterError
             Another number of columns than in fit, or other names of columns, or another order.
         """
-        given = self._checked_source(source)
         # scikit-learn's checks would take what lies under the mask for numbers.
         refuse_masked_rows(X)
         is_held = not (is_lazy(X) or is_frame(X) or is_paths(X))
         X = in_memory(X) if is_held else X
-        if is_of(X, "pandas", "DataFrame"):
+        is_table = is_of(X, "pandas", "DataFrame")
+        is_checked = is_table or (is_held and is_for_sklearn(X))
+        if is_table:
             # It is converted chunk by chunk; open_rows names the columns that are not numeric.
             validate_data(self, X, reset=reset, skip_check_array=True)
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
-        elif is_held and is_for_sklearn(X):
-            X = self._validated(X, reset)
-            rows = open_rows(X, sample_weight=self._weight(sample_weight, X.shape[0]), **given)
-        else:
-            rows = open_rows(X, **given)
-            if sample_weight is not None:
-                weight = self._weight(sample_weight, rows.n_rows)
-                rows = open_rows(rows, sample_weight=weight, **(given | {"component": None}))
+        elif is_checked:
+            X = validate_data(
+                self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
+            )
+        rows = open_rows(X, component=component, storage_options=storage_options)
+        if sample_weight is not None:
+            if isinstance(sample_weight, Real):
+                sample_weight = np.full(rows.n_rows, float(sample_weight))
+            rows = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
+        if not is_checked:
             self._check_columns(rows, reset)
         if rows.feature_names is None and hasattr(self, "feature_names_in_"):
             # That they cannot be compared has been said.
             rows = rows.with_names(tuple(self.feature_names_in_))
         return rows
-
-    def _checked_source(self, source: Source | None) -> Source:
-        """Return the options of ``open_rows``; raise TypeError for any other."""
-        for name in source or {}:
-            if name not in Source.__annotations__:
-                known = ", ".join(Source.__annotations__)
-                raise TypeError(
-                    f"{type(self).__name__} takes no {name!r} here; of what says how rows are "
-                    f"opened it takes {known}."
-                )
-        return source or {}
-
-    def _validated(self, X: Any, reset: bool) -> Any:
-        """An array or sparse matrix after scikit-learn's checks, and converted to numbers."""
-        return validate_data(
-            self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
-        )
 
     def _check_columns(self, rows: Rows, reset: bool) -> None:
         """Hold the columns of opened rows to scikit-learn's rules."""
@@ -444,12 +407,6 @@ class RowsEstimator:
                 f"X does not have valid feature names, but {name} was fitted with feature names",
                 DataWarning,
             )
-
-    def _weight(self, sample_weight: Any, n_rows: int) -> Any:
-        """A number as weights of all rows; anything else as it is."""
-        if isinstance(sample_weight, Real):
-            return np.full(n_rows, float(sample_weight))
-        return sample_weight
 
 
 def is_lazy(X: Any) -> bool:

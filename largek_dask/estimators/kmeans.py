@@ -22,14 +22,12 @@ from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
 from largek_dask.estimators.online import first_model, vote
-from largek_dask.model import CentersModel, Model, PathModel
+from largek_dask.model import CentersModel, PathModel
 from largek_dask.passes.local import LocalPasses
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from largek_dask.data.rows import Rows
-    from largek_dask.driver.fit import FitResult
     from largek_dask.driver.run import Snapshot
     from largek_dask.model.path import Path
 
@@ -228,13 +226,6 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         names = ("n_clusters", "normalize", "on_bad_rows")
         return {name: getattr(model, name) for name in names}
 
-    def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
-        """Keep the model of a fit with these options."""
-        assert isinstance(model, CentersModel), "an algorithm for k-means gives centres"
-        self._keep(model)
-        assert result.value is not None
-        self.inertia_ = result.value
-
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Any:
@@ -245,7 +236,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     def transform(self, X: Any, **source: Unpack[Source]) -> Any:
         """Distance of every row to every centre, (n_rows, n_clusters)."""
         model: CentersModel = self._model()
-        return model.transform(self._open(X, reset=False, source=source), **self._where())
+        return model.transform(self._open(X, reset=False, **source), **self._where())
 
     @without_causes
     def partial_fit(
@@ -276,7 +267,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         """
         options = self._check_parameters()
         first = not hasattr(self, "model_")
-        rows = self._open(X, sample_weight, reset=first, source=source)
+        rows = self._open(X, sample_weight, reset=first, **source)
         with LocalPasses(
             rows,
             n_threads=self.n_threads,

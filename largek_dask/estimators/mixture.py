@@ -15,9 +15,10 @@ from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.mixture import MixtureArrays
 from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.driver.options import FitOptions, check_integer
+from largek_dask.driver.plan import check_output_fits
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed
-from largek_dask.kernels.exact.transcendental import exp
+from largek_dask.kernels.exact.transcendental import exp, log
 from largek_dask.model import MixtureModel, Model
 
 if TYPE_CHECKING:
@@ -249,7 +250,6 @@ verbose, callbacks
         # Of a model that was made by hand nothing is told of a fit.
         value = model.provenance.get(model.objective.name)
         if value is not None:
-            self.log_likelihood_ = value
             # Where there was no time for a step this is the bound.
             self.lower_bound_ = value / float(np.cumsum(arrays.counts)[-1])
         if model.history:
@@ -273,14 +273,14 @@ verbose, callbacks
             Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
             adds up to 1; None: dense up to 1,000 components.
         out : str, optional
-            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr group,
-            sparse (CSR), in AnnData's layout; or of an ``.npy`` file (dense).
+            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
+            sparse (CSR), in AnnData's layout.
 
         Returns
         -------
         array or scipy.sparse.csr_matrix of shape (n_rows, n_components), or None
         """
-        rows = self._open(X, reset=False, source=source)
+        rows = self._open(X, reset=False, **source)
         return self._model().predict_proba(rows, dense=dense, out=out, **self._where())
 
     @without_causes
@@ -302,18 +302,22 @@ verbose, callbacks
             NaN for skipped rows.
         """
         return self._model().score_samples(
-            self._open(X, reset=False, source=source), out=out, **self._where()
+            self._open(X, reset=False, **source), out=out, **self._where()
         )
 
     def bic(self, X: Any, **source: Unpack[Source]) -> float:
         """Bayesian information criterion on ``X``: the lower the better."""
-        model: MixtureModel = self._model()
-        return model.bic(self._open(X, reset=False, source=source), **self._where())
+        total, weight = self._log_likelihood(X, source)
+        return float(self.model_.n_parameters * log(np.array([weight]))[0] - 2 * total)
 
     def aic(self, X: Any, **source: Unpack[Source]) -> float:
         """Akaike information criterion on ``X``: the lower the better."""
+        return 2 * self.model_.n_parameters - 2 * self._log_likelihood(X, source)[0]
+
+    def _log_likelihood(self, X: Any, source: Source) -> tuple[float, float]:
         model: MixtureModel = self._model()
-        return model.aic(self._open(X, reset=False, source=source), **self._where())
+        rows = self._open(X, reset=False, **source)
+        return model._log_likelihood(rows, None, self.client, self.n_threads)
 
     @without_causes
     def sample(
@@ -330,13 +334,23 @@ verbose, callbacks
         Returns
         -------
         rows : array (n_samples, n_features)
+            Of the type that fits compute in, in random order.
         components : int32 array (n_samples,)
             Which each was drawn from.
         """
-        model: MixtureModel = self._model()
+        arrays = self._model().arrays
         check_integer("n_samples", n_samples, 1)
+        check_output_fits((n_samples, 2 * self.n_features_in_), 8)
         seed = draw_seed(self.random_state if random_state is None else random_state)
-        return model.sample(n_samples, seed=seed)
+        rng = np.random.default_rng(seed)
+        mass = np.cumsum(exp(arrays.log_weights - arrays.log_weights.max()))
+        places = np.searchsorted(mass, rng.random(n_samples) * mass[-1], side="right")
+        # rounding may lead to the end: the last component with a weight
+        components = np.minimum(places, np.searchsorted(mass, mass[-1])).astype(np.int32)
+        rows = rng.standard_normal((n_samples, self.n_features_in_))
+        rows *= np.sqrt(np.broadcast_to(arrays.variances, arrays.means.shape))[components]
+        rows += arrays.means[components]
+        return rows.astype(arrays.means.dtype), components
 
     def to_sklearn(self) -> GaussianMixture:
         """A fitted ``sklearn.mixture.GaussianMixture`` with the same components.

@@ -116,26 +116,9 @@ memory_limit, checkpoint, verbose, callbacks
         verbose: int | bool = 0,
         callbacks: Sequence[Callable[[Snapshot], object]] = (),
     ) -> None:
-        super().__init__(
-            n_clusters,
-            algorithm=algorithm,
-            init=init,
-            n_init=n_init,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            empty_clusters=empty_clusters,
-            on_bad_rows=on_bad_rows,
-            normalize="l2",
-            effort=effort,
-            random_state=random_state,
-            client=client,
-            n_threads=n_threads,
-            memory_limit=memory_limit,
-            checkpoint=checkpoint,
-            verbose=verbose,
-            callbacks=callbacks,
-        )
+        parameters = dict(locals(), normalize="l2")
+        del parameters["self"], parameters["__class__"]
+        super().__init__(**parameters)
 
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
@@ -169,18 +152,18 @@ memory_limit, checkpoint, verbose, callbacks
             turning.go(passes, steps, options.tol, began + options.stop.seconds)
             found = _last_pass(passes, turning.arrays, options.empty_clusters)
         assert found.labels is not None
-        self.labels_, self.inertia_ = found.labels, found.value
-        self.n_iter_, self.stop_reason_ = result.n_iter + turning.steps, turning.reason
+        self.labels_ = found.labels
         provenance = {
             **result.provenance,
-            "n_iter": self.n_iter_,
-            "stop_reason": self.stop_reason_,
+            "n_iter": result.n_iter + turning.steps,
+            "stop_reason": turning.reason,
             result.objective.name: found.value,
             "unit_centers": {"steps": turning.steps},
         }
         # Also of a model that holds other partitions: what is known of these is of their means.
         kept = {f.name: getattr(model, f.name) for f in fields(Model)}
-        self._keep(CentersModel(**{**kept, "arrays": found.arrays, "provenance": provenance}))
+        model = CentersModel(**{**kept, "arrays": found.arrays, "provenance": provenance})
+        super()._finish(rows, options, result, model)
 
     def _as_kept(self, model: CentersModel) -> CentersModel:
         """Centres of unit length: each stands for its votes in its own direction."""

@@ -511,14 +511,10 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
         if notes["digest"] != model.digest():
             raise ValueError("its digest is not that of its arrays")
     except DAMAGE as error:
-        raise _damaged(place, error) from error
+        raise ModelFormatError(
+            f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
+        ) from error
     return model
-
-
-def _damaged(place: Folder, error: Exception) -> ModelFormatError:
-    return ModelFormatError(
-        f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
-    )
 
 
 def restored(

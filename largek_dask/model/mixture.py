@@ -31,7 +31,7 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.transcendental import exp, log
+from largek_dask.kernels.exact.transcendental import exp
 from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.model.base import Model, check_numbers
 
@@ -171,20 +171,6 @@ class MixtureModel(Model):
         total, weight = self._log_likelihood(rows, sample_weight, client, n_threads)
         return total / weight
 
-    def bic(
-        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
-    ) -> float:
-        """Bayesian information criterion on these rows: the lower the better."""
-        total, n = self._log_likelihood(rows, None, client, n_threads)
-        return float(self.n_parameters * log(np.array([n]))[0] - 2 * total)
-
-    def aic(
-        self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
-    ) -> float:
-        """Akaike information criterion on these rows: the lower the better."""
-        total, _ = self._log_likelihood(rows, None, client, n_threads)
-        return 2 * self.n_parameters - 2 * total
-
     @without_causes
     def predict_proba(
         self,
@@ -246,35 +232,6 @@ class MixtureModel(Model):
             own[bad] = np.nan
             begin += len(block)
         return table
-
-    def sample(
-        self, n_samples: int = 1, *, seed: int = 0
-    ) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Draw rows from the mixture.
-
-        Parameters
-        ----------
-        n_samples : int
-        seed : int
-
-        Returns
-        -------
-        rows : array (n_samples, d)
-            Of the compute dtype, in random order.
-        components : int32 array (n_samples,)
-            Which each was drawn from.
-        """
-        check_output_fits((n_samples, 2 * self.n_features), 8)
-        rng = np.random.default_rng(seed)
-        mass = np.cumsum(exp(self.arrays.log_weights - self.arrays.log_weights.max()))
-        places = np.searchsorted(mass, rng.random(n_samples) * mass[-1], side="right")
-        # rounding may lead to the end: the last component with a weight
-        components = np.minimum(places, np.searchsorted(mass, mass[-1])).astype(np.int32)
-        deviations = np.sqrt(np.broadcast_to(self.arrays.variances, self.means.shape))
-        rows = rng.standard_normal((n_samples, self.n_features))
-        rows *= deviations[components]
-        rows += self.means[components]
-        return rows.astype(self.means.dtype), components
 
     # --- what all kinds of model have -------------------------------------------------------------
 
@@ -372,21 +329,18 @@ class MixtureModel(Model):
         if len(shape) != 2 or 0 in shape or dtype not in (np.float32, np.float64):
             raise ValueError(f"means of shape {shape} and type {dtype}")
         k, d = shape
-        for name in ("log_weights", "counts"):
-            found = getattr(arrays, name)
-            if found.shape != (k,) or found.dtype != np.float64:
-                raise ValueError(f"{name} of shape {found.shape} and type {found.dtype}")
-        if arrays.shift.shape != (d,) or arrays.shift.dtype != dtype:
-            raise ValueError(f"a shift of shape {arrays.shift.shape} and type {arrays.shift.dtype}")
+        check_numbers("means", arrays.means, (k, d), dtype)
+        check_numbers("a shift", arrays.shift, (d,), dtype)
+        check_numbers("counts", arrays.counts, (k,), least=0)
+        logs = arrays.log_weights
+        if logs.shape != (k,) or logs.dtype != np.float64:
+            raise ValueError(f"log_weights of shape {logs.shape} and type {logs.dtype}")
         if arrays.variances.dtype != np.float64:
             raise ValueError(f"variances of type {arrays.variances.dtype}")
-        if not (np.isfinite(arrays.means).all() and np.isfinite(arrays.shift).all()):
-            raise ValueError("means or a shift that are not finite")
         if arrays.alive.dtype != np.bool_ or not arrays.alive.any():
             raise ValueError("no component that is not retired")
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
             raise ValueError("retired components with a weight, or others without")
-        check_numbers("counts", arrays.counts, (k,), least=0)
         with np.errstate(all="ignore"):
             try:
                 self._packed()

@@ -262,17 +262,21 @@ class _Asked:
             return self.by_path()
         return self.by_nesting()
 
-    # --- every number of clusters -----------------------------------------------------------------
-
-    def by_path(self) -> ElbowCurve:
-        """By a fit of all partitions."""
-        with open_passes(
+    def passes(self) -> Any:
+        """Open the rows."""
+        return open_passes(
             self.rows,
             client=self.client,
             n_threads=self.n_threads,
             normalize=self.options.normalize,
             on_bad_rows=self.options.on_bad_rows,
-        ) as passes:
+        )
+
+    # --- every number of clusters -----------------------------------------------------------------
+
+    def by_path(self) -> ElbowCurve:
+        """By a fit of all partitions."""
+        with self.passes() as passes:
             statistics = passes.statistics
             k = min(self.options.n_clusters, statistics.n_rows)
             x, weight = taken_rows(passes, Rng(self.options.seed))
@@ -307,20 +311,15 @@ class _Asked:
             halves=curves or None,
         )
         n = statistics.n_rows
-        return _told(found, np.zeros(len(path)), n, n, "dcdbundle", path.model)
+        exact = {"errors": np.zeros(len(path)), "n_rows": n, "n_searched": n}
+        return _told(found, **exact, method="dcdbundle", model_of=path.model)
 
     # --- nested partitions ------------------------------------------------------------------------
 
     def by_nesting(self) -> ElbowCurve:
         """By partitions of a sample, each made of a neighbour."""
         limit = TimeLimit(self.options.stop.seconds)
-        with open_passes(
-            self.rows,
-            client=self.client,
-            n_threads=self.n_threads,
-            normalize=self.options.normalize,
-            on_bad_rows=self.options.on_bad_rows,
-        ) as passes:
+        with self.passes() as passes:
             check_scale(passes.statistics)
             return _Nesting(self, passes, limit).result()
 
@@ -372,8 +371,14 @@ class _Nesting:
         words = judged.words
         if is_late or self.limit.is_over(STAGES[2]):
             words += " The time limit ended the run early: more time may tell more."
-        told = replace(judged, inertia=inertia, words=words)
-        return _told(told, errors, self.n_rows, self.n, "nested", lambda k: self.model(models[k]))
+        return _told(
+            replace(judged, inertia=inertia, words=words),
+            errors=errors,
+            n_rows=self.n_rows,
+            n_searched=self.n,
+            method="nested",
+            model_of=lambda k: self.model(models[k]),
+        )
 
     def _nested(
         self, rows: BasePasses, rng: Rng, wanted: Sequence[int], share: float, name: str
@@ -489,23 +494,9 @@ def _cost_of(x: Floats, centers: Floats, shift: Floats) -> float:
     return float(total.value)
 
 
-def _told(
-    found: SuggestedK,
-    errors: Floats,
-    n_rows: int,
-    n_searched: int,
-    method: Literal["dcdbundle", "nested"],
-    model_of: Callable[[int], CentersModel],
-) -> ElbowCurve:
-    known = {each.name: getattr(found, each.name) for each in fields(SuggestedK)}
-    return ElbowCurve(
-        **known,
-        errors=errors,
-        n_rows=n_rows,
-        n_searched=n_searched,
-        method=method,
-        model_of=model_of,
-    )
+def _told(found: SuggestedK, **more: Any) -> ElbowCurve:
+    """Return a decision together with its curve."""
+    return ElbowCurve(**{each.name: getattr(found, each.name) for each in fields(found)}, **more)
 
 
 def _show(name: str, partition: Partition) -> None:

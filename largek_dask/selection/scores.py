@@ -1,8 +1,9 @@
 """Scores of a clustering: ``lk.scores``.
 
-``agreement`` compares labels with known classes. ``separation`` measures how far the clusters of a
-model lie apart, by distances to a few centres per row, never by those between rows: rows are read
-once or twice, chunk by chunk, here or on a cluster, and any chunks and workers give the same bits.
+``accuracy``, ``nmi``, ``ari`` and ``purity`` compare labels with known classes. ``silhouette``,
+``davies_bouldin`` and ``calinski_harabasz`` measure how far clusters lie apart, by distances to a
+few centres per row, never by those between rows: rows are read once or twice, chunk by chunk, here
+or on a cluster, and any chunks and workers give the same bits.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +24,7 @@ from largek_dask.algorithms.problem import SKIPPED, Labelling
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.fit import open_passes
 from largek_dask.driver.plan import check_output_fits
-from largek_dask.errors import (
-    DataError,
-    NotEnoughMemoryError,
-    ParameterError,
-    ParameterWarning,
-    warn,
-    without_causes,
-)
+from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn, without_causes
 from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.dense.doubts import too_far
 from largek_dask.kernels.distances import (
@@ -50,13 +44,22 @@ from largek_dask.passes.chunks import bad_row_error
 
 if TYPE_CHECKING:
     from distributed import Client
+    from scipy.sparse import csr_matrix
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["agreement", "check_integers", "separation"]
+__all__ = [
+    "accuracy",
+    "ari",
+    "calinski_harabasz",
+    "davies_bouldin",
+    "nmi",
+    "purity",
+    "silhouette",
+]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
-"""The scores of ``separation``."""
+"""Scores of how far clusters lie apart."""
 BY_MEANS = {*NAMES[1:]}
 """Those about the means of clusters, by a second pass."""
 PAIRS = 1 << 22
@@ -67,8 +70,12 @@ PAIRS = 1 << 22
 
 
 @without_causes
-def agreement(labels: Any, truth: Any) -> dict[str, float]:
-    """Compare clusters with known classes: accuracy, nmi, ari and purity.
+def accuracy(labels: Any, truth: Any) -> float:
+    """Fraction of rows whose cluster stands for their class, by the best one-to-one matching.
+
+    Rows of clusters beyond the number of classes count as wrong (see :func:`purity`). The matching
+    is exact (Kuhn, "The Hungarian method for the assignment problem", 1955); it takes a dense table
+    of clusters times classes, 8 bytes each.
 
     Parameters
     ----------
@@ -77,21 +84,15 @@ def agreement(labels: Any, truth: Any) -> dict[str, float]:
 
     Returns
     -------
-    dict of float
-        ``accuracy``: fraction of rows whose cluster stands for their class, by the best one-to-one
-        matching (Kuhn, "The Hungarian method for the assignment problem", 1955); rows of clusters
-        beyond the number of classes count as wrong. It takes a dense table of clusters times
-        classes, 8 bytes each, and is NaN, with a warning, where that does not fit into memory.
-        ``nmi``: ``sklearn.metrics.normalized_mutual_info_score``, 0 (independent) to 1 (the same
-        partition). ``ari``: ``sklearn.metrics.adjusted_rand_score``, -0.5 to 1, about 0 for a
-        random partition. ``purity``: fraction of rows that are of the most frequent class of their
-        cluster; it rises with the number of clusters, up to 1 where each row has its own (Manning,
-        Raghavan and Schütze, "Introduction to Information Retrieval", 2008, section 16.3).
+    float
+        Above 0 to 1.
 
     Raises
     ------
     ParameterError
         Other than one integer a row, two lengths, numbers below -1, or no row is left.
+    NotEnoughMemoryError
+        The dense table does not fit into memory.
 
     Warns
     -----
@@ -101,30 +102,59 @@ def agreement(labels: Any, truth: Any) -> dict[str, float]:
     Examples
     --------
     >>> import largek_dask as lk
-    >>> found = lk.scores.agreement([0, 0, 1, 1, 2], [5, 5, 3, 3, 3])
-    >>> found["accuracy"], found["purity"]
+    >>> labels, truth = [0, 0, 1, 1, 2], [5, 5, 3, 3, 3]
+    >>> lk.scores.accuracy(labels, truth), lk.scores.purity(labels, truth)
     (0.8, 1.0)
     """
     from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    cells = _contingency(labels, truth)
+    check_output_fits(cells.shape, 8, "The accuracy needs this table; nmi, ari and purity do not.")
+    matched = linear_sum_assignment(cells.toarray(), maximize=True)
+    return float(cells[matched].sum() / cells.sum())
+
+
+@without_causes
+def nmi(labels: Any, truth: Any) -> float:
+    """Normalised mutual information: ``sklearn.metrics.normalized_mutual_info_score``.
+
+    0 (independent) to 1 (the same partition), not adjusted for chance. Parameters and errors are
+    those of :func:`accuracy`; no dense table is needed.
+    """
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(*_kept(labels, truth)))
+
+
+@without_causes
+def ari(labels: Any, truth: Any) -> float:
+    """Adjusted Rand index: ``sklearn.metrics.adjusted_rand_score``.
+
+    -0.5 to 1: 1 for the same partition, about 0 for a random one. Parameters and errors are those
+    of :func:`accuracy`; no dense table is needed.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*_kept(labels, truth)))
+
+
+@without_causes
+def purity(labels: Any, truth: Any) -> float:
+    """Fraction of rows that are of the most frequent class of their cluster, above 0 to 1.
+
+    It rises with the number of clusters, up to 1 where each row has its own (Manning, Raghavan and
+    Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters and errors are
+    those of :func:`accuracy`; no dense table is needed.
+    """
+    cells = _contingency(labels, truth)
+    return float(cells.max(axis=1).sum() / cells.sum())
+
+
+def _contingency(labels: Any, truth: Any) -> csr_matrix:
+    """Return the sparse (clusters, classes) table of numbers of rows."""
     from sklearn.metrics.cluster import contingency_matrix
 
-    kept = _kept(labels, truth)
-    # Classes by clusters, as both functions name their first argument the truth.
-    cells = contingency_matrix(kept[1], kept[0], sparse=True, dtype=np.int64)
-    accuracy = math.nan
-    try:
-        check_output_fits(cells.shape, 8, "The accuracy is not computed.")
-        matched = linear_sum_assignment(cells.toarray(), maximize=True)
-        accuracy = float(cells[matched].sum() / cells.sum())
-    except NotEnoughMemoryError as error:
-        warn(str(error), ParameterWarning)
-    return {
-        "accuracy": accuracy,
-        "nmi": float(normalized_mutual_info_score(*kept)),
-        "ari": float(adjusted_rand_score(*kept)),
-        "purity": float(cells.max(axis=0).sum() / cells.sum()),
-    }
+    return contingency_matrix(*_kept(labels, truth), sparse=True, dtype=np.int64)
 
 
 def _kept(labels: Any, truth: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -163,11 +193,7 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
             f"{name} is a masked array; fill it first, e.g. with {name}.filled(-1), which leaves "
             "masked rows out."
         )
-    try:
-        found = np.asarray(values)
-    except ValueError as error:
-        # rows of different lengths
-        raise ParameterError(f"{name} must be one integer a row: {error}") from error
+    found = np.asarray(values)
     if found.ndim != 1:
         raise ParameterError(f"{name} has shape {found.shape}; give one integer per row.")
     # An empty list is one of floats to numpy.
@@ -188,27 +214,32 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
 # --- how far clusters lie apart -------------------------------------------------------------------
 
 
+class Options(TypedDict, total=False):
+    """Options of the scores that need no classes."""
+
+    sample_weight: Any
+    client: Client | None
+    n_threads: int | None
+
+
 @without_causes
-def separation(
-    clustering: Any,
-    rows: Any,
-    *,
-    names: Sequence[str] = NAMES,
-    sample_weight: Any = None,
-    client: Client | None = None,
-    n_threads: int | None = None,
-) -> dict[str, float]:
-    """Measure how far clusters lie apart: silhouette, davies_bouldin and calinski_harabasz.
+def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
+    """Simplified silhouette: how much nearer rows are to their own centre than to any other.
+
+    The mean over rows of (b - a) / max(a, b), with a the distance to the row's own centre and b to
+    the nearest of the other centres (Hruschka, de Castro and Campello, "Evolutionary algorithms for
+    clustering gene-expression data", 2004), in one pass over the rows, of labels in two.
+    ``sklearn.metrics.silhouette_score`` takes distances between all pairs of rows instead, and
+    gives another number.
 
     Parameters
     ----------
     clustering : Model, fitted estimator, or array of integers (n,)
         Rows belong to clusters as its ``predict`` says, or as labels say, whose centres are the
-        means of their rows; rows of label -1 are left out, as are those that a model skips.
+        means of their rows; rows of label -1 are left out, as are those that a model skips. A
+        cluster that had no row in the fit is nobody's neighbour.
     rows : whatever ``open_rows`` takes
         (n, d) rows, dense or sparse; normalised where the model does.
-    names : sequence of str
-        Scores to compute. The silhouette of a model takes one pass over the rows, the others two.
     sample_weight : array-like (n,) or URL, optional
         A row of weight 2 counts as two rows, one of 0 not at all.
     client : distributed.Client, optional
@@ -218,26 +249,13 @@ def separation(
 
     Returns
     -------
-    dict of float
-        ``silhouette``, -1 to 1, more is better: the simplified one, the mean over rows of
-        (b - a) / max(a, b), with a the distance to the row's own centre and b to the nearest of the
-        other centres (Hruschka, de Castro and Campello, "Evolutionary algorithms for clustering
-        gene-expression data", 2004). A cluster that had no row in the fit is nobody's neighbour.
-        ``sklearn.metrics.silhouette_score`` takes distances between all pairs of rows instead, and
-        gives another number.
-        ``davies_bouldin``, 0 or more, less is better: as ``sklearn.metrics.davies_bouldin_score``,
-        the mean over clusters of the largest (S_i + S_j) / M_ij, with S the mean distance of a
-        cluster's rows to their mean and M the distance between two means.
-        ``calinski_harabasz``, 0 or more, more is better: as
-        ``sklearn.metrics.calinski_harabasz_score``, the variance between the means of clusters over
-        that within; 1 where all rows lie on their means. Clusters without rows do not count in
-        either.
+    float
+        -1 to 1, more is better.
 
     Raises
     ------
     ParameterError
-        Fewer than two clusters with rows, rows of another width, an unknown name, or of
-        ``calinski_harabasz`` no more weight than clusters.
+        Fewer than two clusters with rows, or rows of another width.
     BadRowsError, DataError
         A row holds NaN or infinity, and is not skipped; no row is left.
 
@@ -247,16 +265,56 @@ def separation(
     >>> import largek_dask as lk
     >>> x = np.array([[0.0], [2.0], [10.0], [12.0]])
     >>> km = lk.KMeans(2, random_state=0).fit(x)
-    >>> lk.scores.separation(km, x)
-    {'silhouette': 0.898989898989899, 'davies_bouldin': 0.2, 'calinski_harabasz': 50.0}
+    >>> lk.scores.silhouette(km, x)
+    0.898989898989899
+    >>> lk.scores.davies_bouldin(km, x), lk.scores.calinski_harabasz(km, x)
+    (0.2, 50.0)
     """
-    if unknown := set(names) - set(NAMES):
-        raise ParameterError(f"{min(unknown)!r} is no score; choose of {', '.join(NAMES)}.")
+    return separation(clustering, rows, ("silhouette",), **options)["silhouette"]
+
+
+@without_causes
+def davies_bouldin(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
+    """Davies-Bouldin index, as ``sklearn.metrics.davies_bouldin_score``: 0 or more, less is better.
+
+    The mean over clusters of the largest (S_i + S_j) / M_ij, with S the mean distance of a
+    cluster's rows to their mean and M the distance between two means, in two passes over the rows.
+    Clusters without rows do not count. Parameters and errors are those of :func:`silhouette`.
+    """
+    return separation(clustering, rows, ("davies_bouldin",), **options)["davies_bouldin"]
+
+
+@without_causes
+def calinski_harabasz(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
+    """Calinski-Harabasz index, as ``sklearn.metrics.calinski_harabasz_score``: more is better.
+
+    The variance between the means of clusters over that within, 0 or more, in two passes over the
+    rows; 1 where all rows lie on their means. Clusters without rows do not count. Parameters and
+    errors are those of :func:`silhouette`; a ``ParameterError`` also where there is no more weight
+    than clusters.
+    """
+    return separation(clustering, rows, ("calinski_harabasz",), **options)["calinski_harabasz"]
+
+
+def separation(
+    clustering: Any,
+    rows: Any,
+    names: Sequence[str] = NAMES,
+    *,
+    sample_weight: Any = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+) -> dict[str, float]:
+    """Compute the scores of these names, which share passes over the rows."""
     with _opened(clustering, rows, sample_weight, client, n_threads) as (passes, model, labels):
         if model is None:
             assert labels is not None
             return _of_labels(passes, labels, names)
-        return _of_model(passes, _clusters_of(model, passes.rows.dtype), names)
+        clusters, asked = _clusters_of(model, passes.rows.dtype), "silhouette" in names
+        by_means = not BY_MEANS.isdisjoint(names)
+        first = _first_pass(passes, clusters, silhouettes=asked, by_means=by_means)
+        found = {"silhouette": first.silhouette} if asked else {}
+        return found | _about_means(passes, clusters, first, names)
 
 
 @contextmanager
@@ -459,16 +517,6 @@ def _second_chunk(
     squares = squared_distances(chunk.x, means, labels)
     total.distances.add(np.sqrt(squares), weight, labels)
     total.squares.add(squares, weight)
-
-
-def _of_model(passes: BasePasses, clusters: Clusters, names: Sequence[str]) -> dict[str, float]:
-    """Scores of a model on all rows."""
-    asked = "silhouette" in names
-    first = _first_pass(
-        passes, clusters, silhouettes=asked, by_means=not BY_MEANS.isdisjoint(names)
-    )
-    found = {"silhouette": first.silhouette} if asked else {}
-    return found | _about_means(passes, clusters, first, names)
 
 
 def _of_labels(

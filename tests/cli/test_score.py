@@ -64,7 +64,9 @@ def test_it_tells_what_the_functions_tell(data, model, tmp_path, kind, dtype):
     url, labels = model
     plain = run_json("score", url, data)
     told = run_json("score", url, data, "--labels", write(tmp_path, TRUTH.astype(dtype), kind))
-    assert {name: told[name] for name in NAMES} == lk.scores.agreement(labels, TRUTH)
+    assert [told[name] for name in NAMES] == [
+        getattr(lk.scores, name)(labels, TRUTH) for name in NAMES
+    ]
     assert 0.5 < told["accuracy"] < told["purity"] < 1
     assert (told["n_left_out"], told["n_rows"]) == (2, 400)
     # The score of the model is what it is without classes.
@@ -117,10 +119,7 @@ def test_an_accuracy_that_does_not_fit_leaves_the_others(data, model, tmp_path, 
     told = json.loads(done.stdout)
     assert told["accuracy"] is None
     assert [told[name] for name in NAMES[1:]] == [expected[name] for name in NAMES[1:]]
-    assert (
-        "Warning: An array of shape (3, 5) is too large. The accuracy is not computed"
-        in done.stderr
-    )
+    assert "Warning: The accuracy is not computed. An array of shape (5, 3)" in done.stderr
 
 
 # --- how far clusters lie apart -------------------------------------------------------------------
@@ -131,7 +130,9 @@ APART = ["silhouette", "davies_bouldin", "calinski_harabasz"]
 def test_it_tells_how_far_clusters_lie_apart(data, model):
     loaded = lk.load_model(model[0])
     told = run_json("score", model[0], data)
-    assert {name: told[name] for name in APART} == lk.scores.separation(loaded, data)
+    assert [told[name] for name in APART] == [
+        getattr(lk.scores, name)(loaded, data) for name in APART
+    ]
     shown = run("score", model[0], data).stdout
     for name in APART:
         assert f"{told[name]:.10g}" in shown

@@ -17,7 +17,7 @@ K_MEANS = [
     lk.KMeans(4, random_state=3, n_threads=1),
     lk.KMeans(4, random_state=3, effort="fast", normalize="l2", on_bad_rows="skip"),
     lk.KMeans(4, random_state=3, algorithm="dcdbundle", effort="fast"),
-    lk.KMeans(4, random_state=3, algorithm=lk.MiniBatch(batch_rows=50), max_iter=9),
+    lk.MiniBatchKMeans(4, random_state=3, batch_size=50, max_iter=9),
     lk.SphericalKMeans(4, random_state=3, max_time=3_600),
 ]
 MIXTURES = [

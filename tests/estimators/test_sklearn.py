@@ -3,7 +3,7 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from largek_dask import KMeans, Mixture, SphericalKMeans
+from largek_dask import KMeans, MiniBatchKMeans, Mixture, SphericalKMeans
 
 DRAWN_BY_INDEX = (
     "First centres (and batches) are drawn by row index, so that repeated rows give other draws; "
@@ -35,6 +35,6 @@ def test_sklearn_checks(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-@checks_of(SphericalKMeans(), Mixture(2, covariance="diag"))
+@checks_of(MiniBatchKMeans(), SphericalKMeans(), Mixture(2, covariance="diag"))
 def test_sklearn_checks_of_estimators_that_share_its_code(estimator, check):
     check(estimator)

@@ -101,7 +101,7 @@ class Case:
     also: str = ""
     """What else is compared: one of ALSO, repeats, or nothing."""
     estimator: str = "KMeans"
-    """KMeans or SphericalKMeans; not used for mixtures."""
+    """KMeans, SphericalKMeans or MiniBatchKMeans; not used for mixtures."""
     effort: str = "balanced"
     normalize: bool = False
     """Rows are scaled to unit length."""
@@ -294,7 +294,7 @@ def draw(seed: int) -> Case:
         max_iter=int(r.choice([1, 5, 20, 100])),
         source=pick(r, {"array": 30, "store": 5, "dask": 4, "workers": 1}),
         also=pick(r, ALSO),
-        estimator=pick(r, {"KMeans": 13, "SphericalKMeans": 1}),
+        estimator=pick(r, {"KMeans": 12, "SphericalKMeans": 1, "MiniBatchKMeans": 1}),
         effort=pick(r, {"balanced": 8, "fast": 1, "best": 1}),
         normalize=r.random() < 0.1,
         bad=0.1 if r.random() < 0.1 else 0.0,
@@ -345,7 +345,9 @@ def _possible(case: Case, r: np.random.Generator) -> Case:
     case = dataclasses.replace(case, **made)
     if case.estimator != "KMeans":
         case = dataclasses.replace(case, also=case.also if case.also in OF_ALL else "")
-        if case.algorithm not in BY_COSINE:
+        if case.estimator == "MiniBatchKMeans":
+            case = dataclasses.replace(case, algorithm="minibatch")
+        elif case.algorithm not in BY_COSINE:
             case = dataclasses.replace(case, algorithm="auto")
     if case.also == "repeats":
         named = case.algorithm if case.algorithm.startswith("lloyd") else "lloyd"

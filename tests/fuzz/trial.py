@@ -124,6 +124,9 @@ def _estimator(case: Case, x: NDArray[Any], **options: Any) -> Any:
         given |= {"reg_covar": case.reg_covar, "dither": case.dither}
         return lk.Mixture(case.k, **(MIXTURES[case.algorithm] | given | options))
     given["on_bad_rows"] = "skip" if case.bad else "raise"
+    if case.estimator == "MiniBatchKMeans":
+        given |= {"batch_size": 200, "normalize": "l2" if case.normalize else None}
+        return lk.MiniBatchKMeans(case.k, **(given | options))
     given |= {"algorithm": ALGORITHMS[case.algorithm], "effort": case.effort}
     if case.estimator == "SphericalKMeans":
         return lk.SphericalKMeans(case.k, **(given | options))
@@ -303,7 +306,7 @@ def _faults_of_scores(
     values = np.divide(b - a, longer, out=np.zeros(case.n), where=longer > 0)
     expected = math.fsum(weights * values) / math.fsum(weights)
     given = data if case.source in ("array", "store") else x
-    found = lk.scores.separation(km.model_, given, sample_weight=weight)["silhouette"]
+    found = lk.scores.silhouette(km.model_, given, sample_weight=weight)
     if not abs(found - expected) <= 1e-6:
         yield f"silhouette: {float(found)!r} instead of {expected!r}"
 

@@ -85,6 +85,6 @@ def test_the_package_shows_what_is_public_and_no_more():
     shown, error = done.stdout.splitlines()
     public = [name for name in shown.split() if not name.startswith("__")]
     assert public == sorted(name for name in largek_dask.__all__ if name != "__version__")
-    assert {"KMeans", "SphericalKMeans", "errors", "scores"} <= set(public)
+    assert {"KMeans", "MiniBatchKMeans", "SphericalKMeans", "errors", "scores"} <= set(public)
     assert error == "ParameterError"
     assert set(dir(largek_dask)) >= {*public, "__version__", "__doc__"}

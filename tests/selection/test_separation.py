@@ -19,17 +19,13 @@ from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.errors import BadRowsError, DataError, ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.selection import scores as module
-from largek_dask.selection.scores import NAMES, separation
 from tests.helpers.covering import every_two
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
 
-def score_of(name: str) -> Callable[..., float]:
-    return lambda *given, **options: separation(*given, names=[name], **options)[name]
-
-
-SCORES = {name: score_of(name) for name in NAMES}
+NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
+SCORES: dict[str, Callable[..., float]] = {name: getattr(lk.scores, name) for name in NAMES}
 PEERS: dict[str, Callable[[Any, Any], float]] = {
     "davies_bouldin": davies_bouldin_score,
     "calinski_harabasz": calinski_harabasz_score,
@@ -132,9 +128,8 @@ def test_silhouette_of_a_mixture_is_about_its_own_means() -> None:
 # --- the same bits --------------------------------------------------------------------------------
 
 
-def bits(found: dict[str, float]) -> list[str]:
-    assert list(found) == list(NAMES)
-    return [float(score).hex() for score in found.values()]
+def bits(*given: Any, **options: Any) -> list[str]:
+    return [score(*given, **options).hex() for score in SCORES.values()]
 
 
 def test_chunks_threads_and_workers_change_no_bit(tmp_path: Any, worker_clients: Any) -> None:
@@ -142,22 +137,20 @@ def test_chunks_threads_and_workers_change_no_bit(tmp_path: Any, worker_clients:
     weight = np.random.default_rng(1).choice([0.0, 0.5, 1.0, 3.0], len(x))
     model = lk.KMeans(9, random_state=0).fit(x).model_
     options: dict[str, Any] = {"sample_weight": weight}
-    expected = separation(model, x, n_threads=1, **options)
+    expected = bits(model, x, n_threads=1, **options)
     urls = [str(tmp_path / f"{size}.zarr") for size in (100, 333)]
     for url, size in zip(urls, (100, 333), strict=True):
         zarr.create_array(url, data=x, chunks=(size, 5))
     assert [lk.open_rows(url).n_chunks for url in urls] == [12, 4]
     for url in urls:
-        assert bits(separation(model, url, n_threads=3, **options)) == bits(expected)
-    found = separation(model, urls[0], client=worker_clients(2), **options)
-    assert bits(found) == bits(expected)
+        assert bits(model, url, n_threads=3, **options) == expected
+    assert bits(model, urls[0], client=worker_clients(2), **options) == expected
 
 
 def test_labels_on_a_cluster(tmp_path: Any, worker_clients: Any) -> None:
     url = str(tmp_path / "x.zarr")
     zarr.create_array(url, data=X, chunks=(100, 5))
-    expected = separation(fitted_labels(), X)
-    assert bits(separation(fitted_labels(), url, client=worker_clients(2))) == bits(expected)
+    assert bits(fitted_labels(), url, client=worker_clients(2)) == bits(fitted_labels(), X)
 
 
 @every_score
@@ -248,7 +241,7 @@ def test_clusters_without_rows() -> None:
     others[np.arange(len(X)), labels] = np.inf
     others[:, 9] = np.inf
     b = others.min(1)
-    found = separation(model, X)
+    found = {name: score(model, X) for name, score in SCORES.items()}
     assert found["silhouette"] == pytest.approx(((b - a) / np.maximum(a, b)).mean(), rel=1e-12)
     assert found["davies_bouldin"] == pytest.approx(davies_bouldin_score(X, labels), rel=1e-9)
     assert found["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(X, labels), rel=1e-9)
@@ -257,8 +250,7 @@ def test_clusters_without_rows() -> None:
 def test_rows_on_centres() -> None:
     # Integers, so that means of equal rows are these rows to the bit.
     x = np.repeat(3 * np.eye(3), 4, axis=0)
-    found = separation(model_of(3 * np.eye(3)), x)
-    assert found == {
+    assert {name: score(model_of(3 * np.eye(3)), x) for name, score in SCORES.items()} == {
         "silhouette": 1,
         "davies_bouldin": 0,
         "calinski_harabasz": calinski_harabasz_score(x, np.repeat([0, 1, 2], 4)),
@@ -320,8 +312,6 @@ def test_input_that_is_refused(name: str) -> None:
         score(fitted_labels()[1:], X)
     with pytest.raises(ParameterError, match="clustering holds -2 in row 4"):
         score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)
-    with pytest.raises(ParameterError, match="'dunn' is no score"):
-        separation(fitted(), X, names=[name, "dunn"])
     with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
         score(fitted(), X[:, :4])
 
@@ -347,7 +337,7 @@ def test_scores_share_passes() -> None:
     ):
         patch.setattr(module, "_first_chunk", first)
         patch.setattr(module, "_second_chunk", second)
-        found = separation(fitted(), X)
+        found = module.separation(fitted(), X)
         assert passes == ["first", "second"]
         passes.clear()
         assert SCORES["silhouette"](fitted(), X) == found["silhouette"]
@@ -369,4 +359,4 @@ def test_a_kind_without_centres() -> None:
 
     model = Other(fitted().model_.arrays)
     with pytest.raises(ParameterError, match="has no centres"):
-        separation(model, X)
+        SCORES["silhouette"](model, X)

@@ -126,7 +126,7 @@ def test_means_of_a_mixture_of_rows_far_from_0(covariance: str) -> None:
 
 def test_partial_fit_of_rows_far_from_0() -> None:
     found, wide = (
-        lk.KMeans(K, random_state=0).partial_fit(x[:1500]).partial_fit(x[1500:])
+        lk.MiniBatchKMeans(K, random_state=0).partial_fit(x[:1500]).partial_fit(x[1500:])
         for x in (X, X.astype("f8"))
     )
     assert found.cluster_centers_.dtype == np.float64
