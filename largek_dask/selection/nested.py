@@ -32,7 +32,8 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.run import Run
 from largek_dask.driver.stopping import StopRules
 from largek_dask.kernels.blocks import Table
-from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.bounds.pruned import nearest_pruned
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.passes.base import BasePasses
@@ -190,7 +191,7 @@ def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
     centers, counts, shift = found.arrays.centers, found.arrays.counts, found.arrays.shift
     x, weight, _ = rows.take()
     packed = pack_centers(centers, shift)
-    labels = nearest(x, packed)
+    labels, _ = nearest_pruned(x, packed)
     distances = exact_distances(x, packed, labels)
     costs = distances if weight is None else weight * distances
     sse = np.bincount(labels, costs, len(centers)).astype(np.float64)
@@ -264,7 +265,7 @@ class _Totals:
 def _assign_chunk(chunk: Chunk, found: _Totals, packed: Sequence[PackedCenters]) -> None:
     """Label a chunk's rows once per partition."""
     for total, centers in zip(found.totals, packed, strict=True):
-        total.assign(chunk.x, chunk.weight, None, nearest(chunk.x, centers))
+        total.assign(chunk.x, chunk.weight, None, nearest_pruned(chunk.x, centers)[0])
 
 
 def settled(passes: BasePasses, partitions: Sequence[Partition], steps: int) -> list[Partition]:
@@ -334,7 +335,7 @@ def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> 
     there = weight > 0
     first = 0
     for i, centers in enumerate(packed):
-        labels = nearest(chunk.x, centers)
+        labels, _ = nearest_pruned(chunk.x, centers)
         distances = unrounded(exact_distances(chunk.x, centers, labels), chunk.x, centers.dtype)
         cost = np.where(there, distances, 0.0) * weight
         at = np.full(len(cost), i, np.int32)

@@ -26,6 +26,7 @@ from largek_dask.driver.fit import open_passes
 from largek_dask.driver.plan import check_output_fits
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn, without_causes
 from largek_dask.kernels.blocks import Table, dense_rows
+from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.dense.doubts import too_far
 from largek_dask.kernels.distances import (
     PackedCenters,
@@ -403,7 +404,7 @@ def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:
 
 def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The nearest and the second nearest centre of every row, however far out it lies."""
-    first, _, second, _ = nearest_two(x, centers)
+    first, _, second, _ = nearest_two_pruned(x, centers)
     far = too_far(squared_distances(x, centers, first), centers.dtype)
     if len(far):
         wide = (part.astype(np.float64) for part in (centers.centers, centers.shift))
