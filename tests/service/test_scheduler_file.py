@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -142,21 +141,18 @@ def test_find__content_of_something_else(tmp_path):
             lk.connect(path)
 
 
-def test_find__of_a_file_of_100_MB_little_is_read(tmp_path, monkeypatch):
-    path = tmp_path / NAME
-    with open(path, "wb") as file:
-        file.truncate(100_000_000)
-    finder, read = Finder(path), []
-
-    class Counted(io.FileIO):
-        def read(self, n):
-            read.append(n)
-            return super().read(n)
-
-    monkeypatch.setattr(finder._folder.fs, "open", lambda name, mode: Counted(name, mode))
-    with pytest.raises(ParameterError, match=f"is no {NAME}"):
-        finder.find()
-    assert read == [MOST_BYTES + 1]
+def test_find__a_file_of_100_MB_is_not_read(tmp_path, monkeypatch):
+    finder, reads = Finder(tmp_path / NAME), []
+    read = finder._folder.fs.cat_file
+    monkeypatch.setattr(
+        finder._folder.fs, "cat_file", lambda path, **of: (reads.append(path), read(path, **of))[1]
+    )
+    for size in (1_000, 100_000_000):
+        with open(tmp_path / NAME, "wb") as file:
+            file.truncate(size)
+        with pytest.raises(ParameterError, match=f"is no {NAME}"):
+            finder.find()
+        assert len(reads) == 1
 
 
 def test_find__no_file_no_permission_a_folder(tmp_path, monkeypatch):
