@@ -164,24 +164,25 @@ def ours(x: NDArray[np.float32], centers: NDArray[np.float32]) -> dict[str, Any]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result: a line for each case and tile."""
-    rows = []
+    """The markdown table of a result: a line for each case."""
+    rows, tiles = [], list(result["records"][0]["tiles"])
     for r in result["records"]:
-        for tile, own in r["tiles"].items():
-            peers = [
-                f"{r['peers'][library] / own['dense']:.2f}" if library in r["peers"] else "–"
-                for library in EXACT
-            ]
-            name = r["case"].rsplit("-", 2)[0]
-            cells = [name, f"{r['d']:,}", f"{r['k']:,}", f"{r['n']:,}", tile]
-            cells += [f"{own['dense']:.2f}", f"{own['ratio']:.2f}", *peers]
-            rows.append([*cells, f"{own['per_row']:.1f}", f"{own['directions'] or 'dense'}"])
-    head = ["rows", "d", "k", "n", "tile", "dense, s", "few directions first", *EXACT,
+        first = r["tiles"][tiles[0]]
+        peers = [
+            f"{r['peers'][library] / first['dense']:.2f}" if library in r["peers"] else "–"
+            for library in EXACT
+        ]
+        ratios = [f"{r['tiles'][tile]['ratio']:.2f}" for tile in tiles]
+        by = "boxes" if first["per_row"] < r["k"] else "dense"
+        cells = [r["case"].rsplit("-", 2)[0], f"{r['d']:,}", f"{r['k']:,}", f"{r['n']:,}"]
+        cells += [f"{first['dense']:.2f}", *ratios, *peers, f"{first['per_row']:.1f}"]
+        rows.append([*cells, f"{first['directions'] or by}"])
+    head = ["rows", "d", "k", "n", "dense, s", *(f"few, {tile}" for tile in tiles), *EXACT,
             "distances per row", "directions"]  # fmt: skip
     missing = [library for library in EXACT if not there(library)]
     note = (
         "CPU time of a pass, one thread, float32: of the dense search in seconds, of the others as "
-        f"a multiple of it; {result['cpu']}. "
+        f"a multiple of it; {result['cpu']}, the second core busy. "
         + "".join(f"{library} was not installed. " for library in missing)
         + "Made by `python -m benchmarks.prefix --write`."
     )
