@@ -179,7 +179,7 @@ def table(result: dict[str, Any]) -> str:
         rows.append([*cells, f"{first['directions'] or by}"])
     head = ["rows", "d", "k", "n", "dense, s", *(f"few, {tile}" for tile in tiles), *EXACT,
             "distances per row", "directions"]  # fmt: skip
-    missing = [library for library in EXACT if not there(library)]
+    missing = [library for library in EXACT if library not in result["records"][0]["peers"]]
     note = (
         "CPU time of a pass, one thread, float32: of the dense search in seconds, of the others as "
         f"a multiple of it; {result['cpu']}, the second core busy. "

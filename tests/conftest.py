@@ -70,6 +70,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
     Tests stay until the end: later collections do not look at them either.
     """
+    # Each slice of an array of Dask's leaves collection as it was when that module was loaded.
+    import dask.array  # noqa: F401
+
     gc.disable()
     try:
         return (yield)

@@ -365,6 +365,15 @@ def forget_torn(folder: Folder) -> None:
         folder.remove(name)
 
 
+def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
+    """Return the first field in which two values of one name differ, and both of its values."""
+    if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
+        for name in sorted({*theirs, *mine}, key=lambda name: (name != "name", name)):
+            if theirs.get(name) != mine.get(name):
+                return f"{what} {name}", theirs.get(name), mine.get(name)
+    return what, theirs, mine
+
+
 class FitFolder:
     """Folder of one fit, which only the same job can open again.
 
@@ -403,9 +412,10 @@ class FitFolder:
         mine, theirs = self._record["job"], before["job"]
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
+                what, old, new = _difference(key, theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: its {key} is {theirs.get(key)!r}, not "
-                    f"{mine.get(key)!r}. Give the same {key}, or another folder."
+                    f"{self.folder.url} holds another job: its {what} is {old!r}, not {new!r}. "
+                    f"Give the same {key}, or another folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:

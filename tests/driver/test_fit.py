@@ -302,7 +302,7 @@ def test_resume(step: int, tmp_path: Path) -> None:
     [
         ({"n_clusters": 4}, "its n_clusters is 5, not 4"),
         ({"seed": 2}, "its seed is 1, not 2"),
-        ({"algorithm": Toy(noise=0.2)}, "its algorithm is .*noise"),
+        ({"algorithm": Toy(noise=0.2)}, "its algorithm noise is"),
         ({"init": np.zeros((5, 3))}, "its init is 'auto', not"),
         ({"normalize": "l2"}, "its normalize is None"),
         ({"n_init": 2}, "its n_init is 1"),
