@@ -133,6 +133,21 @@ def test_the_two_nearest_are_those_of_the_dense_search(kind, name, size, monkeyp
         assert n_evaluated < 0.8 * len(x) * k
 
 
+def test_a_panel_meets_no_more_centres_than_a_dense_one_costs():
+    """Rows among 25 centres leave 24 open: one of a panel does not matter, all of them do."""
+    r, d, k = np.random.default_rng(2), 40, 200
+    centers = 100 * r.normal(size=(k, d)).astype("f4")
+    centers[:25] = centers[0] + 1e-3 * r.normal(size=(25, d)).astype("f4")
+    packed = pack_centers(centers, centers.mean(axis=0))
+    prefix = Prefix(packed, principal_directions(packed.values, 8))
+    assert prefix.most // 4 < 24 < prefix.most
+    width = prefix.tile.vectors * prefix.tile.lanes
+    x = centers[25 : 25 + width].copy()
+    x[3] = centers[0]
+    assert len(searched(prefix, x, packed)[1]) == 0
+    assert len(searched(prefix, np.repeat(centers[:1], width, axis=0), packed)[1]) == width
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("gap", [1e-2, *slow(1e-4), 1e-6])
 def test_tight_groups_of_many_features(monkeypatch, dtype, gap):

@@ -32,7 +32,7 @@ from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.projection import Directions, orthonormal, project
-from largek_dask.kernels.tile import Tile, select_tile
+from largek_dask.kernels.tile import select_tile
 
 __all__ = ["Margin", "Prefix", "least_work", "principal_directions"]
 
@@ -41,8 +41,9 @@ Labels = NDArray[np.int32]
 
 LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
 """Lengths of the longest centre whose squares, in float32, are neither lost nor too large."""
-SHARE_OF_CENTERS, FEWEST_MET = 1 / 16, 8
-"""Rows that leave more centres open meet all: this share of them, but not less than so many."""
+FEWEST_MET, MET = 8, 0.6
+"""Centres that rows of a panel may leave open on average: so many, or more if meeting them costs at
+most this share of a dense pass. A row that leaves four times as many open meets all centres."""
 SOME_CENTERS, ITERATIONS = 512, 4
 """Directions are found about: of this many centres, by this many steps."""
 FULL, ROW, OVERHEAD = (8.0, 2_500.0), (20.0, 12_000.0), 1.1
@@ -152,7 +153,7 @@ class Prefix:
         arrays = shift, turned, np.zeros(len(turned), dtype), factors, starts, columns
         self.arrays = tuple(readonly(array) for array in arrays)
         self.given, self.form, self.tile = packed.centers, packed.dense, select_tile()
-        self.most = max(FEWEST_MET, int(k * SHARE_OF_CENTERS))
+        self.most = 4 * max(FEWEST_MET, int(MET * self.dense / (FULL[0] * d + FULL[1])))
 
     def search(
         self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
@@ -181,26 +182,20 @@ class Prefix:
             In multiplications of the dense search.
         """
         dtype, two = x.dtype, len(out) > 1
+        tiles = len(self.arrays[1]) // self.tile.centres
+        blocks = panels.Blocking(panels=1, tiles=tiles, features=FEATURES - 1)
+        space = panels.workspace(self.tile, dtype, False, FEATURES, blocks, (0, 0))
         run = (search_two if two else search)(self.tile, dtype)
         form = (self.form.factors, self.form.starts, self.form.rounding.as_tuple()) if two else ()
         n_left, n_evaluated = run(
             readonly(x), begin, end, *self.arrays, self.given, self.p, self.margin.left_out,
             self.margin.as_tuple(), MOST_REACH**2, self.most,
-            _scratch(self.tile, dtype, len(self.arrays[1])), left, *form, *out,
+            space, left, *form, *out,
         )  # fmt: skip
         k, d = self.given.shape
         work = (end - begin) * least_work(k, d, self.p)
         work += (n_evaluated - (end - begin)) * (FULL[0] * d + FULL[1])
         return end, n_left, n_evaluated, work
-
-
-def _scratch(tile: Tile, dtype: np.dtype[Any], n_directions: int) -> tuple[Array, ...]:
-    """Panel, tail rows, norms, winning values and labels, and products of a panel of rows."""
-    width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    sizes = (width * FEATURES + 8 * width, width * FEATURES + 8, width, width)
-    real = [panels.aligned(size, dtype) for size in (*sizes, n_directions * width)]
-    labels = panels.aligned(width, panels.label_dtype(dtype))
-    return *real[:4], labels, real[4]
 
 
 def _seen_from(x: Array, directions: Array) -> NDArray[np.float64]:

@@ -67,7 +67,7 @@ def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
         rows: Any, block: Any, m: Any, d: Any, shift: Any, directions: Any, zeros: Any, p: Any,
         scratch: Any, point: Any,
     ) -> None:  # fmt: skip
-        panel, spare, norms, values, labels, sums = scratch
+        panel, spare, norms, values, labels, sums = scratch[:6]
         tiles = (p + centres - 1) // centres
         for f in range(0, d, FEATURES):
             length = min(FEATURES, d - f)
@@ -163,6 +163,15 @@ def _opened(tile: Tile, dtype: Dtype) -> Kernel:
 
 
 @inner
+def _most_of(counts: Any, most: Any) -> Any:
+    """How many open centres a row of a panel may have, so that the panel costs less than dense."""
+    total = 0
+    for q in range(counts.size):
+        total += counts[q] if counts[q] <= most else 0
+    return most if 4 * total <= most * counts.size else most // 4
+
+
+@inner
 def _nearest(
     rows: Any, at: Any, whole: Any, d: Any, found: Any, begin: Any, count: Any, guess: Any,
     square: Any, margin: Any, squares: Any, names: Any, four: Any,
@@ -210,7 +219,7 @@ def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
         starts: Any, columns: Any, p: Any, left_out: Any, up: Any, scratch: Any, point: Any,
         norms: Any, inside: Any, minima: Any, guesses: Any,
     ) -> None:  # fmt: skip
-        _, _, _, values, labels, _ = scratch
+        values, labels = scratch[3], scratch[4]
         project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
         measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
         clear(width, 1, 0, values, labels, 0)
@@ -271,8 +280,9 @@ def search(tile: Tile, dtype: Dtype) -> Kernel:
                 point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses,
                 counts, found,
             )  # fmt: skip
+            most_here = _most_of(counts, most)
             for q in range(m):
-                if counts[q] > most:
+                if counts[q] > most_here:
                     left[n_left] = block + q
                     n_left += 1
                     continue
@@ -399,8 +409,9 @@ def search_two(tile: Tile, dtype: Dtype) -> Kernel:
                 point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, nobody,
                 counts, found,
             )  # fmt: skip
+            most_here = _most_of(counts, most)
             for q in range(m):
-                if counts[q] > most:
+                if counts[q] > most_here:
                     left[n_left] = block + q
                     n_left += 1
                     continue

@@ -45,9 +45,10 @@ MOST_SPARED = 31
 """Where nothing was spared the next set of centres is met densely, then the next three, and so on
 up to this many, unless rows are as many as `LEAST_WORK` takes."""
 
+FOUND = 2.0**34
+"""Work for which directions are kept, thirty times that of finding them (mnist, k = 1,000)."""
 TRIED = 256
-"""Rows of a trial; of passes of `FEW_TRIED` times as many one is made with several numbers."""
-FEW_TRIED = 100
+"""Rows of a trial."""
 PIECE = 4_096
 """Rows after each of which it is seen what was spared: more and more, up to so many."""
 WORTH = 0.75
@@ -62,7 +63,7 @@ Labels = NDArray[np.int32]
 class _Past:
     """Experience of a process with passes over centres of one shape."""
 
-    __slots__ = ("directions", "in_vain", "rows", "size", "spared", "work")
+    __slots__ = ("compared", "directions", "found", "in_vain", "rows", "size", "spared", "work")
 
     def __init__(self) -> None:
         self.work = 0.0
@@ -75,8 +76,12 @@ class _Past:
         """Sets of centres to come that are met densely."""
         self.size = 0
         """Directions that were best for the set before; 0: none has paid."""
+        self.compared = 0.0
+        """Work when numbers of directions were compared."""
         self.directions: Array | None = None
-        """Those of the set before."""
+        """Principal ones of a set before."""
+        self.found = 0.0
+        """Work when they were found."""
 
 
 _PASTS: dict[tuple[int, int], _Past] = {}
@@ -233,8 +238,8 @@ def _searcher(
 def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | None:
     """The prefix that labels some rows with the least work; None for extreme centres.
 
-    It begins with as many directions as were best for the centres before, and goes on to fewer, or
-    to more, while these are better; of few rows no others are tried.
+    It takes as many directions as were best for the centres before. At first, and each time that
+    the work has doubled, it goes on to fewer, or to more, while these are better.
     """
     (k, d), past = packed.centers.shape, course.past
     moved, squares = packed.values, row_squares(packed.centers, packed.shift)
@@ -242,7 +247,10 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
         return None
     sizes = [size for size in SIZES if 2 * size <= d and least_work(k, d, size) < WORTH * k * d]
     at = min(len(sizes) - 1, sizes.index(past.size) if past.size else FIRST)
-    directions, tried = principal_directions(moved, sizes[at], past.directions), {}
+    if past.directions is None or past.work >= past.found + FOUND:
+        past.directions = principal_directions(moved, sizes[at], past.directions)
+        past.found = past.work
+    directions, tried = past.directions, {}
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
 
     def work_of(size: int) -> float:
@@ -255,7 +263,8 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
             tried[size] = work + n_left * prefix.dense, prefix
         return tried[size][0]
 
-    if not past.size or course.expected >= FEW_TRIED * len(x):
+    if not past.size or past.work >= 2 * past.compared:
+        past.compared = past.work
         for step in (-1, 1):
             while 0 <= at + step < len(sizes) and work_of(sizes[at + step]) < work_of(sizes[at]):
                 at += step
@@ -274,7 +283,7 @@ def _label(
     out: tuple[Array, ...],
 ) -> int:
     """Label rows of the compute dtype, piece by piece; the distances computed."""
-    n, at, size = len(x), 0, TRIED
+    n, at, size = len(x), 0, PIECE if course.pays else TRIED
     a_row = searcher.dense
     left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
     while at < n:
