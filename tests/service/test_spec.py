@@ -48,7 +48,9 @@ def test_algorithms_are_those_of_the_registry(monkeypatch):
         pass
 
     assert "new" not in ALGORITHMS
-    with pytest.raises(ParameterError, match=r"algorithm.name: is not one of auto, dcclust, dcd"):
+    with pytest.raises(
+        ParameterError, match=r"algorithm.name: is not one of auto, dcd-bundle, inc"
+    ):
         job(algorithm={"name": "new"})
     monkeypatch.setitem(ALGORITHMS, "new", New)
     spec = job(algorithm=AlgorithmSpec.of(New("fast")).model_dump())
@@ -167,7 +169,7 @@ def test_algorithm_objects_become_documents():
         lk.Lloyd(None),
         lk.NMBatch.paper(),
         lk.MiniBatch(votes="latest"),
-        lk.VRKM(rounds=5, smoothing=1.0),
+        lk.IncrementalLloyd(rounds=5, smoothing=1.0),
     ):
         spec = job(algorithm=AlgorithmSpec.of(algorithm).model_dump())
         assert spec.algorithm.make() == algorithm
