@@ -109,7 +109,7 @@ class DCDBundle(Algorithm[PublishedState]):
 
     All partitions into up to k clusters are kept, as ``km.path_``. Nothing is drawn unless
     ``starts="drawn"``. Rows are held in the driver's process, in float64, and z is computed for all
-    of them at every step, which is slow: :class:`~largek_dask.PartitionPath` finds the same sooner.
+    of them at every step: a slow baseline of :class:`~largek_dask.PartitionPath`.
 
     Parameters
     ----------
