@@ -34,7 +34,7 @@ def test_every_way_was_gone(fits):
         lines += case.table.d == 1 and km.n_iter_ == 1
         assert km.path_.inertia[-1] == km.inertia_
     assert passes == 2
-    assert stages == {0, 1, 2, 3, 4, None}
+    assert stages == {0, 1, 2, 3, 4}
     assert lines == 2
     assert {case.table.dtype for case in fits} == {"float32", "float64", "uint8", "bool"}
     assert stops(fits) == {"converged", "max_iter"}
