@@ -49,9 +49,9 @@ FITS = {
     "Lloyd": Fit(20_000, 24, 200, lk.Lloyd(), 30),
     "auto, sparse": Fit(20_000, 300, 50, "auto", 30, 0.05),
     "NMBatch, sparse": Fit(20_000, 300, 50, "nmbatch", 30, 0.05),
-    "VRKM": Fit(30_000, 16, 100, lk.VRKM(), 30),
+    "IncrementalLloyd": Fit(30_000, 16, 100, lk.IncrementalLloyd(), 30),
     "Mixture": Fit(30_000, 16, 150, "mixture", 40),
-    "DCDBundle": Fit(1_500, 6, 8, lk.DCDBundle("fast")),
+    "PartitionPath": Fit(1_500, 6, 8, lk.PartitionPath("fast")),
 }
 
 

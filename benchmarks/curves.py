@@ -33,7 +33,7 @@ METHODS: dict[str, Any] = {
     DENSE: lk.Lloyd(bounds=None),
     NMBATCH: lk.NMBatch(),
     PUBLISHED: lk.NMBatch.paper(),
-    TABLE: lk.VRKM(),
+    TABLE: lk.IncrementalLloyd(),
 }
 SNAPSHOTS = 12
 """Steps of a run whose energy costs an assignment of all rows; further ones for levels."""

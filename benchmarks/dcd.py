@@ -1,4 +1,4 @@
-"""Every partition up to k in one fit (`DCDBundle`), beside ten starts for each number of clusters.
+"""Every partition up to k in one fit (`PartitionPath`), and ten starts for each number of clusters.
 
     python -m benchmarks.dcd [--sets eeg ...] [--write]
 
@@ -78,7 +78,7 @@ def effort(name: str) -> Method:
     """One fit of ours for all partitions up to the largest."""
 
     def find(x: Rows, k_max: int, seed: int) -> Found:
-        algorithm = lk.DCDBundle(effort=name)
+        algorithm = lk.PartitionPath(effort=name)
         km = lk.KMeans(k_max, algorithm=algorithm, random_state=seed, n_threads=1)
         km, seconds = timed(km.fit, x)
         bounds = np.asarray(km.path_.lower_bound[1:k_max], float).tolist()
@@ -163,7 +163,7 @@ def draw_elbows(sets: dict[str, Record], path: Path) -> None:
     figure, panels = new_figure(len(sets), 3.4 * len(sets), 4)
     for axes, (name, record) in zip(panels, sets.items(), strict=True):
         curve = np.median(values(record, BEST), axis=0)
-        axes.plot(COUNTS, curve, color="tab:red", lw=1.6, label=f"DCDBundle, {BEST}")
+        axes.plot(COUNTS, curve, color="tab:red", lw=1.6, label=f"PartitionPath, {BEST}")
         bounds = np.array(record["methods"][BEST]["seeds"][0]["bounds"])
         axes.plot(COUNTS, np.where(bounds > 0, bounds, np.nan), color="tab:red", lw=0.8,
                   ls="--", label="lower bound")  # fmt: skip

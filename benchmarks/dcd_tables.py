@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 FAST, BALANCED, BEST = "fast", "balanced", "best"
 EFFORTS = (FAST, BALANCED, BEST)
-"""``DCDBundle`` of every effort."""
+"""``PartitionPath`` of every effort."""
 TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
 PEERS = (TEN, TEN_GREEDY)
 SETS = ("d15112", "eeg", "shuttle", "pla85900")
@@ -97,7 +97,7 @@ def of_short(result: Result) -> str:
     sets = result["curves"]["sets"]
     rows = []
     for method in (*PEERS, *EFFORTS):
-        cells = [f"`DCDBundle`, {method}" if method in EFFORTS else f"scikit-learn, {method}"]
+        cells = [f"`PartitionPath`, {method}" if method in EFFORTS else f"scikit-learn, {method}"]
         for name, record in sets.items():
             worst = np.median(worst_errors(name, record, method))
             cells.append(f"{np.median(seconds(record, method)):.1f} s, {percent(worst)} %")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import auto, dcd_tables, directions, nmbatch, vrkm
+from benchmarks import auto, dcd_tables, directions, incremental, nmbatch
 from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED, TABLE
 from benchmarks.dcd_tables import BALANCED, BEST, FAST, PEERS, TEN, TEN_GREEDY
 from benchmarks.levels import median, median_time, ratios
@@ -123,14 +123,14 @@ def mixture_part(case: str, name: str, key: str, form: str) -> Callable[[Result]
 def rounds_share(result: Result) -> str:
     """CPU seconds of a table of labels near Lloyd's end, as a share of exact k-means's."""
     sets = result["table"]["sets"].values()
-    found = [vrkm.share_of_seconds(r, TABLE, LLOYD) for r in sets if r["start"] == "random"]
+    found = [incremental.share_of_seconds(r, TABLE, LLOYD) for r in sets if r["start"] == "random"]
     return span([median(shares) for shares in found], ".2f", "")
 
 
 def rounds_passes(result: Result) -> str:
     """Passes of a table of labels to no change, as a share of Lloyd's, with few clusters."""
     found = [
-        median(ratios(vrkm.passes_of(r, TABLE), vrkm.passes_of(r, LLOYD)))
+        median(ratios(incremental.passes_of(r, TABLE), incremental.passes_of(r, LLOYD)))
         for r in result["table"]["sets"].values()
         if r["start"] == "random" and r["k"] <= 100
     ]
@@ -203,8 +203,8 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
         "vcgmm",
         mixture_part("diag", "no moves of components", "log_likelihood", ".2f"),
     ),
-    "rounds-share": ("vrkm", rounds_share),
-    "rounds-passes": ("vrkm", rounds_passes),
+    "rounds-share": ("incremental", rounds_share),
+    "rounds-passes": ("incremental", rounds_passes),
     "path-ten": ("dcd", path_errors(TEN, TEN_GREEDY)),
     "path-fast": ("dcd", path_errors(FAST)),
     "path-balanced": ("dcd", path_errors(BALANCED)),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROWS = {"1M": 1_000_000, "10M": 10_000_000, "80M": 80_000_000, "300M": 300_000_000}
 FEATURES, CLUSTERS, WORKERS = (32, 128, 768), (1_000, 32_000), (4, 16, 64)
-ALGORITHMS = ("minibatch", "truncated", "lloyd", "nmbatch", "vrkm", "vc-gmm")
+ALGORITHMS = ("minibatch", "truncated", "lloyd", "nmbatch", "incremental", "vc-gmm")
 OWN_START = ("truncated", "vc-gmm")
 """Algorithms with their own start; the others start from random rows, which cost no pass."""
 THREADS, LIMIT = 8, 64 << 30

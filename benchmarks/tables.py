@@ -61,7 +61,7 @@ TABLES = {
     "prefix": Table(_on("exact"), "prefix"),
     "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
     "nmbatch": Table(_on("batches"), "nmbatch"),
-    "vrkm_table": Table(_on("batches"), "vrkm", "of_table"),
+    "incremental_table": Table(_on("batches"), "incremental", "of_table"),
     "elbow": Table(_on("k"), "elbow"),
     "mixtures_sets": Table(_on("mixtures"), "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),

@@ -55,26 +55,15 @@ numpydoc_class_members_toctree = False
 # Names that docstrings mention and that have no page.
 nitpick_ignore = [
     ("py:class", "largek_dask.kernels.blocks.SparseBlock"),
-    # Modules and functions of an algorithm, in what it says of its paper.
-    ("py:func", "cluster_sse"),
-    ("py:func", "growth_ratio"),
-    ("py:func", "nested_chunk"),
-    ("py:meth", "NMBatch._next_batch"),
-    ("py:meth", "NMBatch.init"),
-    ("py:meth", "NMBatch.step"),
-    ("py:mod", "bundle"),
-    ("py:mod", "labels"),
-    ("py:mod", "largek_dask.algorithms.parts.labels"),
-    ("py:mod", "largek_dask.algorithms.parts.nested"),
-    ("py:mod", "largek_dask.algorithms.truncated.passes"),
-    ("py:mod", "largek_dask.algorithms.truncated.schedule"),
-    ("py:mod", "largek_dask.kernels.bounds"),
-    ("py:mod", "path_search"),
-    ("py:mod", "published"),
-    ("py:mod", "snapshot"),
     # Pages of scikit-learn's own site.
     ("std:ref", "df_output_transform"),
     ("std:ref", "sphx_glr_auto_examples_miscellaneous_plot_set_output.py"),
+]
+nitpick_ignore_regex = [
+    # Parts of an algorithm, in what it says of its paper.
+    ("py:func", r"cluster_sse|growth_ratio|nested_chunk|round_step|.*\.vrkm_rows"),
+    ("py:meth", r"(NMBatch|VRKM)\..*"),
+    ("py:mod", r".*"),
 ]
 
 # --- parts made from code -------------------------------------------------------------------------

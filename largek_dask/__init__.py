@@ -10,6 +10,7 @@ from largek_dask.version import __version__
 # Public names and where they live: loaded when first used, so that importing the package, and
 # every command of `largek`, starts fast.
 _PUBLIC = {
+    "IncrementalLloyd": "largek_dask.algorithms.incremental",
     "KMeans": "largek_dask.estimators.kmeans",
     "Lloyd": "largek_dask.algorithms.lloyd",
     "MiniBatch": "largek_dask.algorithms.minibatch",
@@ -17,10 +18,10 @@ _PUBLIC = {
     "Mixture": "largek_dask.estimators.mixture",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
+    "PartitionPath": "largek_dask.algorithms.dcd",
     "SphericalKMeans": "largek_dask.estimators.spherical",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
-    "DCClust": "largek_dask.algorithms.dcd",
     "DCDBundle": "largek_dask.algorithms.dcd",
     "VRKM": "largek_dask.algorithms.vrkm",
     "connect": "largek_dask.service.client",
@@ -35,8 +36,8 @@ _MODULES = {"errors": "largek_dask.errors", "scores": "largek_dask.selection.sco
 __all__ = [
     "VCGMM",
     "VRKM",
-    "DCClust",
     "DCDBundle",
+    "IncrementalLloyd",
     "KMeans",
     "Lloyd",
     "MiniBatch",
@@ -44,6 +45,7 @@ __all__ = [
     "Mixture",
     "Model",
     "NMBatch",
+    "PartitionPath",
     "SphericalKMeans",
     "Truncated",
     "__version__",
@@ -59,7 +61,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from largek_dask import errors
-    from largek_dask.algorithms.dcd import DCClust, DCDBundle
+    from largek_dask.algorithms.dcd import DCDBundle, PartitionPath
+    from largek_dask.algorithms.incremental import IncrementalLloyd
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from largek_dask.algorithms.base import Algorithm, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
-from largek_dask.algorithms.dcd import DCDBundle
+from largek_dask.algorithms.dcd import PartitionPath
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -95,7 +95,7 @@ class Auto:
             return self._of_sparse_rows(table.n_rows, n_clusters)
         begins_anew = isinstance(init, str) and init == "auto"
         if self.effort == "best" and n_clusters <= EVERY_CLUSTERS and begins_anew:
-            path = DCDBundle("best", aim="last")
+            path = PartitionPath("best", aim="last")
             return Choice(path, 1, "few clusters: every number of them is gone through")
         search = Truncated(rounds=ROUNDS[self.effort])
         few = n_clusters <= TUNING.dense_clusters

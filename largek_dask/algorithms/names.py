@@ -8,7 +8,8 @@ from typing import Any
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import DEFAULT_EFFORT, Covariance, Effort
-from largek_dask.algorithms.dcd import DCClust, DCDBundle
+from largek_dask.algorithms.dcd import DCDBundle, PartitionPath
+from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
@@ -30,11 +31,12 @@ __all__ = [
 
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
-    "dcclust": DCClust,
-    "dcdbundle": DCDBundle,
+    "dcd-bundle": DCDBundle,
+    "incremental": IncrementalLloyd,
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,
+    "partition-path": PartitionPath,
     "truncated": Truncated,
     "vc-gmm": VCGMM,
     "vrkm": VRKM,

@@ -35,6 +35,7 @@ from largek_dask.data.fingerprint import same_data
 from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
+from largek_dask.driver.former_names import current_description
 from largek_dask.driver.stopping import StepRecord, last_steps
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
@@ -54,7 +55,8 @@ __all__ = [
     "forget_torn",
 ]
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 has algorithms by their former names."""
 KINDS = "biuf"
 """Kinds of numpy dtype that may be stored: bool, integers, floats."""
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
@@ -334,6 +336,9 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         if isinstance(versions := record.get("versions"), dict):
             head["version"] = versions.get("largek_dask", "")
         check_format(head, f"{folder.url}/job.json", CheckpointError, FORMAT)
+        if head["format"] == 1:
+            job = record["job"]
+            record["job"] = {**job, "algorithm": current_description(job["algorithm"])}
         return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
     except FileNotFoundError:
         if folder.sub("checkpoints").names():

@@ -130,15 +130,15 @@ class FitOptions:
         "algorithm",
         "job",
         "auto",
-        'How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", '
-        '"nmbatch", "truncated", "vc-gmm" or "vrkm".',
+        'How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", '
+        '"minibatch", "nmbatch", "partition-path", "truncated", "vc-gmm" or "vrkm".',
     )
     effort: Effort = _option(
         "choice",
         "algorithm",
         DEFAULT_EFFORT,
-        'How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm '
-        "object says its own.",
+        'How long the algorithms "auto" and "partition-path" look for a lower inertia; an '
+        "algorithm object says its own.",
         choices=EFFORTS,
     )
     init: str | NDArray[Any] = _option(

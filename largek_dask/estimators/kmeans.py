@@ -49,12 +49,12 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     n_clusters : int
         Clusters to form, and centres to find.
     algorithm : str or object
-        How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", "nmbatch",
-        "truncated", "vc-gmm" or "vrkm". Or an object with parameters, such as
-        ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia, and
-        ends lower than the others: truncated search with moves, or what suits sparse rows.
-        "dcdbundle" finds every partition into up to ``n_clusters`` clusters (``path_``), near the
-        lowest there is. "lloyd" is exact k-means, and so are "elkan" and "full", its
+        How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", "minibatch",
+        "nmbatch", "partition-path", "truncated", "vc-gmm" or "vrkm". Or an object with parameters,
+        such as ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia,
+        and ends lower than the others: truncated search with moves, or what suits sparse rows.
+        "partition-path" finds every partition into up to ``n_clusters`` clusters (``path_``), near
+        the lowest there is. "lloyd" is exact k-means, and so are "elkan" and "full", its
         names in scikit-learn and dask-ml. "vc-gmm" gives the means of a mixture of
         Gaussians; ``Mixture`` has the mixture itself.
     init : str, array or callable
@@ -91,8 +91,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         "l2": every row is given unit length; part of the model. Centres are means of such rows,
         which are shorter: ``SphericalKMeans`` has centres of unit length.
     effort : {"fast", "balanced", "best"}
-        How long the algorithms "auto" and "dcdbundle" look for a lower inertia; an algorithm object
-        says its own.
+        How long the algorithms "auto" and "partition-path" look for a lower inertia; an algorithm
+        object says its own.
     random_state : int, RandomState, Generator or None
         Source of the one seed of the fit. Same data, seed and versions give the same bits.
     client : distributed.Client, optional
@@ -132,9 +132,9 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     model_ : CentersModel
         What ``save`` writes.
     path_ : Path
-        After ``algorithm="dcdbundle"`` only: every partition into 1 to ``n_clusters`` clusters, or
-        to as many as there are distinct rows, with ``inertia``, ``lower_bound``, ``centers(l)``,
-        ``model(l)``, ``records()`` and ``suggest_k()``.
+        After ``algorithm="partition-path"`` or "dcd-bundle" only: every partition into 1 to
+        ``n_clusters`` clusters, or to as many as there are distinct rows, with ``inertia``,
+        ``lower_bound``, ``centers(l)``, ``model(l)``, ``records()`` and ``suggest_k()``.
 
     Examples
     --------
@@ -216,8 +216,9 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         model = getattr(self, "model_", None)
         if not isinstance(model, PathModel):
             raise AttributeError(
-                f"{type(self).__name__} has no path_ but after a fit with algorithm='dcdbundle', "
-                "which finds the partitions into all smaller numbers of clusters as well."
+                f"{type(self).__name__} has no path_ but after a fit with "
+                "algorithm='partition-path', which finds the partitions into all smaller numbers "
+                "of clusters as well."
             )
         return model.path_
 

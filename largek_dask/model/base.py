@@ -33,6 +33,7 @@ from largek_dask.data.storage_errors import retry_io, unanswered
 from largek_dask.data.store_writer import refuse_file
 from largek_dask.data.stores import ATTRIBUTE
 from largek_dask.driver.fit import FitResult, open_passes
+from largek_dask.driver.former_names import current_provenance
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.provenance import digest_of, named_arrays
 from largek_dask.driver.stopping import StepRecord
@@ -59,8 +60,9 @@ __all__ = ["KINDS", "Model", "check_numbers", "kind_named", "load_model", "resto
 KINDS: dict[str, type[Model]] = {}
 """Every kind of model by its name; ``largek_dask/model/__init__.py`` fills it."""
 
-FORMAT = 2
-"""The newest that is read. Format 1 need not say the kind of model: it knew one."""
+FORMAT = 3
+"""The newest that is read. Format 1 need not say the kind of model: it knew one. Formats 1 and 2
+have algorithms by their former names."""
 DESCRIPTION = "zarr.json"
 """Name of the file that says what a store is."""
 NAME = "model.zarr"
@@ -87,9 +89,6 @@ class Model(ABC):
     """Objective of its fits: ``cost`` in the history, and by name its value in the provenance."""
     _labels_by_nearest: ClassVar[bool] = False
     """True if a row's label is that of the nearest centre."""
-    format: ClassVar[int] = FORMAT
-    """In which such a model is written. Not below 2 for a new kind: a version that knows no kinds
-    refuses that, and would take format 1 for a model of the first one."""
 
     arrays: Any
     normalize: Literal["l2"] | None = None
@@ -343,7 +342,7 @@ class Model(ABC):
             )
         records = folder.write_arrays(name, named_arrays(self.arrays))
         description = {
-            "format": self.format,
+            "format": FORMAT,
             "kind": "model",
             "model_kind": self.kind,
             "complete": True,
@@ -507,6 +506,8 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     try:
         records = notes["arrays"]
         _check_names(kind, records)
+        if notes["format"] < FORMAT:
+            notes["provenance"] = current_provenance(notes["provenance"])
         model = restored(kind, folder.read_arrays(name, records), notes)
         if notes["digest"] != model.digest():
             raise ValueError("its digest is not that of its arrays")

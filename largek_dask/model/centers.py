@@ -45,8 +45,6 @@ class CentersModel(Model):
     kind: ClassVar[str] = "centers"
     holds: ClassVar[type[Any]] = CenterArrays
     objective: ClassVar[Objective] = INERTIA
-    # Written as they were before there were kinds, so that older versions read them.
-    format: ClassVar[int] = 1
     _labels_by_nearest: ClassVar[bool] = True
 
     arrays: CenterArrays

@@ -160,8 +160,6 @@ class PathModel(CentersModel):
 
     kind: ClassVar[str] = "path"
     holds: ClassVar[type[Any]] = PathArrays
-    # Older versions know nothing of the arrays that it has besides centres.
-    format: ClassVar[int] = 2
 
     arrays: PathArrays
 

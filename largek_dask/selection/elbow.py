@@ -1,7 +1,7 @@
 """Suggest the number of clusters of a table of any size, from the whole curve in one run.
 
-Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `DCDBundle`, every
-number of clusters near its lowest objective. Beyond, it is one of nested partitions
+Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `PartitionPath`,
+every number of clusters near its lowest objective. Beyond, it is one of nested partitions
 (:mod:`largek_dask.selection.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ...,
 and closely about every number where it bends. The same decision
 (:mod:`largek_dask.model.suggest_k`) is made of either.
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 __all__ = ["ElbowCurve", "suggest_k"]
 
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
-"""Rows and clusters up to which the curve is that of `DCDBundle`, ..."""
+"""Rows and clusters up to which the curve is that of `PartitionPath`, ..."""
 PATH_VALUES = 1 << 21
 """... if rows are not wide: of more values it takes minutes."""
 BALANCED_CLUSTERS = 25
@@ -108,7 +108,7 @@ class ElbowCurve(SuggestedK):
     """Rows of the table that count."""
     n_searched: int
     """Rows that partitions were found on."""
-    method: Literal["dcdbundle", "nested"]
+    method: Literal["partition-path", "nested"]
     """Method that found the partitions."""
     model_of: Callable[[int], CentersModel]
     """Makes the model of one of `n_clusters`; :meth:`model` checks the number first."""
@@ -231,7 +231,7 @@ def suggest_k(
     # Checks all of what is a fit's as well.
     options = FitOptions(
         n_clusters=k,
-        algorithm="dcdbundle",
+        algorithm="partition-path",
         effort="balanced" if k <= BALANCED_CLUSTERS else "fast",
         normalize=normalize,
         on_bad_rows=on_bad_rows,
@@ -312,7 +312,7 @@ class _Asked:
         )
         n = statistics.n_rows
         exact = {"errors": np.zeros(len(path)), "n_rows": n, "n_searched": n}
-        return _told(found, **exact, method="dcdbundle", model_of=path.model)
+        return _told(found, **exact, method="partition-path", model_of=path.model)
 
     # --- nested partitions ------------------------------------------------------------------------
 

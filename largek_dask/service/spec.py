@@ -39,6 +39,7 @@ from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.formatting import printable
+from largek_dask.driver.former_names import current_parameters
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
@@ -60,7 +61,8 @@ __all__ = [
     "unique_keys",
 ]
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
+"""Format 1 has algorithms by their former names."""
 MOST_BYTES = 1 << 20
 """A larger document is refused unread."""
 MOST_FAULTS = 2_000
@@ -205,7 +207,7 @@ class JobSpec(BaseModel):
 
     model_config = _STRICT
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     data: Address
     output: Address
     n_clusters: int = _of("n_clusters", le=MOST_CLUSTERS)
@@ -242,7 +244,7 @@ class JobSpec(BaseModel):
                 raise ParameterError(f"the job document must be JSON: {error}") from error
         if not isinstance(document, Mapping):
             raise ParameterError("the job document must be a JSON object.")
-        return _checked(cls, dict(document))
+        return _checked(cls, _renamed(document))
 
     def dump(self) -> dict[str, Any]:
         """Return the document as plain JSON values."""
@@ -264,6 +266,21 @@ class JobSpec(BaseModel):
     def in_memory(self) -> tuple[str, ...]:
         """Storage options whose values have to be supplied by a client."""
         return tuple(name for name, option in self.storage_options.items() if option.memory)
+
+
+def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document of format 1 in the current one, any other as it is."""
+    found = dict(document)
+    number = found.get("format")
+    if type(number) is not int or number != 1:
+        return found
+    algorithm = found.get("algorithm")
+    if isinstance(algorithm, Mapping) and isinstance(algorithm.get("name"), str):
+        given = algorithm.get("parameters", {})
+        if isinstance(given, Mapping):
+            name, parameters = current_parameters(algorithm["name"], given)
+            found["algorithm"] = {**algorithm, "name": name, "parameters": parameters}
+    return {**found, "format": FORMAT}
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -27,12 +27,12 @@ import scipy.sparse
 from distributed import Client
 
 import largek_dask as lk
-from largek_dask.algorithms.dcd import path_search
+from largek_dask.algorithms import incremental
+from largek_dask.algorithms.dcd import partition_path
 from largek_dask.algorithms.dcd.passes import CountTotal
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
 from largek_dask.algorithms.parts import nested
-from largek_dask.algorithms.vrkm import labels as table_of_labels
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes import engine
 from largek_dask.passes.base import BasePasses
@@ -59,9 +59,9 @@ LISTED = {
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
     # A sample, then all rows in a few rounds; rounds of 2000 rows; single rows.
-    "vrkm": lk.VRKM(),
-    "vrkm-rounds": lk.VRKM(rounds=3),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=2000),
+    "incremental": lk.IncrementalLloyd(),
+    "incremental-rounds": lk.IncrementalLloyd(rounds=3),
+    "vrkm": lk.VRKM(round_rows=2000),
     "vrkm-paper": lk.VRKM.paper(),
     # All centres for so few clusters, and lists.
     "truncated": lk.Truncated(),
@@ -75,11 +75,11 @@ LISTED = {
     "vcgmm-coreset": lk.VCGMM(neighbours=8, coreset=3000),
     "vcgmm-paper": lk.VCGMM.paper(candidates=4),
     # Every partition: of rows that are held, of a sample and then all rows, and as published.
-    "dcdbundle": lk.DCDBundle(),
-    "dcdbundle-best": lk.DCDBundle(effort="best"),
-    "dcdbundle-sample": lk.DCDBundle(effort="fast"),
-    "dcdbundle-paper": lk.DCDBundle.paper(),
-    "dcclust": lk.DCClust(),
+    "partition-path": lk.PartitionPath(),
+    "partition-path-best": lk.PartitionPath(effort="best"),
+    "partition-path-sample": lk.PartitionPath(effort="fast"),
+    "dcd-bundle": lk.DCDBundle.paper(),
+    "dcd-bundle-plain": lk.DCDBundle(descent="plain"),
 }
 OTHERS = {
     name: kind()
@@ -88,12 +88,12 @@ OTHERS = {
 }
 ALGORITHMS = LISTED | OTHERS
 SAME_PATH = {
-    "vrkm-rounds",
+    "incremental-rounds",
     "vcgmm-iso",
     "vcgmm-isoflex",
     "vcgmm-paper",
-    "dcdbundle-best",
-    "dcdbundle-paper",
+    "partition-path-best",
+    "dcd-bundle",
 }
 """Their totals, row state and passes are those of another one: the slow tier alone has them."""
 OWN_TILES = {"lloyd", "lloyd-elkan", "nmbatch-groups", "truncated-lists", "vcgmm-diag", *OTHERS}
@@ -111,15 +111,20 @@ ANY_CHUNKING = {
 MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
 PATHS = {
-    "dcdbundle": 4,
-    "dcdbundle-best": 3,
-    "dcdbundle-sample": 3,
-    "dcdbundle-paper": 4,
-    "dcclust": 4,
+    "partition-path": 4,
+    "partition-path-best": 3,
+    "partition-path-sample": 3,
+    "dcd-bundle": 4,
+    "dcd-bundle-plain": 4,
 }
 """Algorithms that find every partition, and up to which: each is as much work as a fit of others.
 They take no starting centres, and end by themselves."""
-WEIGHING = {"dcdbundle": 4, "dcdbundle-best": 20, "dcdbundle-paper": 12, "dcclust": 12}
+WEIGHING = {
+    "partition-path": 4,
+    "partition-path-best": 20,
+    "dcd-bundle": 12,
+    "dcd-bundle-plain": 12,
+}
 """Rows of which one weighs anything: the others are read, and searched by nobody."""
 
 
@@ -129,7 +134,7 @@ def tiered(names, slow_ones=SAME_PATH):
 
 
 every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
-FEW = {"vrkm", "truncated-lists", "nmbatch-groups", "lloyd"}
+FEW = {"incremental", "truncated-lists", "nmbatch-groups", "lloyd"}
 """Between them they have all kinds of row state."""
 few_algorithms = pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - FEW))
 
@@ -149,9 +154,9 @@ def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     begins on 3,000 rows, which double twice.
     """
     monkeypatch.setattr(nested, "GATHERED_WORK", 0)
-    monkeypatch.setattr(table_of_labels.LabelTable, "_gathers", lambda *_: False)
-    monkeypatch.setattr(table_of_labels, "LEAST_ROWS", 1)
-    monkeypatch.setattr(table_of_labels, "TIMES_SAMPLE", 2)
+    monkeypatch.setattr(incremental.IncrementalLloyd, "_gathers", lambda *_: False)
+    monkeypatch.setattr(incremental, "LEAST_ROWS", 1)
+    monkeypatch.setattr(incremental, "TIMES_SAMPLE", 2)
 
 
 @pytest.fixture(scope="module")
@@ -186,9 +191,9 @@ def weights(name):
 def few_rows_held(name):
     """Let a path search draw 2,000 of these rows, as it does where there are many."""
     with pytest.MonkeyPatch.context() as patch:
-        if name == "dcdbundle-sample":
-            patch.setattr(path_search, "MOST_ROWS", 400)
-            patch.setattr(path_search, "LEAST_ROWS", 2_000)
+        if name == "partition-path-sample":
+            patch.setattr(partition_path, "MOST_ROWS", 400)
+            patch.setattr(partition_path, "LEAST_ROWS", 2_000)
         yield
 
 
@@ -233,7 +238,7 @@ def clean(alone) -> dict[str, tuple[str, bytes, float, int]]:
     return Made(lambda name: bits(alone[name]))
 
 
-@pytest.mark.parametrize("labels", tiered(["vrkm", "vrkm-rounds"]))
+@pytest.mark.parametrize("labels", tiered(["incremental", "incremental-rounds"]))
 def test_samples_double_before_all_rows_enter(labels, alone):
     rows = [int(step["extra"]["batch_rows"]) for step in alone[labels].history_]
     assert rows[:5] == [3_000, 3_000, 6_000, N_ROWS, N_ROWS]
@@ -246,7 +251,7 @@ def test_paths_are_searched_in_memory_or_by_passes(path, alone):
     assert km.stop_reason_ == "converged"
     assert len(km.path_) == PATHS[path]
     passes = [step for step in km.history_ if step["extra"].get("path_passes")]
-    if path == "dcdbundle-sample":
+    if path == "partition-path-sample":
         searched = [step["rows"] for step in km.history_ if step not in passes]
         assert min(searched) > 0
         assert max(rows % N_ROWS for rows in searched), "these are not all rows"
@@ -453,12 +458,12 @@ def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, mortal_c
     killer.start()
     # Workers see the rows of a coreset, or those that are gathered, at the beginning and for the
     # labels. A table of labels meets all rows in the fourth epoch, and again in the fifth.
-    at_step = 5 if name.startswith("vrkm") else 3
+    at_step = 5 if name.startswith(("incremental", "vrkm")) else 3
     if getattr(ALGORITHMS[name], "coreset", None) or name == "vrkm-paper" or name in WEIGHING:
         at_step = 0
     if name == "truncated-directions":
         at_step = 14  # At first workers see the rows where a round begins, and keep only labels.
-    if name == "dcdbundle-sample":
+    if name == "partition-path-sample":
         at_step = next(s["step"] for s in alone[name].history_ if s["extra"]["path_passes"])
     algorithm = WithBarrier(ALGORITHMS[name], str(tmp_path), at_step)
     # The one that is killed there has not ended anything before.

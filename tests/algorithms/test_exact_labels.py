@@ -145,7 +145,7 @@ def products_err(x, centers):
 @pytest.mark.parametrize(
     ("algorithm", "k", "rows"),
     in_turns(
-        ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "vrkm"],
+        ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "incremental"],
         [8, 60, 200],
         [(9, 3e-3, "f4"), (17, 1e-1, "f4"), (64, 1e-3, "f4"), (300, 1e-2, "f4"), (9, 1e-9, "f8")],
     ),

@@ -20,8 +20,8 @@ ALGORITHMS = {
     "bounds": lk.Lloyd(bounds="hamerly"),
     "nmbatch": lk.NMBatch(b0=N),
     "truncated": lk.Truncated(moves=False),
+    "incremental": lk.IncrementalLloyd(),
     "vrkm": lk.VRKM(),
-    "vrkm-snapshot": lk.VRKM(table="snapshot"),
 }
 
 
@@ -57,7 +57,7 @@ def test_labels_are_nearest_and_centres_are_means(algorithm: str, far: float, dt
 
 @pytest.mark.usefixtures("chunks_as_stored")
 @pytest.mark.parametrize(
-    "algorithm", [name for name in ALGORITHMS if name != "vrkm-snapshot"] + slow("vrkm-snapshot")
+    "algorithm", [name for name in ALGORITHMS if name != "vrkm"] + slow("vrkm")
 )
 def test_chunks_threads_and_workers_change_no_bit(
     algorithm: str, cluster2: Any, tmp_path: Any

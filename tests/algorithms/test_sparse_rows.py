@@ -25,8 +25,8 @@ ALGORITHMS = {
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "truncated": lk.Truncated(),
-    "vrkm": lk.VRKM(rounds=4),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=1500),
+    "incremental": lk.IncrementalLloyd(rounds=4),
+    "vrkm": lk.VRKM(round_rows=1500),
 }
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -82,7 +82,7 @@ def test_workers(name, url, clean, worker_clients):
     assert computing_workers(seen[0]) == 2
 
 
-@pytest.mark.parametrize("name", ["nmbatch", "vrkm", *slow("truncated", "vrkm-snapshot")])
+@pytest.mark.parametrize("name", ["nmbatch", "incremental", *slow("truncated", "vrkm")])
 def test_resume(name, url, clean, tmp_path):
     folder = str(tmp_path / "job")
     fit(url, name, max_iter=4, checkpoint=folder)

@@ -10,8 +10,10 @@ from largek_dask.kernels.rows import compute_dtype
 from tests.helpers.covering import in_turns
 
 ALGORITHMS = {
-    **{name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "vrkm")},
-    "vrkm-snapshot": lk.VRKM(table="snapshot"),
+    **{
+        name: name for name in ("auto", "truncated", "lloyd", "nmbatch", "minibatch", "incremental")
+    },
+    "vrkm": lk.VRKM(),
     "vrkm-paper": lk.VRKM.paper(),
 }
 

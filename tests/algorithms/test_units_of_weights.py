@@ -18,8 +18,8 @@ ALGORITHMS = {
     "paper": lk.NMBatch.paper(b0=3 * K),
     "minibatch": lk.MiniBatch(batch_rows=100),
     "truncated": lk.Truncated(),
-    "vrkm": lk.VRKM(),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=50),
+    "incremental": lk.IncrementalLloyd(),
+    "vrkm": lk.VRKM(round_rows=50),
     "vrkm-paper": lk.VRKM.paper(),
 }
 
@@ -42,7 +42,7 @@ def rows_and_weights(kind: str) -> tuple[np.ndarray, np.ndarray]:
         ("lloyd", "fractions", "dense"),
         ("nmbatch", "integers", "sparse"),
         ("truncated", "equal", "dense"),
-        ("vrkm-snapshot", "some", "sparse"),
+        ("vrkm", "some", "sparse"),
         *slow(*in_turns(list(ALGORITHMS), ["some", "fractions"], ["dense", "dense", "sparse"])),
     ],
 )

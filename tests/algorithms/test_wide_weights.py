@@ -26,8 +26,8 @@ ALGORITHMS = {
     "minibatch": lk.MiniBatch(batch_rows=2 * N),
     "latest": lk.MiniBatch(batch_rows=N, votes="latest"),
     "truncated": lk.Truncated(),
-    "vrkm": lk.VRKM(),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=60),
+    "incremental": lk.IncrementalLloyd(),
+    "vrkm": lk.VRKM(round_rows=60),
 }
 
 

@@ -39,7 +39,7 @@ def test_it_tells_all_that_the_curve_has(url):
     assert told["halves"] == [K, K]
     assert told["words"] == found.words
     assert told["partitions"] == found.records()
-    assert (told["method"], told["n_searched"], told["out"]) == ("dcdbundle", 1_200, None)
+    assert (told["method"], told["n_searched"], told["out"]) == ("partition-path", 1_200, None)
 
 
 def test_the_table_of_a_sample(url, monkeypatch):

@@ -173,7 +173,7 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
         (
             ["-k", 3, "--algorithm", "magic"],
             2,
-            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd'",
+            "algorithm must be one of 'auto', 'dcd-bundle', 'incremental', 'lloyd'",
         ),
         (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
         (
@@ -225,9 +225,9 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
         (("--algorithm", "nmbatch"), 80, 4, 1),
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 12, 4, 1),
         (("--algorithm", "minibatch"), 4, 4, 1),
-        (("--algorithm", "vrkm"), 48, 8, 10),
-        (("--algorithm", "vrkm", "--set", "table=snapshot"), 84, 12, 101),
-        (("--algorithm", "vrkm", "--set", "table=snapshot", "plus_plus=false"), 84, 12, 102),
+        (("--algorithm", "incremental"), 48, 8, 10),
+        (("--algorithm", "vrkm"), 84, 12, 101),
+        (("--algorithm", "vrkm", "--set", "plus_plus=false"), 84, 12, 102),
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, monkeypatch):

@@ -43,7 +43,7 @@ def plan_of(x, algorithm, k, **options):
 @pytest.mark.parametrize("effort", ["fast", "balanced"])
 def test_search_for_all_partitions__labellings_are_as_many_as_planned(effort):
     x, k = mixed(12_000, 8, 40), 15
-    algorithm = lk.DCDBundle(effort=effort)
+    algorithm = lk.PartitionPath(effort=effort)
     done = lk.KMeans(k, algorithm=algorithm, random_state=0).fit(x).history_[-1]["extra"]
     planned = plan_of(x, algorithm, k)["searches"]
     assert planned / 3 < done["evaluations"] < 3 * planned
@@ -105,9 +105,9 @@ def stored(tmp_path_factory):
             (lk.Truncated(), 2, 0.2, 30),
             (lk.NMBatch(), 1, 1.0, 12),
             (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
-            (lk.VRKM(), 2, 1.0, 12),
-            (lk.VRKM(table="snapshot", round_rows=1), 2, 1.0, 3),
-            (lk.DCDBundle(effort="fast"), 2, 1.0, 60),
+            (lk.IncrementalLloyd(), 2, 1.0, 12),
+            (lk.VRKM(round_rows=1), 2, 1.0, 3),
+            (lk.PartitionPath(effort="fast"), 2, 1.0, 60),
             (lk.VCGMM(coreset=40_000), 2, 0.5, 12),
         ),
     ],
@@ -153,7 +153,10 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
     n, url = 1_000_000, str(tmp_path / "empty.zarr")
     zarr.create_array(url, shape=(n, 32), chunks=(65_536, 32), dtype="float32")
     many = lk.open_rows(url, count_missing=False)
-    for algorithm, gathered, init in ((lk.NMBatch(), 62_500, "auto"), (lk.VRKM(), 0, "random")):
+    for algorithm, gathered, init in (
+        (lk.NMBatch(), 62_500, "auto"),
+        (lk.IncrementalLloyd(), 0, "random"),
+    ):
         options = FitOptions(n_clusters=1_000, algorithm=algorithm, init=init)
         here, there = (
             make_plan(many, options, Machines(1, 1, 1 << 34, is_local))["memory_held"]
@@ -165,7 +168,7 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
         assert here == n * own + spaced
         assert there == gathered * own + spaced
     # Centres are drawn from rows that have come, lie in one piece, and are put in order.
-    options = FitOptions(n_clusters=1_000, algorithm=lk.VRKM())
+    options = FitOptions(n_clusters=1_000, algorithm=lk.IncrementalLloyd())
     plan = make_plan(many, options, Machines(2, 2, 1 << 34, False))
     assert plan["memory_held"] == n * (3 * 32 * 4 + 16)
     # What a checkpoint takes the driver has, too; of a cluster it is not in workers.
@@ -180,7 +183,7 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
     [
         (lk.Lloyd(), 4, None),
         (lk.Truncated(), 500, "the first steps, on samples"),
-        (lk.DCDBundle(), 4, "the whole search"),
+        (lk.PartitionPath(), 4, "the whole search"),
     ],
 )
 def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k, computes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -311,10 +311,11 @@ def _mixture() -> Iterator[Case]:
         yield case(UINT8, 60, covariance, dither=True, n_init=2)
 
 
-def _vrkm() -> Iterator[Case]:
+def _incremental() -> Iterator[Case]:
     def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
         options = {"max_iter": 30} | options
-        return Case("vrkm", algorithm or lk.VRKM(), table, k, tuple(options.items()))
+        algorithm = algorithm or lk.IncrementalLloyd()
+        return Case("incremental", algorithm, table, k, tuple(options.items()))
 
     for table in (FLOAT32, FLOAT64, UINT8, CSR):
         for k in (2, 12, 101):
@@ -322,11 +323,11 @@ def _vrkm() -> Iterator[Case]:
     for table in (BOOL, HEAVY_CSR, LIGHT, LIGHT64, MEMORY, MEMORY_CSR):
         yield case(table, 40)
     for algorithm in (
-        lk.VRKM(rounds=1),
-        lk.VRKM(rounds=3),
-        lk.VRKM(rounds=40),
-        lk.VRKM(smoothing=1.0),
-        lk.VRKM(smoothing=0.1),
+        lk.IncrementalLloyd(rounds=1),
+        lk.IncrementalLloyd(rounds=3),
+        lk.IncrementalLloyd(rounds=40),
+        lk.IncrementalLloyd(smoothing=1.0),
+        lk.IncrementalLloyd(smoothing=0.1),
     ):
         for table in (FLOAT32, FLOAT64, CSR):
             yield case(table, 50, algorithm)
@@ -342,21 +343,23 @@ def _vrkm() -> Iterator[Case]:
     yield case(BAD, 30, on_bad_rows="skip")
     yield case(FLOAT32, 30, max_iter=3)
     yield case(CSR, 30, normalize="l2", n_init=2)
-    yield from _vrkm_snapshots(case)
 
 
-def _vrkm_snapshots(case: Callable[..., Case]) -> Iterator[Case]:
-    """As published: in rounds, and row by row."""
+def _vrkm() -> Iterator[Case]:
+    """In rounds, and row by row."""
 
-    def snapshot(round_rows: int | str = 300, **parameters: Any) -> lk.VRKM:
-        return lk.VRKM(table="snapshot", round_rows=round_rows, **parameters)
+    def case(table: Table, k: int, algorithm: lk.VRKM, **options: Any) -> Case:
+        return Case("vrkm", algorithm, table, k, tuple(({"max_iter": 30} | options).items()))
+
+    def snapshot(round_rows: int = 300, **parameters: Any) -> lk.VRKM:
+        return lk.VRKM(round_rows=round_rows, **parameters)
 
     for table in (FLOAT32, FLOAT64, UINT8, CSR):
         for k in (2, 60):
             yield case(table, k, snapshot())
             yield case(table, k, lk.VRKM.paper(), max_iter=6)
     for table in (FLOAT64, MEMORY, MEMORY_CSR):
-        yield case(table, 50, snapshot("auto"))
+        yield case(table, 50, lk.VRKM())
     for algorithm in (
         snapshot(plus_plus=False),
         snapshot(700, epoch=0.3),
@@ -382,34 +385,35 @@ def _vrkm_snapshots(case: Callable[..., Case]) -> Iterator[Case]:
     yield case(CSR, 30, snapshot(), normalize="l2", n_init=2)
 
 
-def _dcdbundle() -> Iterator[Case]:
+def _partition_path() -> Iterator[Case]:
     def case(table: Table, k: int, algorithm: Any = None, **options: Any) -> Case:
-        return Case("dcdbundle", algorithm or lk.DCDBundle(), table, k, tuple(options.items()))
+        algorithm = algorithm or lk.PartitionPath()
+        return Case("partition-path", algorithm, table, k, tuple(options.items()))
 
     for table in (FLOAT32, FLOAT64, UINT8, BOOL):
         for k in (1, 7):
             yield case(table, k)
     for effort in ("fast", "best"):
         for table in (FLOAT32, FLOAT64, FLAT):
-            yield case(table, 6, lk.DCDBundle(effort=effort))
+            yield case(table, 6, lk.PartitionPath(effort=effort))
     for table in (LIGHT, LIGHT64, MEMORY, FEW, FAR_WEIGHTED, TAILS):
         yield case(table, 9)
     # A sample and then all rows; one dimension.
     for effort in ("fast", "balanced"):
-        yield case(SAMPLED, 5, lk.DCDBundle(effort=effort))
+        yield case(SAMPLED, 5, lk.PartitionPath(effort=effort))
     for table in (LINE, LINE64):
         yield case(table, 20)
     yield case(FLOAT32, 8, max_iter=4)
     yield case(FLOAT32, 6, normalize="l2")
     yield case(BAD, 6, on_bad_rows="skip")
-    for table in (SMALL, SMALL64, FEW):
-        yield case(table, 4, lk.DCDBundle.paper())
 
 
-def _dcclust() -> Iterator[Case]:
+def _dcd_bundle() -> Iterator[Case]:
     for table in (SMALL, SMALL64, FEW):
-        yield Case("dcclust", lk.DCClust(), table, 4)
-    yield Case("dcclust", lk.DCClust(starts="drawn", drawn=50, most=2), FLOAT32, 4)
+        yield Case("dcd-bundle", lk.DCDBundle(), table, 4)
+        yield Case("dcd-bundle", lk.DCDBundle(descent="plain"), table, 4)
+    few = lk.DCDBundle(descent="plain", starts="drawn", drawn=50, most=2)
+    yield Case("dcd-bundle", few, FLOAT32, 4)
 
 
 FAMILIES = {
@@ -419,10 +423,11 @@ FAMILIES = {
     "nmbatch": tuple(_nmbatch()),
     "truncated": tuple(_truncated()),
     "vc-gmm": tuple(_vcgmm()),
+    "incremental": tuple(_incremental()),
     "vrkm": tuple(_vrkm()),
     "mixture": tuple(_mixture()),
-    "dcdbundle": tuple(_dcdbundle()),
-    "dcclust": tuple(_dcclust()),
+    "partition-path": tuple(_partition_path()),
+    "dcd-bundle": tuple(_dcd_bundle()),
 }
 
 

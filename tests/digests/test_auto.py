@@ -35,7 +35,7 @@ def test_digests(fits):
 def test_every_choice_was_made(fits, chosen):
     made = {(type(choice.algorithm).__name__, choice.n_init) for choice in chosen}
     assert made == {
-        ("DCDBundle", 1),
+        ("PartitionPath", 1),
         ("Lloyd", 1),
         ("Lloyd", 4),
         ("Lloyd", 16),

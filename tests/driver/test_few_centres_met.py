@@ -23,8 +23,8 @@ WIDTHS = [(12, np.float32), (5, np.float64), (130, np.float32), (40, np.float64)
 STEPS = {
     "lloyd": lk.Lloyd(),
     "nmbatch": lk.NMBatch(),
-    "vrkm": lk.VRKM(rounds=3),
-    "snapshot": lk.VRKM(table="snapshot"),
+    "incremental": lk.IncrementalLloyd(rounds=3),
+    "snapshot": lk.VRKM(),
 }
 
 

@@ -14,11 +14,11 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.data.sources import open_rows
 from largek_dask.driver import labels as labels_module
 from largek_dask.driver import plan
@@ -237,8 +237,8 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
         (Lloyd(), True),
         pytest.param(Lloyd("hamerly"), True, marks=pytest.mark.slow),
         pytest.param(NMBatch(b0=50, gather=0), True, marks=pytest.mark.slow),
-        pytest.param(VRKM(rounds=3), True, marks=pytest.mark.slow),
-        (VRKM(rounds=3), False),
+        pytest.param(IncrementalLloyd(rounds=3), True, marks=pytest.mark.slow),
+        (IncrementalLloyd(rounds=3), False),
         pytest.param(Truncated(), True, marks=pytest.mark.slow),
         pytest.param(Truncated(), False, marks=pytest.mark.slow),
     ],
@@ -246,8 +246,8 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
         "lloyd",
         "hamerly",
         "nmbatch",
-        "vrkm",
-        "vrkm in one piece",
+        "incremental",
+        "incremental in one piece",
         "truncated",
         "truncated in one piece",
     ],

@@ -265,7 +265,7 @@ def test_the_identity_is_what_it_was() -> None:
         ({"memory_limit": float("inf")}, "memory_limit must be bytes"),
         (
             {"algorithm": "best"},
-            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd', 'minibatch', "
+            "algorithm must be one of 'auto', 'dcd-bundle', 'incremental', 'lloyd', 'minibatch', "
             ".*'vc-gmm', 'vrkm', got 'best'",
         ),
         ({"algorithm": lk.Lloyd}, "algorithm must be one of .* or an object such as Lloyd"),

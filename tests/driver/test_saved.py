@@ -19,8 +19,8 @@ ALGORITHMS = {
     "nmbatch": lk.NMBatch(b0=60),
     "minibatch": lk.MiniBatch(batch_rows=100),
     "truncated": lk.Truncated(),
-    "vrkm": lk.VRKM(rounds=3),
-    "vrkm-snapshot": lk.VRKM(table="snapshot", round_rows=100),
+    "incremental": lk.IncrementalLloyd(rounds=3),
+    "vrkm": lk.VRKM(round_rows=100),
     "auto": Auto(),
     "sparse auto": Auto(),
 }

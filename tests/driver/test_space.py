@@ -82,8 +82,8 @@ def most_written(path: Path) -> int:
     "algorithm",
     [
         lk.Lloyd(),
-        *slow(lk.Truncated(), lk.VRKM(table="snapshot")),
-        *slow(lk.MiniBatch(), lk.NMBatch(), lk.VRKM()),
+        *slow(lk.Truncated(), lk.VRKM()),
+        *slow(lk.MiniBatch(), lk.NMBatch(), lk.IncrementalLloyd()),
     ],
 )
 def test_space_needed__is_about_what_is_written(tmp_path: Path, rows: Any, algorithm: Any) -> None:

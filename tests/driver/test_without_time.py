@@ -46,7 +46,9 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "result", cut)
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "lloyd", "nmbatch", "minibatch", "vrkm", "vc-gmm"])
+@pytest.mark.parametrize(
+    "algorithm", ["auto", "lloyd", "nmbatch", "minibatch", "incremental", "vc-gmm"]
+)
 @pytest.mark.usefixtures("no_time")
 def test_there_is_a_model_by_every_algorithm(algorithm: str) -> None:
     km = lk.KMeans(20, algorithm=algorithm, max_time=0, random_state=0).fit(X)

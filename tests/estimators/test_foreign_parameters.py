@@ -67,7 +67,7 @@ def test_scalable_plus_plus_is_in_parallel():
         ({"algorithm": "lloyd", "init": "k-means++"}, 1),
         ({"algorithm": "lloyd", "init": X[:3]}, 1),
         ({"algorithm": "auto", "init": "random"}, 1),
-        ({"algorithm": "dcdbundle"}, 1),
+        ({"algorithm": "partition-path"}, 1),
     ],
 )
 def test_starts_as_many_as_suit(parameters, starts):

@@ -16,7 +16,7 @@ X = np.random.default_rng(0).normal(size=(400, 3)) + 6 * np.repeat(np.eye(4, 3),
 K_MEANS = [
     lk.KMeans(4, random_state=3, n_threads=1),
     lk.KMeans(4, random_state=3, effort="fast", normalize="l2", on_bad_rows="skip"),
-    lk.KMeans(4, random_state=3, algorithm="dcdbundle", effort="fast"),
+    lk.KMeans(4, random_state=3, algorithm="partition-path", effort="fast"),
     lk.MiniBatchKMeans(4, random_state=3, batch_size=50, max_iter=9),
     lk.SphericalKMeans(4, random_state=3, max_time=3_600),
 ]
@@ -53,7 +53,7 @@ def test_k_means_of_a_model(estimator, tmp_path):
     assert pickle.loads(pickle.dumps(km)).get_params() == km.get_params()
     for name in ("n_clusters", "normalize", "on_bad_rows"):
         assert km.get_params().get(name) == estimator.get_params().get(name)
-    assert hasattr(km, "path_") == (estimator.algorithm == "dcdbundle")
+    assert hasattr(km, "path_") == (estimator.algorithm == "partition-path")
 
 
 @pytest.mark.parametrize("estimator", MIXTURES, ids=repr)

@@ -243,8 +243,8 @@ def test_bad_weights(weight, message):
         ({"max_time": "soon"}, "max_time must be seconds or a text"),
         (
             {"algorithm": "elkan!"},
-            "algorithm must be one of 'auto', 'dcclust', 'dcdbundle', 'lloyd', 'minibatch', "
-            "'nmbatch', 'truncated', 'vc-gmm', 'vrkm', got",
+            "algorithm must be one of 'auto', 'dcd-bundle', 'incremental', 'lloyd', 'minibatch', "
+            "'nmbatch', 'partition-path', 'truncated', 'vc-gmm', 'vrkm', got",
         ),
         ({"algorithm": lk.Lloyd}, "or an object such as Lloyd"),
         ({"algorithm": 3}, "algorithm must be one of"),

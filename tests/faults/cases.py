@@ -76,7 +76,7 @@ def make_cases(folder: Path) -> dict[str, Case]:
         Case("truncated", paths["dense"], lk.Truncated(neighbours=8), 60),
         # A table of labels is gathered, of rows as few as these; the contract has workers killed
         # in its rounds.
-        Case("vrkm", paths["dense"], lk.VRKM(table="snapshot", round_rows=3_000), 10),
+        Case("vrkm", paths["dense"], lk.VRKM(round_rows=3_000), 10),
         Case("nmbatch-sparse", paths["sparse"], lk.NMBatch(b0=1000, gather=0), 15),
     ]
     return {case.name: case for case in cases}

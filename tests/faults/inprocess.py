@@ -47,7 +47,7 @@ ALGORITHMS: dict[str, Any] = {
     "lloyd": lk.Lloyd(),
     "nmbatch": lk.NMBatch(b0=50),
     "nmbatch-sparse": lk.NMBatch(b0=50),
-    "vrkm": lk.VRKM(rounds=2),
+    "incremental": lk.IncrementalLloyd(rounds=2),
 }
 OUTPUT = "faulty://data/out"
 MAX_ITER = 3

@@ -49,7 +49,7 @@ LOCAL_POINTS = [
 
 
 FEW = [
-    pytest.param(name, marks=() if name in ("nmbatch-sparse", "vrkm") else pytest.mark.slow)
+    pytest.param(name, marks=() if name in ("nmbatch-sparse", "incremental") else pytest.mark.slow)
     for name in ALGORITHMS
 ]
 """Row state of two kinds; the slow tier has all."""
@@ -87,11 +87,11 @@ def kinds_of(jobs, job_id):
     ("name", "every"),
     [
         ("lloyd", 15),
-        pytest.param("vrkm", 15, marks=pytest.mark.slow),
+        pytest.param("incremental", 15, marks=pytest.mark.slow),
         pytest.param("lloyd", 1, marks=pytest.mark.slow),
         pytest.param("nmbatch", 3, marks=pytest.mark.slow),
         pytest.param("nmbatch-sparse", 4, marks=pytest.mark.slow),
-        pytest.param("vrkm", 4, marks=pytest.mark.slow),
+        pytest.param("incremental", 4, marks=pytest.mark.slow),
     ],
 )
 def test_a_crash_before_every_change_of_the_store(jobs_of, made_of, name, every):

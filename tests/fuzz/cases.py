@@ -28,15 +28,15 @@ ALGORITHMS: dict[str, Any] = {
     "minibatch": lk.MiniBatch(batch_rows=200),
     "nmbatch": lk.NMBatch(),
     "nmbatch in place": lk.NMBatch(b0=100, gather=0),
+    "incremental": lk.IncrementalLloyd(),
+    "incremental rounds": lk.IncrementalLloyd(rounds=4, smoothing=1.0),
     "vrkm": lk.VRKM(),
-    "vrkm rounds": lk.VRKM(rounds=4, smoothing=1.0),
-    "vrkm snapshot": lk.VRKM(table="snapshot"),
     "vrkm paper": lk.VRKM.paper(),
     "vc-gmm": lk.VCGMM(),
     "vc-gmm lists": lk.VCGMM(candidates=3, neighbours=8, explore=1, covariance="isoflex"),
     "vc-gmm paper": lk.VCGMM.paper(candidates=4),
-    "dcdbundle": lk.DCDBundle(),
-    "dcdbundle fast": lk.DCDBundle(effort="fast"),
+    "partition-path": lk.PartitionPath(),
+    "partition-path fast": lk.PartitionPath(effort="fast"),
 }
 MIXTURES: dict[str, dict[str, Any]] = {
     **{f"mixture {kind}": {"covariance": kind} for kind in COVARIANCES},
@@ -56,11 +56,11 @@ LARGE += [(4_000, 6, 1_600), (6_000, 3, 4_200), (3_000, 96, 700), (20_000, 257, 
 LARGE_SHARE = 0.02
 """Fraction of the cases that are of these sizes: each takes seconds."""
 INITS = ["random", "k-means++", "greedy-k-means++", "k-means||", "two-level", "afk-mc2", "rows"]
-PATHS = {name for name in ALGORITHMS if name.startswith("dcdbundle")}
+PATHS = {name for name in ALGORITHMS if name.startswith("partition-path")}
 """They find every partition up to k, and take no starting centres."""
 DENSE_ONLY |= PATHS
 VCGMM = {name for name in ALGORITHMS if name.startswith("vc-gmm")}
-BY_COSINE = {"auto", "lloyd", "nmbatch", "minibatch", "vrkm"}
+BY_COSINE = {"auto", "lloyd", "nmbatch", "minibatch", "incremental"}
 """Algorithms that ``SphericalKMeans`` is fitted with."""
 PATH_CLUSTERS = 12
 """Their clusters, at most: each number of them is as much work as a fit of others."""

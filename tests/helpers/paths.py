@@ -72,7 +72,7 @@ def path_model(x: NDArray[Any], k: int, **more: Any) -> PathModel:
     """A model of such arrays, with what a fit notes of rows."""
     arrays = path_arrays(x, k, **more)
     provenance = {
-        "parameters": {"algorithm": {"name": "DCDBundle"}, "n_clusters": k, "seed": 0},
+        "parameters": {"algorithm": {"name": "PartitionPath"}, "n_clusters": k, "seed": 0},
         "data": {"content": {"shape": list(x.shape)}},
         "inertia": float(arrays.inertia[-1]),
         "n_iter": k,

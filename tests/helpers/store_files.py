@@ -36,7 +36,11 @@ WRITTEN = 1_600_000_000
 
 def copied(version: str, folder: Path) -> Path:
     """A copy of that version's store and outputs, with its places in this folder."""
-    shutil.copytree(FILES / f"store-{version}", folder, dirs_exist_ok=True)
+    stored = FILES / f"store-{version}"
+    if stored.is_dir():
+        shutil.copytree(stored, folder, dirs_exist_ok=True)
+    else:
+        shutil.unpack_archive(f"{stored}.tar.gz", folder, filter="data")
     rename(folder, HERE, str(folder))
     os.utime(folder / "rows.npy", (WRITTEN, WRITTEN))
     return folder

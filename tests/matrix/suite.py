@@ -89,7 +89,7 @@ def check_others(_: Path) -> Told:
             "doubles": digest(lk.KMeans(9, algorithm="lloyd", random_state=1), wide),
             "sparse": digest(lk.KMeans(9, random_state=1), sparse),
             "mixture": digest(lk.Mixture(5, covariance="diag", random_state=1), x),
-            "path": digest(lk.KMeans(4, algorithm="dcdbundle", random_state=1), x),
+            "path": digest(lk.KMeans(4, algorithm="partition-path", random_state=1), x),
         }
     }
 

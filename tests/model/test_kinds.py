@@ -100,8 +100,6 @@ def test_every_kind_is_declared_in_full() -> None:
         assert kind.kind == name
         assert is_dataclass(kind.holds)
         assert isinstance(kind.objective, Objective)
-        # Versions that know no kinds read format 1.
-        assert kind.format == 2 or name == "centers"
         for member in ("counts", "n_features", "score", "_label", "_check"):
             assert getattr(kind, member) is not getattr(Model, member)
 
@@ -124,16 +122,15 @@ def test_a_kind_that_lacks_something_is_refused_before_its_fit_has_run() -> None
 
 
 def test_centers_are_written_as_before_but_for_the_kind(tmp_path: Path) -> None:
-    """Versions that know no kinds read format 1, and pass over what they do not know."""
     centers_model().save(str(tmp_path / "m.zarr"))
     notes = notes_of(tmp_path / "m.zarr")
     assert notes.pop("model_kind") == "centers"
-    assert notes["format"] == 1
+    assert notes["format"] == 3
     before = notes_of(Path(__file__).parents[1] / "data_files" / "model-v1.zarr")
     assert list(notes) == list(before)
     assert list(notes["arrays"]) == list(before["arrays"])
-    # A file that says no kind, as every one did.
-    url = edit(tmp_path / "m.zarr", lambda n: n.pop("model_kind"))
+    # A file that says no kind, as every one of format 1 did.
+    url = edit(tmp_path / "m.zarr", lambda n: n.pop("model_kind") and n.update(format=1))
     found = load_model(url)
     assert type(found) is CentersModel
     assert found.digest() == centers_model().digest()
@@ -177,7 +174,7 @@ def test_a_kind_that_is_no_name_is_refused(tmp_path: Path) -> None:
     centers_model().save(str(tmp_path / "m.zarr"))
     refusal = "of the kind .* knows only 'centers'"
     kinds: list[Any] = [None, 3, True, "", "Centers", "a b", "centers\n", "\x1b[2J", [], {}]
-    for format, kind in itertools.product((1, 2), [*kinds, "x" * 33, "x" * 10**6]):
+    for format, kind in itertools.product((1, 2, 3), [*kinds, "x" * 33, "x" * 10**6]):
         change = {"model_kind": kind, "format": format}
         url = edit(tmp_path / "m.zarr", lambda n, change=change: n.update(change))
         with pytest.raises(ModelFormatError, match=refusal) as told:

@@ -345,7 +345,7 @@ def test_saved_and_loaded(kind: str, dtype: Any, tmp_path: Path) -> None:
     url = str(tmp_path / "m.zarr")
     model.save(url)
     notes = json.loads((tmp_path / "m.zarr" / "zarr.json").read_text())["attributes"]["largek"]
-    assert (notes["model_kind"], notes["format"]) == ("mixture", 2)
+    assert (notes["model_kind"], notes["format"]) == ("mixture", 3)
     assert list(notes["arrays"]) == [f.name for f in fields(MixtureArrays)]
     found = load_model(url)
     assert type(found) is MixtureModel

@@ -321,7 +321,7 @@ def edited(saved: Path, tmp_path: Path, change: Any) -> str:
 
 def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
     refused: list[tuple[Any, str]] = [
-        (lambda n: n.update(format=3), "format 3.*reads up to 2.*newer one. Install that"),
+        (lambda n: n.update(format=4), "format 4.*reads up to 3.*newer one. Install that"),
         (lambda n: n.update(format="1"), "not a model but 'model' of format '1'"),
         (lambda n: n.update(format=0), "not a model but 'model' of format 0"),
         (lambda n: n.update(format=True), "of format True"),

@@ -30,7 +30,7 @@ zarr.save_array("x.zarr", x)
 km = KMeans(4, random_state=0, checkpoint="run").fit("x.zarr")
 km.model_.save("model.zarr")
 load_model("model.zarr").predict("x.zarr", out="labels.zarr")
-assert len(KMeans(3, algorithm="dcdbundle", random_state=0).fit(x).path_)
+assert len(KMeans(3, algorithm="partition-path", random_state=0).fit(x).path_)
 loaded()
 largek_dask.connect
 loaded()

@@ -188,7 +188,7 @@ def test_a_resumed_job_is_drawn_as_one_that_was_not(n, back, split):
     assert known == sorted(set(known))
 
 
-@pytest.mark.parametrize("algorithm", ["vrkm", "dcdbundle"])
+@pytest.mark.parametrize("algorithm", ["incremental", "partition-path"])
 def test_a_fit_has_its_panels(algorithm, tmp_path):
     x = np.random.default_rng(0).normal(size=(600, 3)).astype("float32")
     fit = KMeans(5, algorithm=algorithm, random_state=0, max_iter=20, checkpoint=str(tmp_path))

@@ -81,7 +81,7 @@ def test_draw__sizes_are_bars(tmp_path):
 
 def path_model(k):
     x = np.random.default_rng(0).normal(size=(60, 2)) + 20 * (np.arange(60)[:, None] % 3)
-    return KMeans(k, algorithm="dcdbundle", random_state=0).fit(x).model_
+    return KMeans(k, algorithm="partition-path", random_state=0).fit(x).model_
 
 
 def test_a_fit_of_all_partitions_shows_inertia_over_its_lower_bound():

@@ -211,7 +211,7 @@ def test_a_mixture() -> None:
 
 
 def test_every_partition() -> None:
-    km = lk.KMeans(6, algorithm="dcdbundle", random_state=0).fit(X)
+    km = lk.KMeans(6, algorithm="partition-path", random_state=0).fit(X)
     found = read(km.model_.report())
     path = km.path_
     assert "Number of clusters" in found.headings()

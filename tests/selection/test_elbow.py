@@ -42,13 +42,13 @@ def inertia_of(model: Any, x: Any, weight: Any = None) -> float:
 def test_planted_groups_are_counted_by_all_partitions():
     found = lk.suggest_k(X, 20, random_state=0)
     assert isinstance(found, SuggestedK)
-    assert (found.method, found.k, found.clear) == ("dcdbundle", K, True), str(found)
+    assert (found.method, found.k, found.clear) == ("partition-path", K, True), str(found)
     assert found.halves == (K, K)
     assert found.range == (K, K)
     assert found.n_clusters.tolist() == list(range(1, 21))
     assert (found.n_searched, found.n_rows) == (3_000, 3_000)
     assert not found.errors.any()
-    path = lk.KMeans(20, algorithm="dcdbundle", random_state=0).fit(X).path_
+    path = lk.KMeans(20, algorithm="partition-path", random_state=0).fit(X).path_
     assert found.inertia.tolist() == path.inertia.tolist()
     assert path.suggest_k().k == K
 
@@ -79,7 +79,7 @@ def test_nothing_is_named_where_nothing_is(kind, nested, request):
     if nested:
         request.getfixturevalue("nests")
     found = lk.suggest_k(x, 24, random_state=0)
-    assert found.method == ("nested" if nested else "dcdbundle")
+    assert found.method == ("nested" if nested else "partition-path")
     assert (found.k, found.clear, found.range) == (None, False, None), kind
     assert found.words.startswith("No clear k")
 
@@ -166,7 +166,7 @@ def test_no_more_clusters_than_distinct_rows(dtype, sample):
     distinct = 100 + 3 * np.random.default_rng(0).normal(size=(3, 5))
     x = np.repeat(distinct, 400, axis=0).astype(dtype)
     found = lk.suggest_k(x, 12, sample=sample, random_state=0)
-    assert found.method == ("dcdbundle" if sample == "auto" else "nested")
+    assert found.method == ("partition-path" if sample == "auto" else "nested")
     assert (found.k, found.range, int(found.n_clusters[-1])) == (3, (3, 3), 3)
 
 

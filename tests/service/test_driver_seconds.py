@@ -68,13 +68,13 @@ def test_first_steps_of_the_default(service, rows, tmp_path):
     assert scraped(service, job.id)["driver"] == pytest.approx(seconds["driver"], abs=0.01)
 
 
-def test_all_of_dcd_bundle__and_little_of_lloyd(service, rows, tmp_path):
+def test_all_of_a_partition_path__and_little_of_lloyd(service, rows, tmp_path):
     share = {}
-    for algorithm in (lk.DCDBundle(), lk.Lloyd()):
+    for algorithm in (lk.PartitionPath(), lk.Lloyd()):
         name = type(algorithm).__name__
         job = service.submit(rows, n_clusters=4, output=str(tmp_path / name), algorithm=algorithm)
         assert job.wait("250s") == "finished"
         assert of_steps(job)
         seconds = job.status()["seconds"]
         share[name] = seconds["driver"] / seconds["total"]
-    assert share["DCDBundle"] > share["Lloyd"]
+    assert share["PartitionPath"] > share["Lloyd"]

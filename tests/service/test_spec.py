@@ -38,7 +38,12 @@ def test_a_document_of_before_is_read_and_asks_for_the_same():
         "storage_options": {},
     }  # fmt: skip
     spec = JobSpec.parse(json.dumps(document))
-    assert spec.dump().items() >= document.items()
+    assert spec.dump().items() >= (document | {"format": 2}).items()
+    named = JobSpec.parse(document | {"algorithm": {"name": "dcdbundle"}})
+    assert named.algorithm.make() == lk.PartitionPath()
+    for wrong in (3, {"name": 3}, {"name": "vrkm", "parameters": 3}, {"parameters": {}, "more": 1}):
+        with pytest.raises(ParameterError, match="this is no job: algorithm"):
+            JobSpec.parse(document | {"algorithm": wrong})
     expected = FitOptions(n_clusters=10, algorithm=Auto("best"), max_time=60.0, memory_limit=1)
     assert spec.fit_options() == expected
 
@@ -48,7 +53,9 @@ def test_algorithms_are_those_of_the_registry(monkeypatch):
         pass
 
     assert "new" not in ALGORITHMS
-    with pytest.raises(ParameterError, match=r"algorithm.name: is not one of auto, dcclust, dcd"):
+    with pytest.raises(
+        ParameterError, match=r"algorithm.name: is not one of auto, dcd-bundle, inc"
+    ):
         job(algorithm={"name": "new"})
     monkeypatch.setitem(ALGORITHMS, "new", New)
     spec = job(algorithm=AlgorithmSpec.of(New("fast")).model_dump())
@@ -72,7 +79,7 @@ def test_a_document_comes_back_as_it_went():
 
 WRONG = (
     ({"n_cluster": 3}, "n_cluster: is not known"),
-    ({"format": 2}, "format"),
+    ({"format": 3}, "format"),
     ({"n_clusters": 0}, "n_clusters: must be greater than or equal to 1"),
     ({"n_clusters": 10**9}, "n_clusters"),
     ({"n_clusters": True}, "n_clusters"),
@@ -167,7 +174,7 @@ def test_algorithm_objects_become_documents():
         lk.Lloyd(None),
         lk.NMBatch.paper(),
         lk.MiniBatch(votes="latest"),
-        lk.VRKM(rounds=5, smoothing=1.0),
+        lk.IncrementalLloyd(rounds=5, smoothing=1.0),
     ):
         spec = job(algorithm=AlgorithmSpec.of(algorithm).model_dump())
         assert spec.algorithm.make() == algorithm

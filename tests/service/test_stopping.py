@@ -67,7 +67,7 @@ def documents():
     """A document for each registered algorithm, which takes more steps than two."""
     for name, kind in ALGORITHMS.items():
         changes = {"n_clusters": 7, "max_iter": 6, "tol": 0.0}
-        if name == "dcclust":
+        if name == "dcd-bundle":
             changes["n_clusters"] = 4
         yield pytest.param(kind(), changes, id=name)
     yield pytest.param(

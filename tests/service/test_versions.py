@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.auto import Auto
+from largek_dask.algorithms.names import name_of
 from largek_dask.driver import provenance
+from largek_dask.driver.provenance import parameters_of
 from largek_dask.service import jobs as jobs_module
 from largek_dask.service import runner
 from tests.helpers import store_files
@@ -16,6 +19,17 @@ from tests.helpers.checks import eventually
 from tests.service.conftest import wait_until
 
 OLD, NEW = "0.1.0", "7.0.0"
+FORMER = {
+    "vrkm": lk.IncrementalLloyd(),
+    "vrkm-smoothing": lk.IncrementalLloyd(rounds=4, smoothing=1.0),
+    "vrkm-snapshot": lk.VRKM(round_rows=50),
+    "vrkm-paper": lk.VRKM.paper(),
+    "dcdbundle": lk.PartitionPath(effort="fast"),
+    "dcdbundle-paper": lk.DCDBundle.paper(),
+    "dcclust": lk.DCDBundle(descent="plain"),
+    "auto": Auto("best"),
+}
+"""What commit 9a8d809 called these, and its outputs: two steps of each (``max_iter=2``)."""
 
 
 @pytest.fixture
@@ -103,3 +117,30 @@ def test_fields_of_earlier_records_are_ignored(left, be):
     assert jobs.status(ended)["state"] == "finished"
     assert jobs.model(ended).n_clusters == 4
     assert wait_until(jobs, job_id, "finished", "failed")["state"] == "finished"
+
+
+def test_algorithms_by_their_former_names(tmp_path, open_jobs, be):
+    """Records, models and checkpoints of 9a8d809 are of what its algorithms are called now."""
+    be(OLD)
+    folder = store_files.copied("9a8d809", tmp_path / "left")
+    jobs = open_jobs(store=str(folder / "store"))
+    found = {status["output"].rsplit("/", 1)[1]: status["id"] for status in jobs.listed()}
+    assert set(found) == set(FORMER)
+    for name, algorithm in FORMER.items():
+        told = jobs.model(found[name]).provenance
+        assert told["parameters"]["algorithm"] == parameters_of(algorithm)
+        assert jobs.status(found[name])["algorithm"] == name_of(algorithm)
+        if name != "auto":
+            assert told["engine"] == parameters_of(algorithm)
+        else:
+            assert told["engine"]["name"] == "PartitionPath"
+        jobs.resume(found[name], {"max_iter": 40}, {})
+    for name, algorithm in FORMER.items():
+        status = wait_until(jobs, found[name], "finished", "failed")
+        assert status["state"] == "finished", status
+        assert status["run"] == 2
+        starts = [e["n_iter"] for e in jobs.events(found[name], 0, 1000) if e["event"] == "started"]
+        assert starts[-1] == 2, "it goes on from its checkpoint"
+        whole = lk.KMeans(4, algorithm=algorithm, random_state=0, tol=0.0, max_iter=40)
+        whole.fit(np.load(folder / "rows.npy"))
+        np.testing.assert_allclose(jobs.model(found[name]).centers, whole.cluster_centers_)

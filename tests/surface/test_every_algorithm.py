@@ -23,7 +23,7 @@ K, SEED, N_ROWS = 40, 5, 1_000
 PATHS = {name for name, kind in ALGORITHMS.items() if not getattr(kind, "takes_starts", True)}
 """Those that find every partition: fewer are asked for, and all steps that they take."""
 
-FEW = ("auto", "minibatch", "dcdbundle", "vc-gmm")
+FEW = ("auto", "minibatch", "partition-path", "vc-gmm")
 """In the default tier: each kind of model, and a fit of which nothing is gathered."""
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")

@@ -19,9 +19,9 @@ from tests.helpers.paths import path_model
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
 K = 20
-ALGORITHMS = ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "vrkm"]
+ALGORITHMS = ["auto", "lloyd", "minibatch", "nmbatch", "truncated", "incremental"]
 # Its kernels take longest to compile.
-PATHS = pytest.param("dcdbundle", marks=pytest.mark.slow)
+PATHS = pytest.param("partition-path", marks=pytest.mark.slow)
 
 
 def utm(n: int = 3_000, d: int = 2) -> NDArray[np.float32]:
@@ -59,7 +59,7 @@ def test_centres_of_rows_far_from_0_are_those_of_the_same_rows_in_float64(
     algorithm: str, tmp_path: Path
 ) -> None:
     assert (X.dtype, X.astype("f8").mean(0)[1] > 2**10 * X.std(0)[1]) == (np.float32, True)
-    k = 5 if algorithm == "dcdbundle" else K
+    k = 5 if algorithm == "partition-path" else K
     found = lk.KMeans(k, algorithm=algorithm, random_state=0, max_iter=30).fit(X)
     assert found.cluster_centers_.dtype == np.float64
     wide = lk.KMeans(k, algorithm=algorithm, random_state=0, max_iter=30).fit(X.astype("f8"))

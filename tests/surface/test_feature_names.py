@@ -34,7 +34,7 @@ OTHER = FRAME[["age", "height", "weight"]]
 
 ESTIMATORS = {
     "kmeans": lambda: lk.KMeans(K, random_state=0),
-    "path": lambda: lk.KMeans(K, algorithm="dcdbundle", random_state=0),
+    "path": lambda: lk.KMeans(K, algorithm="partition-path", random_state=0),
     "mixture": lambda: lk.Mixture(K, covariance="diag", random_state=0, max_iter=20),
 }
 """One for each kind of model."""
@@ -106,7 +106,7 @@ def test_partial_fit_knows_the_names_of_the_first_batch() -> None:
     assert km.model_.feature_names == NAMES
     with pytest.raises(ValueError, match="in the same order as they were in fit"):
         km.partial_fit(OTHER)
-    path = lk.KMeans(K, algorithm="dcdbundle", random_state=0).fit(FRAME)
+    path = lk.KMeans(K, algorithm="partition-path", random_state=0).fit(FRAME)
     assert path.partial_fit(FRAME).model_.feature_names == NAMES
 
 

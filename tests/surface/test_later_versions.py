@@ -110,15 +110,15 @@ def run(store: str, tmp_path: Path) -> Path:
 
 
 def test_job_json(run: Path) -> None:
-    edit(run / "job.json", lambda job: job.update(format=2, versions={"largek_dask": "9.1"}))
-    told = ("job.json: format '2', written by largek_dask 9.1,",)
+    edit(run / "job.json", lambda job: job.update(format=3, versions={"largek_dask": "9.1"}))
+    told = ("job.json: format '3', written by largek_dask 9.1,",)
     refused(CheckpointError, lambda: description_in(Folder(str(run))), *told)
 
 
 def test_checkpoints__whatever_their_digest_is_made_of(run: Path) -> None:
     [newest] = sorted((run / "checkpoints").glob("*.json"))[-1:]
-    edit(newest, lambda record: record.update(format=2))
-    told = (f"{newest.name}: format '2'",)
+    edit(newest, lambda record: record.update(format=3))
+    told = (f"{newest.name}: format '3'",)
     refused(CheckpointError, lambda: best_saved(Folder(str(run))), *told)
 
 
@@ -164,7 +164,7 @@ def test_records(tmp_path: Path, spec: JobSpec) -> None:
     for change, told in (
         ({"format": 2, "versions": ["9.1"], "more": 1}, r"format: .*the version that wrote it"),
         ({"more": 1}, "more: "),
-        ({"spec": {**spec.dump(), "format": 2}}, "format: must be 1.*version that wrote it"),
+        ({"spec": {**spec.dump(), "format": 3}}, "format: must be 2.*version that wrote it"),
         ({"spec": {**spec.dump(), "more": 2}}, "more: is not known.*version that wrote it"),
     ):
         file.write_text(json.dumps({**json.loads(before), **change}))

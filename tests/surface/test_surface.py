@@ -34,8 +34,8 @@ CLUSTERS = [1, 2, 8, 9, 100, 101, 128, 129, 300]
 
 PATHS = {name for name, kind in ALGORITHMS.items() if not getattr(kind, "takes_starts", True)}
 """Those that find every partition: each is as much work as a fit of others, so few are asked for.
-The published methods are slow."""
-MOST_OF_PATHS = {"dcdbundle": 9, "dcclust": 2}
+The published method is slow."""
+MOST_OF_PATHS = {"partition-path": 9, "dcd-bundle": 2}
 NAMES = list(ALGORITHMS)
 CASES = [
     (k, name)

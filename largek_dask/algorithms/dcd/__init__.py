@@ -1,8 +1,8 @@
-"""DCD-Bundle: every partition up to k in one fit, with bounds and measures of each."""
+"""Partitions into all numbers of clusters: DCD-Bundle as published, and a search of ours."""
 
 from __future__ import annotations
 
-from largek_dask.algorithms.dcd.algorithm import DCDBundle
-from largek_dask.algorithms.dcd.dcclust import DCClust
+from largek_dask.algorithms.dcd.partition_path import PartitionPath
+from largek_dask.algorithms.dcd.published import DCDBundle
 
-__all__ = ["DCClust", "DCDBundle"]
+__all__ = ["DCDBundle", "PartitionPath"]

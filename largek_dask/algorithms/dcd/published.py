@@ -1,7 +1,7 @@
-"""The incremental algorithm as published: one more cluster per step (Algorithm 7.1 of DCD-Bundle).
+"""DCD-Bundle: the incremental algorithm of its paper, one more cluster per step (Algorithm 7.1).
 
-N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large
-data sets. From the partition into l - 1 clusters:
+N. Karmitsa, A. Bagirov, S. Taheri, New diagonal bundle method for clustering problems in large data
+sets, European Journal of Operational Research 263 (2017). From the partition into l - 1 clusters:
 
 1. S_1, where to begin the auxiliary problem (the paper takes it from B. Ordin and A. Bagirov): of
    the rows y with ``z(y) >= gamma_1 max z``, the means c(y) of B(y) with
@@ -34,7 +34,7 @@ from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, path_of_on
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import taken_rows
-from largek_dask.algorithms.dcd.path_search import refuse
+from largek_dask.algorithms.dcd.partition_path import refuse
 from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
 from largek_dask.algorithms.kmeans import KMeansProblem
@@ -45,7 +45,7 @@ from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["MOST_VALUES", "Published", "PublishedState"]
+__all__ = ["MOST_VALUES", "DCDBundle", "PublishedState"]
 
 MOST_VALUES = 1 << 25
 """Maximum numbers in the rows, which are held in float64: 256 MB."""
@@ -104,17 +104,18 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class Published(Algorithm[PublishedState]):
-    """Algorithm 7.1 with 5.2 and 5.1 as published; a step is one more cluster.
+class DCDBundle(Algorithm[PublishedState]):
+    """The published method, Algorithms 7.1, 5.2 and 5.1; a step is one more cluster.
 
-    All partitions into up to k clusters are kept. Nothing is drawn unless ``starts="drawn"``. Rows
-    are held in the driver's process, in float64, and z is computed for all of them at every step:
-    this is the published method, for comparison, and a slow one.
+    All partitions into up to k clusters are kept, as ``km.path_``. Nothing is drawn unless
+    ``starts="drawn"``. Rows are held in the driver's process, in float64, and z is computed for all
+    of them at every step: a slow baseline of :class:`~largek_dask.PartitionPath`.
 
     Parameters
     ----------
     descent : {"bundle", "plain"}
-        Algorithm 5.1, or plain DC.
+        Algorithm 5.1, or plain DC descents: our reading of DCClust, a method that the paper
+        compares with and does not describe.
     starts : {"all", "drawn"}
         Rows whose z is computed: all distinct ones, or ``drawn`` of them, in proportion to the
         squared distances to their centres.
@@ -145,6 +146,12 @@ class Published(Algorithm[PublishedState]):
     auxiliary_tolerance: float = 1e-6
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    takes_starts: ClassVar[bool] = False
+
+    @classmethod
+    def paper(cls) -> DCDBundle:
+        """Return the published method."""
+        return cls()
 
     def __post_init__(self) -> None:
         if self.descent not in ("bundle", "plain"):
@@ -171,15 +178,15 @@ class Published(Algorithm[PublishedState]):
         """Refuse sparse rows, starting centres, and tables that cannot be held."""
         if table.is_sparse:
             raise ParameterError(
-                "the published DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
+                "DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
                 "ones, or make them dense."
             )
         values = table.n_rows * table.n_features
         if values > MOST_VALUES:
             raise ParameterError(
-                "the published DCD-Bundle holds all rows in the process that drives the fit, up to "
+                "DCD-Bundle holds all rows in the process that drives the fit, up to "
                 f"2**25 values: {table.n_rows} rows of {table.n_features} features are {values}. "
-                "Use DCDBundle(), which works on a sample of many rows and then on all."
+                "Use PartitionPath(), which works on a sample of many rows and then on all."
             )
         refuse(table, self.problem)
 
@@ -280,7 +287,7 @@ class _Search:
 
     def __init__(
         self,
-        method: Published,
+        method: DCDBundle,
         rows: MeasuredRows,
         centers: Array,
         threads: Threads,

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.algorithms.dcd import memory, path_search
+from largek_dask.algorithms.dcd import memory, partition_path
 from largek_dask.errors import (
     BadRowsError,
     DegenerateDataWarning,
@@ -28,16 +28,16 @@ X = blobs(300, 3, 5, seed=2, spread=3.0)
 
 
 def fit(x: Any, k: int, *, weight: Any = None, effort: Any = "balanced", **options: Any) -> Any:
-    options = {"random_state": 0, "algorithm": lk.DCDBundle(effort=effort)} | options
+    options = {"random_state": 0, "algorithm": lk.PartitionPath(effort=effort)} | options
     return lk.KMeans(k, **options).fit(x, sample_weight=weight)
 
 
 @pytest.fixture
 def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of more than 100 rows are large."""
-    monkeypatch.setattr(path_search, "MOST_ROWS", 100)
-    monkeypatch.setattr(path_search, "LEAST_ROWS", 200)
-    monkeypatch.setattr(path_search, "ROWS_A_CLUSTER", 1)
+    monkeypatch.setattr(partition_path, "MOST_ROWS", 100)
+    monkeypatch.setattr(partition_path, "LEAST_ROWS", 200)
+    monkeypatch.setattr(partition_path, "ROWS_A_CLUSTER", 1)
 
 
 @pytest.fixture
@@ -63,7 +63,11 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (sp.csr_array(X), {}, "dense rows only.*use algorithm='auto', or make them dense"),
         (X, {"init": "k-means++"}, "init must be 'auto'.*Use another algorithm"),
         (X, {"init": X[:4]}, "init must be 'auto'.*Use another algorithm"),
-        (X, {"n_init": 2}, "DCDBundle makes starts of its own. Take n_init=1, and effort='best'"),
+        (
+            X,
+            {"n_init": 2},
+            "PartitionPath makes starts of its own. Take n_init=1, and effort='best'",
+        ),
         (X[:3], {}, "n_clusters=4 is more than there are rows"),
     ],
 )
@@ -76,7 +80,7 @@ def test_refused(x: Any, options: Any, message: str, unread: list[str]) -> None:
     assert not unread
 
 
-@pytest.mark.parametrize("algorithm", [lk.DCDBundle.paper(), lk.DCClust()])
+@pytest.mark.parametrize("algorithm", [lk.DCDBundle.paper(), lk.DCDBundle(descent="plain")])
 def test_published_methods_refuse_the_same(algorithm: Any, unread: list[str]) -> None:
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (sp.csr_array(X), {}, "dense rows only"),
@@ -129,7 +133,9 @@ def test_more_clusters_than_distinct_rows(d: int, effort: str, weighted: bool) -
     check_path(km, x, weight)
 
 
-@pytest.mark.parametrize(("d", "algorithm"), [(1, lk.DCDBundle.paper()), (2, lk.DCClust())])
+@pytest.mark.parametrize(
+    ("d", "algorithm"), [(1, lk.DCDBundle.paper()), (2, lk.DCDBundle(descent="plain"))]
+)
 def test_published_methods_end_with_the_distinct_rows(d: int, algorithm: Any) -> None:
     r = np.random.default_rng(4)
     x = np.repeat(r.normal(size=(6, d)), 5, axis=0)[r.permutation(30)]
@@ -319,7 +325,7 @@ def test_one_dimension_is_solved(kind: str) -> None:
 def test_one_dimension_of_more_than_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(1).normal(size=(400, 1))
     solved = fit(x, 8)
-    monkeypatch.setattr(path_search, "LINE_ROWS", 7)
+    monkeypatch.setattr(partition_path, "LINE_ROWS", 7)
     searched = fit(x, 8)
     assert searched.n_iter_ > 1
     check_path(searched, x)

@@ -13,8 +13,7 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
-from largek_dask.algorithms.dcd.dcclust import DCClust
-from largek_dask.algorithms.dcd.published import MOST_VALUES, Published, _Search, held_rows
+from largek_dask.algorithms.dcd.published import MOST_VALUES, DCDBundle, _Search, held_rows
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
@@ -35,7 +34,7 @@ PAPER = {
 
 def run(x, k, method=None, *, weight=None, sizes=None, n_threads=1, **options):
     """All states, what was told of each step, and the model of the last state."""
-    method = replace(method or Published(), problem=KMeansProblem(k, "auto"))
+    method = replace(method or DCDBundle(), problem=KMeansProblem(k, "auto"))
     rows = open_rows(x, sample_weight=weight) if sizes is None else rows_of(x, sizes, weight)
     method.check(rows)
     states, told, rng = [], [], Rng(0)
@@ -63,7 +62,7 @@ def objective(x, weight, centers):
 
 @pytest.mark.parametrize(
     ("dtype", "method", "weighted"),
-    in_turns(["f8", "f4", "u1"], [Published(), DCClust()], [False, True]),
+    in_turns(["f8", "f4", "u1"], [DCDBundle(), DCDBundle(descent="plain")], [False, True]),
 )
 def test_path(dtype, method, weighted):
     x = blobs(300, 3, 5)
@@ -102,7 +101,7 @@ def test_path(dtype, method, weighted):
 WIDE = {"gamma_1": 0.2, "gamma_2": 0.2, "apart": 0.0}
 
 
-@pytest.mark.parametrize("method", [Published(**WIDE), DCClust(**WIDE)])
+@pytest.mark.parametrize("method", [DCDBundle(**WIDE), DCDBundle(descent="plain", **WIDE)])
 def test_never_below_the_optimum(method):
     reached = 0
     for seed in range(6):
@@ -154,7 +153,7 @@ def test_starting_points_as_they_are_defined():
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         rows = held_rows(passes, Rng(0))
     centers = np.array([[0.5, 0.5], [3.0, -2]])
-    method = Published(apart=0.0, gamma_1=0.4, gamma_2=0.85)
+    method = DCDBundle(apart=0.0, gamma_1=0.4, gamma_2=0.85)
     search = _Search(method, rows, centers, ALONE, Rng(0), 0)
     found = search._starting_points(search.auxiliary.function.arranged, rows.x)
     w, r = np.ones(len(x)), oracles.two_nearest(rows.x, centers)[1]
@@ -181,13 +180,13 @@ def test_starting_points_as_they_are_defined():
 def test_fewer_starts():
     x = blobs(800, 2, 8)
     whole = run(x, 6)
-    drawn = run(x, 6, Published(starts="drawn", drawn=40))
-    again = run(x, 6, Published(starts="drawn", drawn=40), sizes=[300, 500])
-    capped = run(x, 6, Published(most=1))
+    drawn = run(x, 6, DCDBundle(starts="drawn", drawn=40))
+    again = run(x, 6, DCDBundle(starts="drawn", drawn=40), sizes=[300, 500])
+    capped = run(x, 6, DCDBundle(most=1))
     assert drawn.last.gains < whole.last.gains / 5
     np.testing.assert_array_equal(drawn.last.path, again.last.path)
     assert capped.last.solutions == 5 < whole.last.solutions
-    weighted = run(x, 4, Published(starts="drawn", drawn=40), weight=np.full(len(x), 2.0))
+    weighted = run(x, 4, DCDBundle(starts="drawn", drawn=40), weight=np.full(len(x), 2.0))
     assert weighted.last.reached == 4
 
 
@@ -203,25 +202,25 @@ def test_parameters():
         ({"auxiliary_tolerance": -1.0}, "out of range"),
     ]:
         with pytest.raises(ParameterError, match=message):
-            Published(**wrong)
+            DCDBundle(**wrong)
 
 
 def test_tables_that_it_cannot_work_on():
     def table(n, d, sparse=False):
         return SimpleNamespace(n_rows=n, n_features=d, row_values=d, is_sparse=sparse)
 
-    Published().check(table(MOST_VALUES // 8, 8))
-    with pytest.raises(ParameterError, match=r"2\*\*25 values.*Use DCDBundle\(\)"):
-        Published().check(table(MOST_VALUES // 8 + 1, 8))
+    DCDBundle().check(table(MOST_VALUES // 8, 8))
+    with pytest.raises(ParameterError, match=r"2\*\*25 values.*Use PartitionPath\(\)"):
+        DCDBundle().check(table(MOST_VALUES // 8 + 1, 8))
     with pytest.raises(ParameterError, match="dense rows only"):
-        DCClust().check(table(10, 3, sparse=True))
+        DCDBundle(descent="plain").check(table(10, 3, sparse=True))
 
 
 def test_what_a_plan_tells():
     table = open_rows(blobs(300, 2, 4))
 
     def footprint(k):
-        return Published(problem=KMeansProblem(k, "auto")).footprint(table, 4, None, None)
+        return DCDBundle(problem=KMeansProblem(k, "auto")).footprint(table, 4, None, None)
 
     assert footprint(20).held_rows == 300
     assert footprint(20).held_bytes == 300 * 72

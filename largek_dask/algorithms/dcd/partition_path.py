@@ -1,5 +1,11 @@
 """Every partition into up to k clusters, near the lowest there is: the search as an algorithm.
 
+Ours, after DCD-Bundle (:mod:`.published`): that method lowers a difference of two convex functions
+from l - 1 to l clusters, by a bundle method with a diagonal metric. In the metric that fits the
+problem, m / (2 n_j), its step is Lloyd's. So this takes Lloyd's steps, with bounds, and spends its
+time on starting points: up and down through the numbers of clusters, moves of single rows, swaps,
+recombination (as in HG-means).
+
 Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. For larger
 tables that is a weighted sample, which always holds the rows farthest out; all rows
 are then assigned to all partitions in one reading per pass (:mod:`.passes`), and each partition
@@ -15,8 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
-from largek_dask.algorithms.choices import Effort
-from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, packed, rows_of_path
+from largek_dask.algorithms.choices import EFFORTS, Effort
+from largek_dask.algorithms.dcd.arrays import (
+    PathArrays,
+    centers_in,
+    packed,
+    path_of_one,
+    rows_of_path,
+)
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import count_distinct, hold_rows, taken_rows
 from largek_dask.algorithms.dcd.memory import check_path_memory
@@ -27,10 +39,11 @@ from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, 
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
+from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
 
-__all__ = ["PathSearch", "SearchState", "refuse"]
+__all__ = ["PartitionPath", "SearchState", "refuse"]
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Maximum rows, and their values, that are all searched: 64 MB, and as much transposed."""
@@ -101,21 +114,46 @@ class SearchState:
 
 
 @dataclass(frozen=True)
-class PathSearch(Algorithm[SearchState]):
-    """All partitions into up to k clusters; a step is a piece of a stage, or a pass.
+class PartitionPath(Algorithm[SearchState]):
+    """Every partition into up to k clusters in one fit, near the lowest there is.
+
+    ``km.path_`` has all partitions, what is certain of each, and the numbers of clusters on which
+    halves of the rows agree. A step is a piece of the search, or a pass over all rows.
+
+    Rows are searched in the driver's process: up to 131,072 of up to 2^23 values themselves, else a
+    sample that holds the rows farthest out. All rows then meet all partitions in one reading per
+    pass. Of one feature partitions are optimal.
 
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
-        Selects the stages.
+        "fast" goes up, "balanced" also down and on while neighbours gain, "best" swaps and
+        recombines as well.
     aim : {"all", "last"}
-        Partitions that the stages of "best" lower.
+        Partitions that the stages of "best" lower: every one, or the last one, in a fraction of
+        the time. (The others are returned as well.)
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.PartitionPath(), random_state=0).fit(x)
+    >>> km.path_.inertia.round(6).tolist()
+    [100.0, 50.0, 0.0]
     """
 
     effort: Effort = "balanced"
     aim: Literal["all", "last"] = "all"
     problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    takes_starts: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            told = ", ".join(map(repr, EFFORTS))
+            raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
+        if self.aim not in ("all", "last"):
+            raise ParameterError(f"aim must be 'all' or 'last', got {self.aim!r}.")
 
     @property
     def _plan(self) -> Plan:
@@ -296,6 +334,12 @@ class PathSearch(Algorithm[SearchState]):
         inertia = state.kept.costs if state.passes is None else state.passes.cost
         inertia = np.minimum.accumulate(inertia[: state.length])
         return unfinished(_found(state), state.shift, inertia)
+
+    def unsearched(
+        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
+    ) -> PathArrays:
+        """Return the partition into one cluster."""
+        return path_of_one(rows, shift)
 
 
 def is_held(table: TableShape) -> bool:

@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import largek_dask as lk
+from largek_dask.algorithms import incremental
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.parts import bounded
-from largek_dask.algorithms.parts.bounded import calm_share
-from largek_dask.algorithms.vrkm import labels as table_of_labels
-from largek_dask.algorithms.vrkm.labels import (
+from largek_dask.algorithms.incremental import (
     BOUNDS_SHARE,
     CALM_SHARE,
     PLACE_BYTES,
-    LabelTable,
+    IncrementalLloyd,
     LabelTableState,
 )
+from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts import bounded
+from largek_dask.algorithms.parts.bounded import calm_share
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import decode, encode
 from largek_dask.errors import ParameterError
@@ -50,9 +50,9 @@ def small_samples(monkeypatch):
 
 
 def begin_small(monkeypatch):
-    monkeypatch.setattr(table_of_labels, "LEAST_ROWS", 100)
-    monkeypatch.setattr(table_of_labels, "ROWS_A_CENTER", 20)
-    monkeypatch.setattr(table_of_labels, "TIMES_SAMPLE", 2)
+    monkeypatch.setattr(incremental, "LEAST_ROWS", 100)
+    monkeypatch.setattr(incremental, "ROWS_A_CENTER", 20)
+    monkeypatch.setattr(incremental, "TIMES_SAMPLE", 2)
 
 
 def ends(begin, end, n_rounds):
@@ -207,7 +207,7 @@ def test_epochs_are_those_of_the_formulas(weights, form, small_samples):
     with LocalPasses(rows_of(x, sizes, weight), n_threads=1) as passes:
         assert passes.n_chunks == 5
         twin = Twin(passes, x, weight, centers, n_rounds, smoothing)
-        found = steps(passes, LabelTable(n_rounds, smoothing), centers, 60)
+        found = steps(passes, IncrementalLloyd(n_rounds, smoothing), centers, 60)
         stages = [state.stages for state, _ in found]
         assert found[0][0].stages[0] == 200
         for i, (state, info) in enumerate(found):
@@ -227,7 +227,7 @@ def test_epochs_are_those_of_the_formulas(weights, form, small_samples):
 
 def fit(x, k=K, **options):
     options = {"max_iter": 60, "tol": 0, "random_state": 0, "n_threads": 1} | options
-    return lk.KMeans(k, algorithm=options.pop("algorithm", lk.VRKM()), **options).fit(x)
+    return lk.KMeans(k, algorithm=options.pop("algorithm", lk.IncrementalLloyd()), **options).fit(x)
 
 
 def test_ends_where_lloyds_algorithm_stands_still():
@@ -262,7 +262,7 @@ def test_the_objective_never_rises_where_nothing_is_expected(
     k = min(k, n)
     sizes = [n // 2, n - n // 2] if n > 1 else [n]
     with LocalPasses(rows_of(x, sizes, weight), n_threads=1) as passes:
-        algorithm = LabelTable(n_rounds, problem=KMeansProblem(k, x[:k].copy(), "keep"))
+        algorithm = IncrementalLloyd(n_rounds, problem=KMeansProblem(k, x[:k].copy(), "keep"))
         state = dataclasses.replace(algorithm.init(passes, RNG), factor=0.0)
         costs = []
         for _ in range(12):
@@ -279,7 +279,7 @@ def test_what_does_not_pay_is_halved_and_given_up():
     x = blobs(6_000, 6, 60, seed=4, spread=0.8).astype(np.float64)
     centers = x[:30].copy()
     with LocalPasses(rows_of(x, [3000, 3000]), n_threads=1) as passes:
-        algorithm = LabelTable(10, problem=KMeansProblem(30, centers, "keep"))
+        algorithm = IncrementalLloyd(10, problem=KMeansProblem(30, centers, "keep"))
         state = dataclasses.replace(algorithm.init(passes, RNG), factor=100.0)
         lowest, factors, costs = np.inf, [], []
         for _ in range(200):
@@ -307,13 +307,13 @@ def test_what_does_not_pay_is_halved_and_given_up():
 
 def states_of(x, sizes, *, n_threads=1, memory_limit=None, n_steps=9):
     with LocalPasses(rows_of(x, sizes), n_threads=n_threads, memory_limit=memory_limit) as passes:
-        found = steps(passes, LabelTable(4), x[:K].copy(), n_steps)
+        found = steps(passes, IncrementalLloyd(4), x[:K].copy(), n_steps)
         return [(s.centers.tobytes(), s.sums.tobytes(), i.cost) for s, i in found], passes
 
 
 def in_place(monkeypatch):
     """As where all rows are more than what is held of them: every pass goes over the table."""
-    monkeypatch.setattr(LabelTable, "_gathers", lambda *_: False)
+    monkeypatch.setattr(IncrementalLloyd, "_gathers", lambda *_: False)
 
 
 def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
@@ -336,7 +336,7 @@ def test_held_rows_or_those_of_the_table(monkeypatch, small_samples):
 
     monkeypatch.setattr(Engine, "_count", counted)
     with LocalPasses(open_rows(x), n_threads=1) as passes:
-        steps(passes, LabelTable(4), x[:K].copy(), 9)
+        steps(passes, IncrementalLloyd(4), x[:K].copy(), 9)
     assert -1 in shown, "an array in memory is shown as one chunk"
 
 
@@ -360,7 +360,9 @@ def test_an_array_in_memory(n_threads, held, monkeypatch):
     x[::7][:5] = np.nan
     expected = None
     for data in (x, np.asfortranarray(x)):
-        km = lk.KMeans(30, algorithm=lk.VRKM(), random_state=1, n_threads=n_threads, tol=0)
+        km = lk.KMeans(
+            30, algorithm=lk.IncrementalLloyd(), random_state=1, n_threads=n_threads, tol=0
+        )
         small = {"largek.data.memory-chunk-bytes": 1 << 16}
         with watched_passes() as seen, dask.config.set(small):
             km.fit(data, sample_weight=weight)
@@ -376,20 +378,20 @@ def test_an_array_in_memory(n_threads, held, monkeypatch):
 def early_bounds(monkeypatch):
     """Several groups of few centres of few features, from the second epoch over all rows on."""
     some_groups(monkeypatch)
-    monkeypatch.setattr(table_of_labels, "BOUNDS_SHARE", 1.0)
-    monkeypatch.setattr(table_of_labels, "calm_share", lambda *_: 1.0)
+    monkeypatch.setattr(incremental, "BOUNDS_SHARE", 1.0)
+    monkeypatch.setattr(incremental, "calm_share", lambda *_: 1.0)
 
 
 def some_groups(monkeypatch):
     monkeypatch.setattr(bounded, "LEAST_WORK", 0)
     monkeypatch.setattr(bounded, "CENTERS_A_GROUP", 5)
-    monkeypatch.setattr(table_of_labels, "GROUP_WORK", 1)
+    monkeypatch.setattr(incremental, "GROUP_WORK", 1)
 
 
 def epochs(passes, k, *, state=None, empty="keep", n_steps=40, n_rounds=4):
     """States and infos up to a fixed point, from first rows or from a state on."""
     x = passes.take(np.arange(k)).x if state is None else None
-    algorithm = LabelTable(n_rounds, problem=KMeansProblem(k, x, empty))
+    algorithm = IncrementalLloyd(n_rounds, problem=KMeansProblem(k, x, empty))
     state = algorithm.init(passes, RNG) if state is None else state
     return steps_from(state, passes, algorithm, n_steps)
 
@@ -413,7 +415,7 @@ def spared(out):
 
 def without_bounds(monkeypatch, find):
     with monkeypatch.context() as patched:
-        patched.setattr(table_of_labels, "groups_for", lambda *_: 0)
+        patched.setattr(incremental, "groups_for", lambda *_: 0)
         out = find()
     assert not any(state.bounds for state, _ in out)
     assert {info.extra["distances"] for _, info in out} == {1.0}
@@ -466,7 +468,7 @@ def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
         assert [info.extra["distances"] for _, info in kept] == evaluated
     alone = numbers(without_bounds(monkeypatch, lambda: found(1, one_piece=True)))
     # Few rows at a time, so that threads have several pieces each.
-    monkeypatch.setattr(table_of_labels, "PIECE_ROWS", 50)
+    monkeypatch.setattr(incremental, "PIECE_ROWS", 50)
     for n_threads in (1, 2, 5):
         kept = found(n_threads, one_piece=True)
         assert numbers(kept) == alone
@@ -483,9 +485,11 @@ def test_bounds_of_rows_that_weigh_nothing(n_threads, held, early_bounds, monkey
     weight[::7] = 0
     x[::7][:5] = np.nan
     options = {"init": x[weight > 0][:30], "random_state": 0, "n_threads": n_threads, "tol": 0}
-    expected, km = (lk.KMeans(30, algorithm=lk.VRKM(), max_iter=60, **options) for _ in range(2))
+    expected, km = (
+        lk.KMeans(30, algorithm=lk.IncrementalLloyd(), max_iter=60, **options) for _ in range(2)
+    )
     with monkeypatch.context() as patched:
-        patched.setattr(table_of_labels, "groups_for", lambda *_: 0)
+        patched.setattr(incremental, "groups_for", lambda *_: 0)
         expected.fit(x, sample_weight=weight)
     km.fit(x, sample_weight=weight)
     assert bits(km) == bits(expected)
@@ -567,7 +571,7 @@ def test_when_bounds_begin(limit, n_groups, monkeypatch):
     with LocalPasses(rows_of(x, [5_000, 4_000]), n_threads=1, memory_limit=limit) as passes:
         budget = passes.state_limit
         out = epochs(passes, 20, n_steps=60)
-        algorithm = LabelTable(problem=KMeansProblem(20, "auto"))
+        algorithm = IncrementalLloyd(problem=KMeansProblem(20, "auto"))
         row_bytes = algorithm.footprint(passes, 4, None, budget).row_bytes
     assert row_bytes == 4 + (4 + 4 * n_groups if n_groups else 0) + PLACE_BYTES
     share = min(BOUNDS_SHARE, calm_share(n_groups, 20, 6)) * len(x)
@@ -593,7 +597,7 @@ def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
     km = fit(sparse, 12)
     assert {step["extra"]["distances"] for step in km.history_} == {1.0}
     with LocalPasses(open_rows(sparse), n_threads=1) as passes:
-        algorithm = LabelTable(problem=KMeansProblem(12, "auto"))
+        algorithm = IncrementalLloyd(problem=KMeansProblem(12, "auto"))
         assert algorithm.footprint(passes, 4, None, None).row_bytes == 4 + PLACE_BYTES
 
 
@@ -602,19 +606,19 @@ def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
 
 def test_what_cannot_be_held_is_not_begun_with():
     for n, k in ((80_001, 8), (1_600_003, 1_000)):
-        first = table_of_labels.first_rows(n, k, row_values=16)
+        first = incremental.first_rows(n, k, row_values=16)
         assert first == -(-n // 16)
-        held = table_of_labels.GATHERED_VALUES // first
-        assert table_of_labels.first_rows(n, k, held) == first
-        assert table_of_labels.first_rows(n, k, held + 1) == n
+        held = incremental.GATHERED_VALUES // first
+        assert incremental.first_rows(n, k, held) == first
+        assert incremental.first_rows(n, k, held + 1) == n
 
 
 def test_rounds_are_fewer_where_centres_are_large(monkeypatch):
     x = blobs(4_000, 6, 8, seed=1, spread=1.0)
     centers = x[:8].copy()
-    monkeypatch.setattr(table_of_labels, "MODEL_VALUES", 3 * 8 * 6)
+    monkeypatch.setattr(incremental, "MODEL_VALUES", 3 * 8 * 6)
     assert {s["extra"]["rounds"] for s in fit(x, 8, init=centers, max_iter=4).history_} == {3}
-    monkeypatch.setattr(table_of_labels, "MODEL_VALUES", 2 * 8 * 6 - 1)
+    monkeypatch.setattr(incremental, "MODEL_VALUES", 2 * 8 * 6 - 1)
     km = fit(x, 8, init=centers)
     assert {s["extra"]["rounds"] for s in km.history_} == {1}
     lloyd = lk.KMeans(8, algorithm=lk.Lloyd(), init=centers, tol=0, max_iter=60).fit(x)
@@ -652,7 +656,9 @@ AWKWARD = {
 def test_awkward_rows(name, rounds):
     x, weight, k = AWKWARD[name]
     x = x.astype(np.float32)
-    km = lk.KMeans(k, algorithm=lk.VRKM(rounds=rounds), random_state=0, tol=0, max_iter=100)
+    km = lk.KMeans(
+        k, algorithm=lk.IncrementalLloyd(rounds=rounds), random_state=0, tol=0, max_iter=100
+    )
     with recorded_warnings() as told:
         km.fit(x, sample_weight=weight)
     assert faults_of_fit(km, x, weight, told=told) == []
@@ -682,13 +688,6 @@ def test_bad_parameters():
         ({"smoothing": 0}, "smoothing must be above 0 and at most 1, got 0"),
         ({"smoothing": 1.5}, "smoothing must be above 0 and at most 1"),
         ({"smoothing": np.nan}, "smoothing must be above 0"),
-        ({"table": "gradients"}, "table must be 'labels' or 'snapshot', got 'gradients'"),
-        ({"eta": 0.1}, "eta=0.1 belongs to table='snapshot', and table is 'labels': a table of"),
-        ({"round_rows": 5}, "round_rows=5 belongs to table='snapshot'"),
-        ({"epoch": 2.0}, "epoch=2.0 belongs"),
-        ({"plus_plus": False}, "plus_plus=False belongs"),
-        ({"table": "snapshot", "rounds": 3}, "rounds=3 belongs to table='labels', and table is"),
-        ({"table": "snapshot", "smoothing": 0.1}, "smoothing=0.1 belongs"),
     ]:
         with pytest.raises(ParameterError, match=message):
-            lk.VRKM(**options)
+            lk.IncrementalLloyd(**options)

@@ -1,6 +1,6 @@
 """Variance-reduced k-means: the table of labels beside bounded Lloyd, nested batches and search.
 
-    python -m benchmarks.vrkm [--sets mnist-50 ...] [--seeds 10] [--write]
+    python -m benchmarks.incremental [--sets mnist-50 ...] [--seeds 10] [--write]
 
 Runs on a set share a process of one thread: the same starting rows for all methods but the
 truncated search, in turns, for every seed in another order. A set that has been measured is saved
@@ -153,7 +153,7 @@ def note(sets: dict[str, Record], text: str) -> list[str]:
         "",
         f"{text} All start from the same random rows{other}. Rows: {rows}; the number behind a set "
         f"is k. Medians (quartiles) of {seeds}. {machines}. Made by "
-        f"`python -m benchmarks.vrkm --write`.",
+        f"`python -m benchmarks.incremental --write`.",
     ]
 
 
@@ -213,7 +213,7 @@ def path_of(name: str, folder: Path) -> str:
 
 def keep(case: str, record: Record) -> Record:
     """All results, with the record of a set among the others."""
-    sets = {**read_result("vrkm").get("table", {}).get("sets", {}), case: record}
+    sets = {**read_result("incremental").get("table", {}).get("sets", {}), case: record}
     return {"table": {"sets": {name: sets[name] for name in SEVEN + SMALL if name in sets}}}
 
 
@@ -226,8 +226,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for case in at_hand(args.sets or SEVEN + SMALL):
             given = [case, path_of(case.split("-")[0], Path(folder)), args.seeds]
-            record = rounded(child_record("benchmarks.vrkm", given))
-            publish("vrkm", keep(case, record | {"cpu": cpu_description()}), write=args.write)
+            record = rounded(child_record("benchmarks.incremental", given))
+            publish(
+                "incremental", keep(case, record | {"cpu": cpu_description()}), write=args.write
+            )
 
 
 if __name__ == "__main__":

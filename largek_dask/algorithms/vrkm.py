@@ -1,14 +1,15 @@
-"""VRKM and VRKM++ as published: steps of a learning rate, and a snapshot that reduces their noise.
+"""VRKM and VRKM++: steps of a learning rate, and a snapshot that reduces their noise.
 
-Y. Zhao et al., Large-scale k-means clustering via variance reduction. Where its algorithms are:
+Y. Zhao, Y. Ming, X. Liu, E. Zhu, K. Zhao, J. Yin, Large-scale k-means clustering via variance
+reduction, Neurocomputing 307 (2018). Where its algorithms are:
 
 ==============================  ====================================================================
 lines of Algorithms 3 and 4
 ==============================  ====================================================================
-3 to 6: partition, correction   :meth:`SnapshotVRKM._scan`
-7, 8 (Algorithm 3): gradient    :meth:`SnapshotVRKM._gradient`
+3 to 6: partition, correction   :meth:`VRKM._scan`
+7, 8 (Algorithm 3): gradient    :meth:`VRKM._gradient`
 6 to 12: the inner loop         :func:`~largek_dask.kernels.stochastic.vrkm_rows`, one row after the
-                                other, or :meth:`SnapshotVRKM._rounds`
+                                other, or :meth:`VRKM._rounds`
 ==============================  ====================================================================
 
 An epoch of the paper begins with the partition of all rows; here a step ends with it (and the first
@@ -85,7 +86,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradient, vrkm_rows
 
-__all__ = ["SnapshotState", "SnapshotVRKM"]
+__all__ = ["VRKM", "SnapshotState"]
 
 FASTER = 10
 """Ratio of "auto" to the published learning rate."""
@@ -342,8 +343,12 @@ def labels_chunk(chunk: Chunk, total: LabelTotal) -> None:
 
 
 @dataclass(frozen=True)
-class SnapshotVRKM(Algorithm[SnapshotState]):
+class VRKM(Algorithm[SnapshotState]):
     """k-means by variance-reduced gradient steps; a step is an epoch.
+
+    VRKM++ (Algorithm 4) or VRKM (Algorithm 3), in rounds of rows that share their centres. A round
+    is a pass over its rows, and the snapshot one over all rows; :meth:`paper` takes one row after
+    the other.
 
     Parameters
     ----------
@@ -353,12 +358,21 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
         Any but "paper" is halved, and the epoch undone, if the objective has risen.
     round_rows : int or "auto"
         Rows that share their centres; "auto" is the hundredth part of all. With 1, rows are taken
-        one after the other as published, and have to fit into the memory of the driver's process.
+        one after the other as published, and have to fit into the memory of the driver's process
+        (2^27 values).
     epoch : float
-        Rows of an epoch's inner loop, as a share of all rows (T / n).
+        Rows of an epoch's inner loop, as a share of all rows (T / n), in whole rounds.
     plus_plus : bool
         VRKM++ (Algorithm 4). False: VRKM (Algorithm 3), which adds the batch gradient of the
-        snapshot in every step; a second scan finds it, and it is only rounding.
+        snapshot in every step; a second scan finds it, and it is only rounding (equation 9).
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.VRKM(), init=x[::50], random_state=0).fit(x)
+    >>> float(km.inertia_)
+    0.0
     """
 
     eta: float | Literal["auto", "paper"] = "auto"
@@ -386,6 +400,11 @@ class SnapshotVRKM(Algorithm[SnapshotState]):
             )
         if not isinstance(self.plus_plus, bool):
             raise ParameterError(f"plus_plus must be True or False, got {self.plus_plus!r}.")
+
+    @classmethod
+    def paper(cls) -> VRKM:
+        """Return the published VRKM++: one row after the other, with the learning rate K / n."""
+        return cls(eta="paper", round_rows=1)
 
     @property
     def _by_row(self) -> bool:

@@ -1,4 +1,7 @@
-"""Rounds over a table of labels: variance reduction that needs no step size.
+"""Incremental Lloyd: rounds over a table of labels, which need no step size.
+
+Ours, after incremental EM (R. Neal and G. Hinton, A view of the EM algorithm that justifies
+incremental, sparse, and other variants, 1998) for k-means, with an extrapolation of rounds.
 
 The gradient of a row is its centre minus the row, so what SVRG looks up from a snapshot, and SAGA
 (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014) keeps as a vector, is here one label. With
@@ -72,7 +75,7 @@ from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
-__all__ = ["LabelTable", "LabelTableState"]
+__all__ = ["IncrementalLloyd", "LabelTableState"]
 
 ROWS_A_CENTER = 100
 """Minimum rows per centre of the first sample."""
@@ -80,7 +83,7 @@ LEAST_ROWS = 5_000
 """Rows of the first sample at least."""
 TIMES_SAMPLE = 16
 """Minimum ratio of all rows to the first sample. With fewer it saves no time, and the fit ends
-higher: on centres that suit the sample too well (``benchmarks.vrkm``)."""
+higher: on centres that suit the sample too well (``benchmarks.incremental``)."""
 MODEL_VALUES = 1 << 26
 """Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
 UPDATE_WORK = 16
@@ -250,8 +253,31 @@ def _pieces(
 
 
 @dataclass(frozen=True)
-class LabelTable(Algorithm[LabelTableState]):
-    """See :class:`~largek_dask.algorithms.vrkm.algorithm.VRKM` with ``table="labels"``."""
+class IncrementalLloyd(Algorithm[LabelTableState]):
+    """k-means in rounds over a table of labels; a step is an epoch.
+
+    An epoch labels every row once, in rounds, and moves all centres after each, by an estimate for
+    all rows from recent rounds. There is no step size. It begins with samples, and ends where
+    Lloyd's algorithm stands still, after a fraction of its passes. A store that was not shuffled
+    and does not fit in memory is read once per round. A table of up to 2^25 numbers is held once
+    more, round by round.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds of an epoch (R), each over as many rows. Fewer if k times d is large: the centres of
+        an epoch's rounds are kept. 1 is Lloyd's algorithm.
+    smoothing : float
+        Share of the latest round in the expected change of the other rows (β), in (0, 1].
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.IncrementalLloyd(), random_state=0).fit(x)
+    >>> float(km.inertia_)
+    0.0
+    """
 
     rounds: int = 10
     smoothing: float = 0.5
@@ -606,7 +632,7 @@ class _Table:
             start=partial(RoundTotal.of, k, d, self.passes.statistics.grid),
             combine=RoundTotal.combine,
             state=RowState(
-                f"vrkm-{q}", state.step + 1, replay, rebuild_rows=before if replay else None
+                f"round-{q}", state.step + 1, replay, rebuild_rows=before if replay else None
             ),
             rows=None if self.gathered else share,
             chunks=self._chunks[q] if self.gathered else None,

@@ -12,12 +12,12 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
+from largek_dask.algorithms import vrkm
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
-from largek_dask.algorithms.vrkm import snapshot
-from largek_dask.algorithms.vrkm.snapshot import Idle, SnapshotVRKM
+from largek_dask.algorithms.vrkm import VRKM, Idle
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError, ParameterWarning
 from largek_dask.passes.chunks import JOINED
@@ -47,7 +47,7 @@ def run(
     n_threads=1, memory_limit=None, on_bad_rows="raise", **options,
 ):  # fmt: skip
     """(state, info) of each step, up to a fixed point."""
-    kind = algorithm or SnapshotVRKM
+    kind = algorithm or VRKM
     made = kind(problem=KMeansProblem(len(init), init, empty), **options)
     if sizes is None:
         rows = open_rows(x, sample_weight=weight)
@@ -226,8 +226,8 @@ def test_chunks_that_are_shown_as_one_change_no_bit(form, monkeypatch):
     weight[700:720] = weight[::97] = 0
     x[weight == 0] = np.nan
     sizes = [700, 0, 5, 1295, 1000]
-    monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.SCAN_ROWS", 450)
-    monkeypatch.setattr("largek_dask.algorithms.vrkm.snapshot.PIECE_BYTES", 4 * 60 * 130)
+    monkeypatch.setattr("largek_dask.algorithms.vrkm.SCAN_ROWS", 450)
+    monkeypatch.setattr("largek_dask.algorithms.vrkm.PIECE_BYTES", 4 * 60 * 130)
     monkeypatch.setattr("largek_dask.passes.chunks.PIECE_BYTES", 4 * 60 * 7)
     seen = []
 
@@ -238,11 +238,11 @@ def test_chunks_that_are_shown_as_one_change_no_bit(form, monkeypatch):
         assert with_bounds or "memory_limit" in options
         return digest(out), [info.extra for _, info in out]
 
-    def noted(chunk, *rest, function=snapshot.scan_chunk):
+    def noted(chunk, *rest, function=vrkm.scan_chunk):
         seen.append(chunk.index)
         function(chunk, *rest)
 
-    monkeypatch.setattr(snapshot, "scan_chunk", noted)
+    monkeypatch.setattr(vrkm, "scan_chunk", noted)
     expected = found()
     assert set(seen) == {JOINED}
     assert found(n_threads=3) == expected
@@ -270,7 +270,7 @@ def test_bounds_change_no_bit(form, monkeypatch):
     out, _ = run(x, x[:300], 8, **FORMS[form])
     assert any(state.history.last.bounds is not None for state, _ in out)
     assert min(info.extra["distances"] for _, info in out) < 0.9
-    monkeypatch.setattr(SnapshotVRKM, "_bounds", lambda *_: None)
+    monkeypatch.setattr(VRKM, "_bounds", lambda *_: None)
     plain, _ = run(x, x[:300], 8, **FORMS[form])
     assert {info.extra["distances"] for _, info in plain} == {1.0}
     assert digest(plain) == digest(out)
@@ -279,7 +279,7 @@ def test_bounds_change_no_bit(form, monkeypatch):
 @few_forms
 def test_an_epoch_begins_where_a_checkpoint_left_off(form, tmp_path):
     x = blobs(3000, 6, 12, seed=6, spread=1.5)
-    algorithm = SnapshotVRKM(epoch=0.6, **FORMS[form])
+    algorithm = VRKM(epoch=0.6, **FORMS[form])
     options = {"init": x[:15], "algorithm": algorithm, "random_state": 1, "tol": 0}
     whole = lk.KMeans(15, max_iter=6, **options).fit(x)
     assert whole.n_iter_ == 6
@@ -376,7 +376,7 @@ def test_what_the_published_rate_throws_away_ends_the_fit():
     assert info.converged
     assert np.isfinite(state.centers).all()
     assert info.cost == min(info.cost for _, info in out)
-    km = SnapshotVRKM(problem=KMeansProblem(8)).model(state)
+    km = VRKM(problem=KMeansProblem(8)).model(state)
     assert np.isfinite(km.centers).all()
 
 
@@ -384,7 +384,7 @@ def test_what_the_published_rate_throws_away_ends_the_fit():
 def test_the_best_snapshot_comes_back_from_before_the_last_rises():
     x, init = one_large_cluster()
     problem, rng, costs, snapshots = KMeansProblem(8, init), Rng(3), [], []
-    algorithm = SnapshotVRKM(eta="paper", round_rows=10**9, epoch=6, problem=problem)
+    algorithm = VRKM(eta="paper", round_rows=10**9, epoch=6, problem=problem)
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, rng)
         for _ in range(9):
@@ -501,8 +501,8 @@ def test_what_makes_no_sense_is_refused():
     for message, (name, values) in refused.items():
         for value in values:
             with pytest.raises(ParameterError, match=message):
-                SnapshotVRKM(**{name: value})
-    assert SnapshotVRKM(eta=np.float32(0.5), round_rows=np.int64(3), epoch=1).round_rows == 3
+                VRKM(**{name: value})
+    assert VRKM(eta=np.float32(0.5), round_rows=np.int64(3), epoch=1).round_rows == 3
 
 
 class Large:
@@ -513,7 +513,7 @@ class Large:
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [(SnapshotVRKM(round_rows=1), "round_rows"), (MiniBatch(batch_rows=1), "batch_rows")],
+    [(VRKM(round_rows=1), "round_rows"), (MiniBatch(batch_rows=1), "batch_rows")],
 )
 def test_too_large_a_table_for_one_row_after_the_other(algorithm, name):
     with pytest.raises(ParameterError, match=rf"{name}=1 takes .* are 134217856\. Use {name}='au"):
@@ -529,7 +529,7 @@ def test_a_table_that_is_too_large_is_not_read(monkeypatch):
 
     rows = rows_of(np.zeros((400, 3), np.float32), [200, 200])
     monkeypatch.setattr(rows, "read", lambda i: pytest.fail("it is read"))
-    for algorithm in (SnapshotVRKM(round_rows=1), MiniBatch(batch_rows=1)):
+    for algorithm in (VRKM(round_rows=1), MiniBatch(batch_rows=1)):
         with pytest.raises(ParameterError, match="400 rows of 3 features are 1200"):
             lk.KMeans(3, algorithm=algorithm).fit(rows)
 

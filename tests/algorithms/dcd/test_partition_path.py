@@ -16,7 +16,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd import path_search
+from largek_dask.algorithms.dcd import partition_path
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, Book, pieces
 from largek_dask.errors import DegenerateDataWarning, ParameterError
@@ -47,14 +47,14 @@ def small_sets(count: int) -> list[tuple[np.ndarray, np.ndarray | None]]:
 @pytest.fixture
 def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of more than 1,000 rows are large: 400 of their rows are searched."""
-    monkeypatch.setattr(path_search, "MOST_ROWS", 1_000)
-    monkeypatch.setattr(path_search, "LEAST_ROWS", 400)
-    monkeypatch.setattr(path_search, "ROWS_A_CLUSTER", 1)
+    monkeypatch.setattr(partition_path, "MOST_ROWS", 1_000)
+    monkeypatch.setattr(partition_path, "LEAST_ROWS", 400)
+    monkeypatch.setattr(partition_path, "ROWS_A_CLUSTER", 1)
 
 
 def fit(x: Any, k: int, effort: str = "balanced", *, weight: Any = None, **options: Any) -> Any:
     options = {"random_state": 0} | options
-    algorithm = lk.DCDBundle(effort=effort)  # type: ignore[arg-type]
+    algorithm = lk.PartitionPath(effort=effort)  # type: ignore[arg-type]
     return lk.KMeans(k, algorithm=algorithm, **options).fit(x, sample_weight=weight)
 
 
@@ -306,7 +306,7 @@ def test_a_path_begins_with_the_mean() -> None:
 
 def test_by_its_name_it_takes_the_effort_of_the_estimator() -> None:
     for effort in EFFORTS:
-        named = lk.KMeans(5, algorithm="dcdbundle", effort=effort, random_state=0).fit(X)
+        named = lk.KMeans(5, algorithm="partition-path", effort=effort, random_state=0).fit(X)
         assert named.model_.digest() == fit(X, 5, effort).model_.digest()
 
 
@@ -314,10 +314,9 @@ def test_by_its_name_it_takes_the_effort_of_the_estimator() -> None:
     ("given", "message"),
     [
         ({"effort": "most"}, "effort must be one of 'fast', 'balanced', 'best'"),
-        ({"metric": "euclidean"}, "metric must be 'lloyd' or 'printed'"),
-        ({"metric": "printed", "effort": "best"}, "the published method has none"),
+        ({"aim": "first"}, "aim must be 'all' or 'last'"),
     ],
 )
 def test_parameters(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        lk.DCDBundle(**given)
+        lk.PartitionPath(**given)

@@ -1,0 +1,53 @@
+"""Read the names of algorithms in jobs of format 1, and in models of formats 1 and 2.
+
+There ``vrkm`` was two algorithms by its parameter ``table``, ``dcdbundle`` two by ``metric``, and
+``dcclust`` one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.driver.provenance import parameters_of
+
+__all__ = ["current_description", "current_parameters", "current_provenance"]
+
+
+def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the current name and parameters of an algorithm by its former ones."""
+    given = dict(parameters)
+    match name:
+        case "vrkm":
+            name = "vrkm" if given.pop("table", "labels") == "snapshot" else "incremental"
+        case "dcdbundle":
+            name = "dcd-bundle" if given.pop("metric", "lloyd") == "printed" else "partition-path"
+        case "dcclust":
+            name, given = "dcd-bundle", {"descent": "plain", **given}
+        case _:
+            return name, given
+    own = {field.name for field in fields(ALGORITHMS[name])}
+    return name, {key: value for key, value in given.items() if key in own}
+
+
+def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``parameters_of`` an algorithm for what it was in a former format."""
+    given = dict(described)
+    former = given.pop("name").lower()
+    name, parameters = current_parameters(former, given)
+    if name == former and parameters == given:
+        return dict(described)
+    return parameters_of(ALGORITHMS[name]()) | parameters
+
+
+def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the provenance of a model with the current names of algorithms."""
+    found = dict(provenance)
+    if "engine" in found:
+        found["engine"] = current_description(found["engine"])
+    asked = found.get("parameters", {})
+    if "algorithm" in asked:
+        found["parameters"] = {**asked, "algorithm": current_description(asked["algorithm"])}
+    return found
