@@ -22,8 +22,8 @@ means are better known.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -40,7 +40,6 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
     LeftOut,
@@ -163,27 +162,20 @@ class Search(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Counted(Derives):
-    """Labels with which rows were last counted for means in all features.
-
-    Rows that have kept theirs need not be counted again.
-    """
+class Counted:
+    """Labels with which rows were last counted for means in all features."""
 
     generation: int = 0
     """Number of times that they were counted."""
+    labels: NDArray[np.int32] | None = field(default=None, init=False)
+    """(m,) cluster of each row that is searched. Rows that keep theirs are not counted again.
 
-    @cached_property
-    def labels(self) -> NDArray[np.int32] | None:
-        """(m,) cluster of each row that is searched.
-
-        None: unknown, as after a resume, since checkpoints leave them out.
-        """
-        return None
+    None: unknown, as after a resume, since checkpoints have only fields of ``init``."""
 
     def then(self, labels: NDArray[np.int32]) -> Counted:
         """Return the record after counting these labels."""
         counted = Counted(self.generation + 1)
-        counted.__dict__["labels"] = labels
+        object.__setattr__(counted, "labels", labels)
         return counted
 
 

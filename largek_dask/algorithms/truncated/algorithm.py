@@ -51,7 +51,7 @@ from largek_dask.algorithms.truncated.search import (
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.errors import ParameterError
 
-__all__ = ["SearchState", "Truncated"]
+__all__ = ["EitherState", "Truncated"]
 
 GATHERED = 2.0
 """Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
@@ -65,12 +65,12 @@ WORK_OF_A_ROW = 7.0
 seconds of the same table (2 to 784 features, 500 to 2,000 clusters) and of that of
 ``benchmarks.auto_scale`` (32 features, 10,000 and 32,000)."""
 
-SearchState = TruncatedState | ProjectedState
+EitherState = TruncatedState | ProjectedState
 """State of a search in all features, or in few directions before it."""
 
 
 @dataclass(frozen=True)
-class Truncated(Algorithm[SearchState]):
+class Truncated(Algorithm[EitherState]):
     """Truncated search with moves of centres.
 
     Rows meet only the centres near their own, in passes of a few distances per row; in between,
@@ -147,24 +147,24 @@ class Truncated(Algorithm[SearchState]):
     def _projected(self) -> Projected:
         return Projected(self._search, self.directions)
 
-    def init(self, passes: Passes, rng: Rng) -> SearchState:
+    def init(self, passes: Passes, rng: Rng) -> EitherState:
         """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
         return self._projected.init(passes, rng) or self._search.init(passes, rng)
 
-    def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
+    def step(self, passes: Passes, rng: Rng, state: EitherState) -> tuple[EitherState, Info]:
         """Run one pass, and decide what comes next."""
         if isinstance(state, ProjectedState):
             return self._projected.step(passes, rng, state)
         return self._search.step(passes, rng, state)
 
-    def model(self, state: SearchState) -> CenterArrays:
+    def model(self, state: EitherState) -> CenterArrays:
         """Return the best model so far."""
         if isinstance(state, ProjectedState):
             return self._projected.model(state)
         return self._search.model(state)
 
     def labels(
-        self, passes: Passes, rng: Rng, state: SearchState
+        self, passes: Passes, rng: Rng, state: EitherState
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
         """Label rows by ``model(state)``, in one or two passes over few centres."""
         if isinstance(state, ProjectedState):

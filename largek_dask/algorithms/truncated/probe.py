@@ -145,7 +145,7 @@ def ask_sample(
             assert state.table is not None
             cells = Pass("cells", rows.centers, rows.shift, coarse=state.coarse)
             misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
-    if schedule.search.moves:
+    if schedule.setting.moves:
         moves = moves_to_try(state, done, rows, threads.n)
     return Found(moves, curve, misled)
 

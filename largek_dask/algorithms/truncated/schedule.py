@@ -20,7 +20,7 @@ __all__ = [
     "TUNING",
     "Outcome",
     "Schedule",
-    "Search",
+    "Setting",
     "Task",
     "Tuning",
     "center_work",
@@ -191,7 +191,7 @@ TUNING = Tuning()
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class Setting:
     """Problem of a search, and the choices of its user."""
 
     n_rows: int
@@ -320,7 +320,7 @@ class Schedule:
 
     task: Task
     """The next step."""
-    search: Search
+    setting: Setting
     stage: Stage
     sampling: Sampling
     rounds: Rounds
@@ -331,7 +331,7 @@ class Schedule:
     @property
     def dense(self) -> bool:
         """True if rows meet all centres in every pass."""
-        return self.search.dense
+        return self.setting.dense
 
     @property
     def everywhere(self) -> bool:
@@ -341,8 +341,8 @@ class Schedule:
     @property
     def searched(self) -> bool:
         """True if rounds are made over the present rows, a sample or all of them."""
-        least = TUNING.rows_to_search * self.search.n_clusters
-        return self.everywhere or (self.search.max_rounds > 0 and self.sampling.sizes[0] >= least)
+        least = TUNING.rows_to_search * self.setting.n_clusters
+        return self.everywhere or (self.setting.max_rounds > 0 and self.sampling.sizes[0] >= least)
 
     @property
     def opens_round(self) -> bool:
@@ -357,38 +357,38 @@ class Schedule:
     @property
     def most_moves(self) -> int:
         """Number of centres that may move at a time."""
-        return max(1, int(self.rounds.share * self.search.n_clusters))
+        return max(1, int(self.rounds.share * self.setting.n_clusters))
 
 
 def first_schedule(
-    search: Search, samples: tuple[int, ...] = (), *, guided: bool = True
+    setting: Setting, samples: tuple[int, ...] = (), *, guided: bool = True
 ) -> Schedule:
     """Return the schedule before the first step.
 
     Parameters
     ----------
-    search : Search
+    setting : Setting
     samples : tuple of int
         Rows of the samples that the search begins on; empty: all rows.
     guided : bool
         Coarse cells narrow the search for a row's nearest centre.
     """
-    length = TUNING.first_length if search.length is None else search.length
-    lengths = Lengths(min(length, search.n_clusters))
+    length = TUNING.first_length if setting.length is None else setting.length
+    lengths = Lengths(min(length, setting.n_clusters))
     task = Task("lists", False, lengths.usual)
-    schedule = Schedule(task, search, Stage(), Sampling(samples), Rounds(), lengths)
+    schedule = Schedule(task, setting, Stage(), Sampling(samples), Rounds(), lengths)
     if not samples:
-        return _to_all_rows(schedule, dense=search.dense or not guided)
-    if search.dense:
-        return replace(schedule, task=_fresh_pass(search, samples[0]))
+        return _to_all_rows(schedule, dense=setting.dense or not guided)
+    if setting.dense:
+        return replace(schedule, task=_fresh_pass(setting, samples[0]))
     if len(samples) > 1:
         return _begin(schedule, "first", Task("cells", False))
     return replace(schedule, task=_start(schedule, samples[0]))
 
 
-def on_all_rows(before: Schedule, search: Search) -> Schedule:
+def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
     """Return a schedule that continues another one, with rows in other features."""
-    now = first_schedule(search, guided=search.n_clusters > TUNING.whole_clusters)
+    now = first_schedule(setting, guided=setting.n_clusters > TUNING.whole_clusters)
     share = max(before.rounds.share, TUNING.least_share)
     return replace(
         now,
@@ -463,7 +463,7 @@ def _lists(now: Schedule, looks: bool = False) -> Task:
 
 def _all_centers(now: Schedule, looks: bool = False) -> Task:
     """Return a pass in which rows meet all centres."""
-    return Task("all", now.everywhere, now.search.n_clusters, looks)
+    return Task("all", now.everywhere, now.setting.n_clusters, looks)
 
 
 def _look(now: Schedule) -> Task:
@@ -522,22 +522,22 @@ def _work_of_pass(n_met: int) -> float:
     return n_met + TUNING.row_work + TUNING.pass_work
 
 
-def _tells_moves(search: Search, n: int) -> bool:
+def _tells_moves(setting: Setting, n: int) -> bool:
     """Return True if a sample of n rows shows which centres to move."""
-    return search.moves and n >= TUNING.rows_to_move * search.n_clusters
+    return setting.moves and n >= TUNING.rows_to_move * setting.n_clusters
 
 
 def _start(now: Schedule, n: int) -> Task:
     """Return the two-level start on a sample of n rows, with a pass over it."""
-    return Task("start", False, now.lengths.usual, _tells_moves(now.search, n))
+    return Task("start", False, now.lengths.usual, _tells_moves(now.setting, n))
 
 
-def _fresh_pass(search: Search, n: int) -> Task:
+def _fresh_pass(setting: Setting, n: int) -> Task:
     """Return a pass over a sample of n rows that does not depend on row state."""
-    if search.dense:
+    if setting.dense:
         # Looking for moves of sparse rows takes longer than such a pass: a model comes first.
-        looks = not search.sparse and _tells_moves(search, n)
-        return Task("all", False, search.n_clusters, looks)
+        looks = not setting.sparse and _tells_moves(setting, n)
+        return Task("all", False, setting.n_clusters, looks)
     return Task("cells", False)
 
 
@@ -553,24 +553,24 @@ def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule
     n, passes = now.sampling.sizes[0], now.stage.passes
     if now.task.kind == "cells":
         # Rows have labels now.
-        return replace(now, task=_lists(now, _tells_moves(now.search, n)))
+        return replace(now, task=_lists(now, _tells_moves(now.setting, n)))
     if now.searched:
         if now.task.kind == "start":
             # Row state left by the start cannot be replayed.
-            return replace(now, task=_fresh_pass(now.search, n))
+            return replace(now, task=_fresh_pass(now.setting, n))
         return _to_rounds(now, outcome)
     more, n_more = _gain_of_more_rows(now)
     pays = gain / n > 2 * more / n_more if passes > 1 else now.dense
     if pays and passes < TUNING.most_sample_passes:
-        return replace(now, task=_fresh_pass(now.search, n))
+        return replace(now, task=_fresh_pass(now.setting, n))
     return _to_more_rows(now)
 
 
 def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
     """Return the gain of more rows, whose means are nearer to those of all, and their number."""
     n, *larger = now.sampling.sizes
-    n_more = larger[0] if larger else now.search.n_rows
-    return now.cost * now.search.n_clusters * (1 / n - 1 / n_more), n_more
+    n_more = larger[0] if larger else now.setting.n_rows
+    return now.cost * now.setting.n_clusters * (1 / n - 1 / n_more), n_more
 
 
 def _meet_all(now: Schedule) -> bool:
@@ -595,14 +595,14 @@ def _to_more_rows(now: Schedule) -> Schedule:
     elif meet_all and not now.dense:
         now = _begin(now, "sample", _all_centers(now))
     else:
-        now = _begin(now, "sample", _fresh_pass(now.search, larger[0]))
+        now = _begin(now, "sample", _fresh_pass(now.setting, larger[0]))
     return replace(now, task=replace(now.task, keeps_centers=keeps_centers))
 
 
 def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
     """Continue on all rows, which meet all centres or are led by coarse cells."""
     now = replace(now, sampling=replace(now.sampling, sizes=()))
-    looks = now.dense and not now.search.sparse
+    looks = now.dense and not now.setting.sparse
     task = _all_centers(now, looks=looks) if dense else Task("cells", True)
     return _begin(now, "grow", task)
 
@@ -613,7 +613,7 @@ def _after_growth(now: Schedule, outcome: Outcome) -> Schedule:
     if not n:
         return _to_rounds(now, outcome)
     now = replace(now, sampling=replace(now.sampling, sizes=(n,)))
-    return _begin(now, "sample", replace(_fresh_pass(now.search, n), restarts=True))
+    return _begin(now, "sample", replace(_fresh_pass(now.setting, n), restarts=True))
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -631,7 +631,7 @@ def _after_search_pass(now: Schedule, outcome: Outcome) -> Schedule:
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     """Begin a round: moves, and lists as long as pays."""
-    if now.everywhere and now.rounds.n >= now.search.max_rounds:
+    if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _ended(now)
     if outcome.n_replayed > TUNING.most_replayed:
         # Lost row state would take too long to rebuild: an anchor comes first.
@@ -639,8 +639,8 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     if now.dense:
         # Where centres are moved no row is settled.
         return _begin(now, "round", _all_centers(now) if outcome.n_moves else _settling_pass(now))
-    k = now.search.n_clusters
-    usual, length = _lengths_of_round(now.lengths, now.search, outcome.curve)
+    k = now.setting.n_clusters
+    usual, length = _lengths_of_round(now.lengths, now.setting, outcome.curve)
     kind: Kind = "unsettled" if length >= k else "lists"
     now = replace(now, lengths=replace(now.lengths, usual=min(usual, k)))
     return _begin(now, "round", Task(kind, now.everywhere, min(length, k)))
@@ -649,7 +649,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
 def _settling_pass(now: Schedule) -> Task:
     """Return a pass that leaves out settled rows."""
     if now.dense:
-        return Task("unsettled", now.everywhere, now.search.n_clusters)
+        return Task("unsettled", now.everywhere, now.setting.n_clusters)
     return _lists(now)
 
 
@@ -698,7 +698,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
     settled = gained == 0 and not outcome.n_moves and not max(outcome.curve, default=0)
     ends = after.rounds.n_failed >= TUNING.most_failed or settled
     if now.everywhere:
-        if ends or after.rounds.n >= now.search.max_rounds:
+        if ends or after.rounds.n >= now.setting.max_rounds:
             return _ended(after), not kept
     elif ends or outcome.n_replayed > TUNING.most_replayed or _more_rows_pay(after, gained):
         return _to_more_rows(after), not kept
@@ -733,8 +733,8 @@ def _more_rows_pay(after: Schedule, gained: float) -> bool:
     if not gained > 0:
         return after.rounds.n_undone >= TUNING.most_undone
     more, n_more = _gain_of_more_rows(after)
-    met = after.search.n_clusters if _meet_all(after) else 2 * after.lengths.usual
-    a_row, a_pass = _work_of_pass(met), after.search.beside_rows
+    met = after.setting.n_clusters if _meet_all(after) else 2 * after.lengths.usual
+    a_row, a_pass = _work_of_pass(met), after.setting.beside_rows
     work = after.stage.work + after.stage.passes * a_pass
     return gained / work <= more / (n_more * a_row + a_pass)
 
@@ -752,16 +752,16 @@ def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
 
 
 def _lengths_of_round(
-    lengths: Lengths, search: Search, curve: tuple[float, ...]
+    lengths: Lengths, setting: Setting, curve: tuple[float, ...]
 ) -> tuple[int, int]:
     """Return the usual length of lists in a round, and that in its first pass.
 
     It gains most for its work according to the probe's ``curve``; k or more: all centres.
     """
-    k, usual = search.n_clusters, lengths.usual
+    k, usual = setting.n_clusters, lengths.usual
     gains = dict(zip((*TUNING.lengths, k), curve, strict=True))
     candidates = [usual, k]
-    if search.length is None:
+    if setting.length is None:
         best = max(TUNING.usual_lengths, key=lambda n: (_rate(gains, n, n), -n))
         usual = max(lengths.least, best)
         longest = max(TUNING.long, TUNING.most_listed // k)

@@ -30,7 +30,7 @@ from largek_dask.algorithms.truncated.schedule import (
     TUNING,
     Outcome,
     Schedule,
-    Search,
+    Setting,
     Task,
     center_work,
     ended_round,
@@ -99,7 +99,7 @@ class TruncatedSearch:
         schedule = first_schedule(self.setting(passes), samples, guided=guided)
         return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
 
-    def setting(self, table: TableShape) -> Search:
+    def setting(self, table: TableShape) -> Setting:
         """Return the problem of a search among the rows of a table."""
         k, beside = self._k, 0.0
         rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
@@ -107,7 +107,7 @@ class TruncatedSearch:
         if table.is_sparse:
             beside = center_work(table.n_features, table.row_values, k)
         moves = self.moves and k > 2
-        return Search(table.n_rows, k, moves, rounds, length, table.is_sparse, beside)
+        return Setting(table.n_rows, k, moves, rounds, length, table.is_sparse, beside)
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ class TruncatedSearch:
 
     def _few(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes | None:
         sizes = schedule.sampling.sizes
-        if not sizes or schedule.searched or sizes[0] >= schedule.search.n_rows:
+        if not sizes or schedule.searched or sizes[0] >= schedule.setting.n_rows:
             return None
         return self._start_sample(passes, rng, sizes[0])
 
@@ -323,7 +323,7 @@ class TruncatedSearch:
         """Return the progress of the search."""
         schedule, ended = state.schedule, state.schedule.stage.name == "end"
         sizes = schedule.sampling.sizes
-        n_rows = sizes[0] if sizes else schedule.search.n_rows
+        n_rows = sizes[0] if sizes else schedule.setting.n_rows
         begins = schedule.everywhere and state.everywhere and schedule.opens_round
         return Standing(schedule.cost, n_rows, begins or ended, ended, state.restores)
 

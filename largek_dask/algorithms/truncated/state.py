@@ -115,10 +115,10 @@ class TruncatedState:
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
     """Return the state with the nearest centres of each centre that the next pass needs."""
     task, k = state.schedule.task, len(state.centers)
-    if state.schedule.search.sparse:
+    if state.schedule.setting.sparse:
         return state
     if task.kind not in ("start", "lists", "unsettled") and not (
-        task.looks and state.schedule.search.moves
+        task.looks and state.schedule.setting.moves
     ):
         return state
     table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)

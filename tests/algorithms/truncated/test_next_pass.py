@@ -61,8 +61,8 @@ def state(
 ):
     """Between two steps, before one that does this."""
     task = SimpleNamespace(kind=kind, length=length, looks=looks)
-    search = SimpleNamespace(moves=moves, sparse=sparse)
-    schedule: Any = SimpleNamespace(task=task, search=search, cost=250.0, opens_round=True)
+    setting = SimpleNamespace(moves=moves, sparse=sparse)
+    schedule: Any = SimpleNamespace(task=task, setting=setting, cost=250.0, opens_round=True)
     some = {"counts": np.ones(K), "shift": SHIFT, "coarse": CENTERS[::9], **changes}
     return TruncatedState(5, schedule, CENTERS, **some)
 
