@@ -29,7 +29,7 @@ from largek_dask.algorithms.truncated.passes import (
     RowArrays,
     advance,
 )
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import LONG, TUNING
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.blocks import SparseBlock, sparse_rows
 from largek_dask.kernels.bounds.lists import order_by_label
@@ -271,7 +271,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
     threads.map(probe, range(0, n, PROBE_BLOCK))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
-    beyond = np.flatnonzero(rank >= TUNING.long)
+    beyond = np.flatnonzero(rank >= LONG)
     if len(beyond):
         # One row alone does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0

@@ -27,6 +27,7 @@ from largek_dask.algorithms.truncated.passes import (
 )
 from largek_dask.algorithms.truncated.probe import ask_sample
 from largek_dask.algorithms.truncated.schedule import (
+    MOST_ROUNDS,
     TUNING,
     Outcome,
     Schedule,
@@ -102,7 +103,7 @@ class TruncatedSearch:
     def setting(self, table: TableShape) -> Setting:
         """Return the problem of a search among the rows of a table."""
         k, beside = self._k, 0.0
-        rounds = TUNING.most_rounds if self.rounds == "auto" else self.rounds
+        rounds = MOST_ROUNDS if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
         if table.is_sparse:
             beside = center_work(table.n_features, table.row_values, k)

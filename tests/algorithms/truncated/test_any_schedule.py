@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from largek_dask.algorithms.truncated.schedule import (
+    MOST_ROUNDS,
     TUNING,
     Lengths,
     Outcome,
@@ -117,7 +118,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             a_center * k,
             k,
             moves and k > 2,
-            TUNING.most_rounds if rounds is None else rounds,
+            MOST_ROUNDS if rounds is None else rounds,
             length,
         )
         self.schedule = first_schedule(setting, samples, guided=guided or bool(samples))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.truncated.schedule import (
+    MOST_ROUNDS,
     TUNING,
     Outcome,
     Sampling,
@@ -65,7 +66,7 @@ def test_way_to_the_first_round():
     assert schedule.opens_round
 
 
-def on_sample(n=128_000, k=K, rounds=TUNING.most_rounds) -> Schedule:
+def on_sample(n=128_000, k=K, rounds=MOST_ROUNDS) -> Schedule:
     """A schedule whose next step opens the first round, over a sample of n rows."""
     schedule = first_schedule(Setting(N, k, max_rounds=rounds), (n,))
     while not schedule.opens_round:
