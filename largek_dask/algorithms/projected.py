@@ -51,7 +51,7 @@ from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
-__all__ = ["Points", "Project", "Projected", "ProjectedState", "Standing"]
+__all__ = ["Project", "Projected", "ProjectedState", "Standing"]
 
 NARROWEST = 32
 """Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
@@ -81,19 +81,10 @@ LEAST_VALUES = 1 << 22
 """Rows times features above which projection can save time. Not measured."""
 
 
+FOUND = ("centers", "counts", "coarse", "cost", "n_read")
+"""Fields of a state that a search in all features continues from."""
 Project = Callable[[Passes | None], Passes]
 """Projects some rows; given None, all that are searched."""
-
-
-class Points(NamedTuple):
-    """Centres, their weights, and coarse centres."""
-
-    centers: NDArray[Any]
-    """(k, d)"""
-    counts: NDArray[np.float64]
-    """(k,)"""
-    coarse: NDArray[Any]
-    """(about sqrt(k), d)"""
 
 
 class Standing(NamedTuple):
@@ -149,12 +140,10 @@ class Search(Protocol):
     def rescaled(self, state: Any, factor: float) -> Any:
         """Return the state with all costs multiplied."""
 
-    def continued(
-        self, passes: Passes, state: Any, points: Points, cost: float, n_read: int
-    ) -> Any:
+    def continued(self, passes: Passes, state: Any, **found: Any) -> Any:
         """Return the state of a search of these rows that continues another one.
 
-        ``n_read`` is the number of readings of all rows so far.
+        ``found``: fields of the new state that were found for these rows.
         """
 
     def model(self, state: Any) -> CenterArrays:
@@ -369,8 +358,8 @@ class Projected:
 
     def lifted(self, passes: Passes, state: ProjectedState) -> Any:
         """Return the state of the search, continued in all features."""
-        points = Points(state.centers, state.counts, state.coarse)
-        return self.search.continued(passes, state.search, points, state.cost, state.n_read)
+        found = {name: getattr(state, name) for name in FOUND}
+        return self.search.continued(passes, state.search, **found)
 
     def held_bytes(self, table: TableShape, itemsize: int, row_bytes: int) -> int:
         """Return the bytes of projected rows and their state, in ``directions`` or twice as many.
@@ -491,8 +480,9 @@ class Projected:
         n_rows = rows_to_hold(passes.n_rows, m, self._k) or 0
         view = _view(passes, rng, directions, n_rows)
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        points = Points(centers, state.counts, coarse)
-        search = self.search.continued(view, state.search, points, float("inf"), 0)
+        search = self.search.continued(
+            view, state.search, centers=centers, counts=state.counts, coarse=coarse
+        )
         return replace(
             state,
             search=search,

@@ -15,7 +15,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.sparse_start import different_rows
 from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
-from largek_dask.algorithms.projected import Points, Project, Standing
+from largek_dask.algorithms.projected import Project, Standing
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
 from largek_dask.algorithms.truncated.passes import (
     STATE,
@@ -342,16 +342,11 @@ class TruncatedSearch:
         schedule = replace(schedule, cost=factor * schedule.cost, stage=stage)
         return replace(state, schedule=schedule, cost=factor * state.cost)
 
-    def continued(
-        self, passes: Passes, state: TruncatedState, points: Points, cost: float, n_read: int
-    ) -> TruncatedState:
+    def continued(self, passes: Passes, state: TruncatedState, **found: Any) -> TruncatedState:
         """Return the state of a search of these rows that continues another one."""
-        schedule = replace(on_all_rows(state.schedule, self.setting(passes)), cost=cost)
-        centers, counts, coarse = points
-        shift = passes.statistics.shift
-        return TruncatedState(
-            state.step, schedule, centers, counts, shift, coarse, cost=cost, n_read=n_read
-        )
+        schedule = on_all_rows(state.schedule, self.setting(passes))
+        schedule = replace(schedule, cost=found.get("cost", schedule.cost))
+        return TruncatedState(state.step, schedule, shift=passes.statistics.shift, **found)
 
 
 def _show_labels(
