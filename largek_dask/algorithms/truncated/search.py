@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Info, Passes, Rng, RowSample, TableShape
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.greedy import cost_of, greedy_start, n_starts
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.parts.sparse_start import different_rows
-from largek_dask.algorithms.parts.two_level import coarse_centers, two_level_start
 from largek_dask.algorithms.projected import Project, Standing
+from largek_dask.algorithms.starts.dense_sample import (
+    coarse_centers,
+    cost_of,
+    greedy_start,
+    n_starts,
+    two_level_start,
+)
+from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.starts.sparse_sample import different_rows
 from largek_dask.algorithms.truncated.far import FarRows, carry_the_cost, draw_rows, far_from
 from largek_dask.algorithms.truncated.passes import (
     STATE,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.coresets import Coreset
 from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.algorithms.truncated.algorithm import EitherState
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
