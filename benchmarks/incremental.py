@@ -68,7 +68,7 @@ def starts(x: NDArray[np.float32], k: int, seed: int, kind: str) -> NDArray[np.f
     if kind == "random":
         return x[np.sort(np.random.default_rng([7, seed]).choice(len(x), k, replace=False))]
     from largek_dask.algorithms.base import Rng
-    from largek_dask.algorithms.parts.seeding import initial_centers
+    from largek_dask.algorithms.starts.seeding import initial_centers
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 

@@ -13,9 +13,9 @@ from largek_dask.algorithms.base import Chunk, Passes, TableShape
 from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.parts.relocation import relocate_empty
-from largek_dask.algorithms.parts.seeding import check_init, drawn_centers, passes_of
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.starts.seeding import check_init, drawn_centers, passes_of
 from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned
 from largek_dask.kernels.dense.doubts import nearest_of_far, reach_of, too_far

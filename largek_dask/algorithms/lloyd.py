@@ -42,8 +42,8 @@ from largek_dask.algorithms.parts.bounded import (
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
-from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement

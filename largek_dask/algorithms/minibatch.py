@@ -35,8 +35,8 @@ from largek_dask.algorithms.parts.gathered import (
     check_gathered,
     gather_rows,
 )
-from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers

@@ -63,9 +63,9 @@ from largek_dask.algorithms.parts.nested import (
     worth_gathering,
 )
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
-from largek_dask.algorithms.parts.seeding import centers_of_sample, initial_centers
 from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers

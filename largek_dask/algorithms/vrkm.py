@@ -74,8 +74,8 @@ from largek_dask.algorithms.parts.gathered import (
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
-from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
+from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError, ParameterWarning, warn
 from largek_dask.kernels.blocks import Table
 from largek_dask.kernels.bounds.groups import BoundedCenters

@@ -104,7 +104,7 @@ def coreset(
     weights.
     """
     from largek_dask.algorithms.base import Rng
-    from largek_dask.algorithms.parts.coresets import draw_coreset
+    from largek_dask.algorithms.starts.coresets import draw_coreset
     from largek_dask.data.store_writer import check_output, write_weighted_rows
     from largek_dask.driver.fit import open_passes
     from largek_dask.errors import DataError

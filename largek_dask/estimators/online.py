@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.minibatch import BatchTotal, batch_chunk, running_means
-from largek_dask.algorithms.parts.seeding import initial_centers
 from largek_dask.algorithms.parts.totals import AssignmentTotal
+from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.data.columns import without_equal_names
 from largek_dask.driver.plan import check_reach, check_scale
 from largek_dask.driver.provenance import describe, versions

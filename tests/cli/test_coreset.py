@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask import open_rows
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.parts.coresets import draw_coreset
+from largek_dask.algorithms.starts.coresets import draw_coreset
 from largek_dask.cli import main
 from largek_dask.passes.local import LocalPasses
 

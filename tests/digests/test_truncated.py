@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from largek_dask.algorithms.truncated import algorithm as truncated
+from largek_dask.algorithms.truncated import search as truncated
 from tests.digests.conftest import Fits, check, fits_of, stops, told
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """Weighted samples on which partitions of large tables are searched.
 
-A coreset (:mod:`~largek_dask.algorithms.parts.coresets`) and the rows farthest from the mean. A
+A coreset (:mod:`~largek_dask.algorithms.starts.coresets`) and the rows farthest from the mean. A
 row far out may determine a centre, and a coreset may lack it: for ``eeg`` a plain
 sample ends at many times the possible cost. Which rows are the farthest does not depend on
 the draws, so they count with their own weight, all others with that of the coreset, and a sum over
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.parts.coresets import draw_coreset
 from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
+from largek_dask.algorithms.starts.coresets import draw_coreset
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.jit import readonly
 

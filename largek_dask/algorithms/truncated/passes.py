@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes
 from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
 from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
 from largek_dask.kernels.bounds.lists import (
     Lists,
@@ -62,10 +62,6 @@ LEAST_ROWS = 1 << 18
 """Rows above which a thread is worth waking for work of a nanosecond or two per row."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time when they meet all centres."""
-LEAST_COUNTED = 1 << 15
-"""Minimum rows that a thread adds up."""
-WORTH_COUNTING = 8
-"""Rows per cluster above which it pays to add up on several threads, each in its own sums."""
 
 Array = NDArray[Any]
 
@@ -382,47 +378,6 @@ PassTotal = AssignmentTotal[PassTally]
 def pass_total(k: int, d: int, grid: FixedPoint) -> PassTotal:
     """Return an empty total of a pass."""
     return AssignmentTotal(k, d, grid, PassTally)
-
-
-def count_rows(
-    x: Array,
-    weight: NDArray[np.float64] | None,
-    old: Labels | None,
-    labels: Labels,
-    total: PassTotal,
-    counted: bool,
-    threads: Threads,
-) -> None:
-    """Update a total for rows' new labels.
-
-    Parameters
-    ----------
-    x, weight
-        Rows and their weights.
-    old : (n,) int32 or None
-        Their labels before.
-    labels : (n,) int32
-    total : PassTotal
-    counted : bool
-        The total holds the rows with their labels before.
-    threads : Threads
-        Sums are exact, so they may be added up in any order.
-    """
-    n = len(labels)
-    step = max(LEAST_COUNTED, -(-n // threads.n))
-    if counted and old is not None and step < n:
-        n_changed = np.count_nonzero(labels != old)
-        step = step if n_changed >= WORTH_COUNTING * len(total.sums.counts) else n
-
-    def count(begin: int) -> PassTotal:
-        part = total if begin == 0 else total.empty()
-        at = slice(begin, begin + step)
-        own = None if weight is None else weight[at]
-        part.assign(x[at], own, None if old is None else old[at], labels[at], counted)
-        return part
-
-    for part in threads.map(count, range(0, max(n, 1), step))[1:]:
-        AssignmentTotal.combine(total, part)
 
 
 def count_far_rows(

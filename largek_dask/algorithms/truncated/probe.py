@@ -29,7 +29,7 @@ from largek_dask.algorithms.truncated.passes import (
     RowArrays,
     advance,
 )
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import LONG, TUNING
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.blocks import SparseBlock, sparse_rows
 from largek_dask.kernels.bounds.lists import order_by_label
@@ -145,7 +145,7 @@ def ask_sample(
             assert state.table is not None
             cells = Pass("cells", rows.centers, rows.shift, coarse=state.coarse)
             misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
-    if schedule.search.moves:
+    if schedule.setting.moves:
         moves = moves_to_try(state, done, rows, threads.n)
     return Found(moves, curve, misled)
 
@@ -271,7 +271,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
     threads.map(probe, range(0, n, PROBE_BLOCK))
     if rows.weight is not None:
         saved *= rows.weight[chosen]
-    beyond = np.flatnonzero(rank >= TUNING.long)
+    beyond = np.flatnonzero(rank >= LONG)
     if len(beyond):
         # One row alone does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0

@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = [
+    "LONG",
+    "MOST_ROUNDS",
     "TUNING",
     "Outcome",
     "Schedule",
-    "Search",
+    "Setting",
     "Task",
     "Tuning",
     "center_work",
@@ -36,77 +38,82 @@ Kind = Literal["start", "cells", "lists", "all", "unsettled"]
 StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 
 
+START_VALUES, LARGEST_VALUES, WHOLE_VALUES = 1 << 25, 1 << 26, 1 << 27
+"""Maximum values (rows times features) of the sample to continue from; of further ones, which are
+searched in the driver's process alone; and of few rows per centre that are all taken. One further
+sample, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in 32,000 clusters: coarse
+cells led all rows 7 % above it (one run)."""
+LONG, MOST_LISTED = 256, 1 << 23
+"""Longer lists than ``LONG`` hold no more than ``MOST_LISTED`` centres together: 32 MiB."""
+WHOLE_CLUSTERS = 2_048
+"""Clusters up to which rows meet all centres when a search in few directions continues in more
+of them. Led by coarse cells 3,000,000 × 256 rows in 1,000 clusters cost 19 % more than before,
+5 % more a pass later, and were back after 40 CPU seconds; now they cost no more (one run)."""
+MOST_ROUNDS = 1_000
+"""Maximum rounds over all rows, unless the user has chosen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
     """Constants of the schedule, and the source of each.
 
-    A table is one of docs/results. *Prototype*: the search was tried in an earlier
-    program on rows in memory, set A with 1,000 clusters (its final cost as it was: 75.27). *Not
-    measured*: the effect of another value is unknown.
+    A table is one of docs/results. *Prototype*: the search was tried in an earlier program on rows
+    in memory, set A with 1,000 clusters (its final cost as it was: 75.27).
+
+    *Decides x, y %*: share of decisions that change with half and with twice the value. Those of
+    2,741 steps were made again: three seeds on A, B, plane, gaussian, mnist, sift200k, glove100k
+    (12,000 to 80,000 rows, 100 to 500 clusters) and reuters in 50. Factors and ratios moved half as
+    far from 1, and up to twice; figures of steps stayed as they were. *Late*: none of them before
+    the cost is 1 % above its end, for good. Constants that change at most one decision are
+    literals, or limits above.
     """
 
     first_rows: int = 16
     """Rows per centre of the sample that gives the first centres. With 8 the first model is too
-    rough: on sift200k mini-batches reached its energy in half the time, and on C that of the
-    second one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
+    rough: on sift200k mini-batches reached its energy in half the time, and on C that of the second
+    one in the same time (first points of mini-batches in ``benchmarks.auto``)."""
     first_rows_dense: int = 8
     """The same if rows meet all centres: the next sample then continues from these. Without such a
     sample uniform rows in 100 clusters take 0.07 s instead of 0.15 s until 1 % above the lowest
     cost (table of ``benchmarks.auto_parts``)."""
     start_rows: int = 32
-    """Rows per centre of the sample to continue from. Not measured."""
+    """Rows per centre of the sample to continue from. Decides 7, 7 %."""
     growth: int = 4
-    """Ratio of the sizes of successive samples. Not measured."""
+    """Ratio of the sizes of successive samples. Decides 5, 5 %."""
     largest_share: int = 3
-    """A sample has at most one row out of three. Not measured."""
-    start_values: int = 1 << 25
-    """Maximum values (rows times features) of the sample to continue from. Not measured."""
-    largest_values: int = 1 << 26
-    """Maximum values of further samples, which are searched in the driver's process alone, for any
-    number of workers. One more, of 128 rows per centre, gained nothing on 80,000,000 × 32 rows in
-    32,000 clusters: coarse cells led all rows 7 % above it (one run)."""
-    least_rows: int = 4
-    """Rows per centre of any sample, however many values that are. Not measured."""
-    whole_values: int = 1 << 27
-    """Values up to which few rows per centre are all taken. Not measured."""
+    """A sample has at most one row out of three. Decides 3, 4 %."""
     restarted_clusters: int = 32
-    """Clusters up to which the best of several starts is taken. Not measured."""
+    """Clusters up to which the best of several starts is taken. Decides 0, 0.1 %."""
     restart_rows: int = 64
     """Rows per centre on which several starts are made, and any start of sparse rows: of 200,000
     short texts in 100 clusters it ends at 195,180 from 8 rows per centre, and between 194,150 and
     194,250 from 64. Not measured otherwise."""
     sparse_share: int = 20
     """Minimum stored values of a first sample of sparse rows, in multiples of a centre's. For short
-    texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s
-    until 1 % above where Lloyd's algorithm ends (cases and clock of ``benchmarks.sparse``)."""
-    least_restart_rows: int = 2_048
-    """Minimum rows on which several starts are made. Not measured."""
+    texts it is 25,000 rows instead of 6,400: when it was set, it took 0.3 s instead of 0.6 s until
+    1 % above where Lloyd's algorithm ends (cases and clock of ``benchmarks.sparse``)."""
     dense_clusters: int = 128
-    """Clusters up to which rows meet all centres. With lists, on uniform rows in 100 clusters,
-    it takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of
-    0.15 s until 1 % (table of ``benchmarks.auto_parts``)."""
+    """Clusters up to which rows meet all centres. With lists, on uniform rows in 100 clusters, it
+    takes 0.90 s instead of 0.63 s until 0.2 % above the lowest cost, and 0.09 s instead of 0.15 s
+    until 1 % (table of ``benchmarks.auto_parts``)."""
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    """Lengths of lists of centres; a row may also meet all of them. Not measured."""
+    """Lengths of lists of centres; a row may also meet all of them. Decides 2, 2 %."""
     first_length: int = 32
-    """Length of the lists before the first probe. Not measured."""
+    """Length of the lists before the first probe. Decides 1, 1 %."""
     usual_lengths: tuple[int, ...] = (32, 64)
     """Lengths of the lists of most passes. Prototype: with 16 it ends at 75.41, with twice its
     lengths at 75.24 in 30 % more time."""
     least_lengths: tuple[tuple[int, float], ...] = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
     """Minimum lengths of lists once a round lowers the cost by less than a share: where short lists
-    lead quickly is not where long ones end. Without it, rows without structure end 0.16 %
-    instead of 0.03 % above the lowest (table of ``benchmarks.auto_parts``)."""
-    long: int = 256
-    """Longer lists hold no more than ``most_listed`` centres together. Not measured."""
-    most_listed: int = 1 << 23
-    """Limits the memory of lists: 32 MiB. Not measured otherwise."""
+    lead quickly is not where long ones end. Without it, rows without structure end 0.16 % instead
+    of 0.03 % above the lowest (table of ``benchmarks.auto_parts``)."""
     stale: float = 0.6
     """Value of a row that reaches its nearest centre late, relative to one that follows its moving
-    centre: the former lowers the cost as it is counted here, and the true one by less.
-    Measured when it was set (84877bb: 0.6 instead of 0.3); the figures were not kept."""
+    centre: the former lowers the cost as it is counted here, and the true one by less. Measured
+    when it was set (84877bb: 0.6 instead of 0.3); the figures were not kept."""
     row_work: float = 64.0
-    """Cost of a row that is searched, besides its distances, in distances. Measured when it was
-    set (c6a392d); the figures were not kept."""
+    """Cost of a row that is searched, besides its distances, in distances. Measured when it was set
+    (c6a392d); the figures were not kept."""
     pass_work: float = 8.0
     """Cost of a row in any pass, in distances. As ``row_work``."""
     center_work: float = 128.0
@@ -120,78 +127,60 @@ class Tuning:
     end 1.2 % above where Lloyd's algorithm ends, and in that time those of all rows 0.2 %. For
     short texts in 100 clusters it is 2.5: without a sample mini-batches are as fast."""
     rows_to_move: int = 32
-    """Minimum rows per centre of a sample that shows which centres to move. Not measured."""
+    """Minimum rows per centre of a sample that shows which centres to move. Decides 0, 2 %."""
     rows_to_search: int = 64
     """Rows per centre of a sample that is searched in rounds, like all rows, before more are taken.
     With rounds over all rows only, B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 %
     above the lowest cost, and A 0.83 s instead of 0.88 s (table of ``benchmarks.auto_parts``); a
     stored table is read 79 times instead of once until 0.5 % (``benchmarks.auto_scale``)."""
-    most_misled: float = 0.05
-    """Relative extra cost of rows led by coarse cells above which rows of a larger sample meet all
-    centres instead. Not measured."""
     most_met: float = 0.5
     """Share of the centres met by coarse cells above which rows meet all centres instead: that
     takes as long, as all centres are not gathered. Set drawn2 in 200 clusters (table of
     ``benchmarks.auto``) takes 0.62 s instead of 0.86 s until 0.2 % above its end, and drawn1 0.86 s
     instead of 0.95 s until 1.7 % (medians of 5 and 8 seeds, when it was set)."""
-    whole_clusters: int = 2_048
-    """Clusters up to which rows meet all centres when a search in few directions continues in more
-    of them. Led by coarse cells 3,000,000 × 256 rows in 1,000 clusters cost 19 % more than before,
-    5 % more a pass later, and were back after 40 CPU seconds; now they cost no more (one run)."""
-    most_sample_passes: int = 12
-    """Maximum passes over a sample that is not searched in rounds. Not measured."""
-    most_undone: int = 3
-    """Undone rounds over a sample after which more rows are taken. Not measured."""
     first_share: float = 0.1
-    """Centres that may move at a time, as a share of all. Prototype's; not measured by itself."""
+    """Centres that may move at a time, as a share of all. Decides 1, 1 %."""
     least_share: float = 0.05
-    """Lower limit of the share while rounds pay. Prototype's; not measured by itself."""
+    """Lower limit of the share while rounds pay. Decides 6, 4 %."""
     first_factor: float = 1.0
-    """Factor by which a gain has to exceed the loss. Prototype's; not measured by itself."""
+    """Factor by which a gain has to exceed the loss. Decides 1, 1 %."""
     least_factor: float = 0.35
     """Lower limit of the factor while rounds pay. Prototype: below 1, with rounds undone if they do
-    not pay, final costs are lowest. 0.35 instead of 0.5 (563836c): not measured."""
+    not pay, final costs are lowest. Decides 6, 7 %."""
     paid_share: float = 0.8
-    """Factor on the share after a round that has paid. Not measured."""
+    """Factor on the share after a round that has paid. Decides 3, 3 %."""
     paid_factor: float = 0.85
-    """Factor on the factor after a round that has paid. Not measured."""
+    """Factor on the factor after a round that has paid. Decides 6, 7 %."""
     undone_share: float = 0.5
-    """Factor on the share after a round that was undone. Prototype's; not measured by
-    itself."""
+    """Factor on the share after a round that was undone. Decides 4, 4 %, late."""
     undone_factor: float = 1.1
-    """Factor on the factor then, up to ``first_factor``. Prototype's; not measured by
-    itself."""
-    most_rounds: int = 1_000
-    """Maximum rounds over all rows, unless the user has chosen. Not measured."""
+    """Factor on the factor then, up to ``first_factor``. Decides 4, 4 %, late."""
     most_failed: int = 5
-    """Failed rounds after which the search ends. Prototype's; not measured by itself."""
-    little: float = 0.02
-    """A round that lowers the cost by a smaller share, times ``tol``, counts as one that failed:
-    by 2e-6 with the usual ``tol``. Not measured."""
+    """Failed rounds after which the search ends. Decides 5, 0.8 %, late."""
     least_passes: int = 2
-    """Passes of a round before its look, and before it may be given up. Not measured."""
+    """Passes of a round before its look, and before it may be given up. Decides 5, 9 %."""
     most_passes: int = 12
-    """Maximum passes of a round before its look. Not measured."""
+    """Maximum passes of a round before its look. Decides 15, 1 %."""
     most_replayed: int = 48
     """Passes since the last anchor with which a round may begin: all of them are repeated for rows
-    whose state is lost. Not measured."""
+    whose state is lost. Decides 3, 0.6 %."""
     first_ratio: float = 0.5
-    """Expected ratio of the gains of the second and first pass of a round. Not measured."""
+    """Expected ratio of the gains of the second and first pass of a round. Decides 0.4, 0 %."""
     least_ratio: float = 0.3
     """Minimum expected ratio of the gains of successive passes, which is otherwise the last one.
-    Not measured."""
+    Decides 0, 1 %."""
     most_ratio: float = 0.9
-    """Upper limit of that. Not measured."""
+    """Upper limit of that. Decides 0.4, 0.1 %."""
     hope: float = 0.7
-    """Ratio of the gains of successive passes, at best, when deciding to give up a round. Not
-    measured."""
+    """Ratio of the gains of successive passes, at best, when deciding to give up a round. Decides
+    6, 3 %."""
 
 
 TUNING = Tuning()
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class Setting:
     """Problem of a search, and the choices of its user."""
 
     n_rows: int
@@ -199,7 +188,7 @@ class Search:
     n_clusters: int
     moves: bool = True
     """Centres are moved."""
-    max_rounds: int = TUNING.most_rounds
+    max_rounds: int = MOST_ROUNDS
     """Maximum over all rows; with 0 there are none over samples either."""
     length: int | None = None
     """Length of all lists, if the user has chosen."""
@@ -320,7 +309,7 @@ class Schedule:
 
     task: Task
     """The next step."""
-    search: Search
+    setting: Setting
     stage: Stage
     sampling: Sampling
     rounds: Rounds
@@ -331,7 +320,7 @@ class Schedule:
     @property
     def dense(self) -> bool:
         """True if rows meet all centres in every pass."""
-        return self.search.dense
+        return self.setting.dense
 
     @property
     def everywhere(self) -> bool:
@@ -341,8 +330,8 @@ class Schedule:
     @property
     def searched(self) -> bool:
         """True if rounds are made over the present rows, a sample or all of them."""
-        least = TUNING.rows_to_search * self.search.n_clusters
-        return self.everywhere or (self.search.max_rounds > 0 and self.sampling.sizes[0] >= least)
+        least = TUNING.rows_to_search * self.setting.n_clusters
+        return self.everywhere or (self.setting.max_rounds > 0 and self.sampling.sizes[0] >= least)
 
     @property
     def opens_round(self) -> bool:
@@ -357,38 +346,38 @@ class Schedule:
     @property
     def most_moves(self) -> int:
         """Number of centres that may move at a time."""
-        return max(1, int(self.rounds.share * self.search.n_clusters))
+        return max(1, int(self.rounds.share * self.setting.n_clusters))
 
 
 def first_schedule(
-    search: Search, samples: tuple[int, ...] = (), *, guided: bool = True
+    setting: Setting, samples: tuple[int, ...] = (), *, guided: bool = True
 ) -> Schedule:
     """Return the schedule before the first step.
 
     Parameters
     ----------
-    search : Search
+    setting : Setting
     samples : tuple of int
         Rows of the samples that the search begins on; empty: all rows.
     guided : bool
         Coarse cells narrow the search for a row's nearest centre.
     """
-    length = TUNING.first_length if search.length is None else search.length
-    lengths = Lengths(min(length, search.n_clusters))
+    length = TUNING.first_length if setting.length is None else setting.length
+    lengths = Lengths(min(length, setting.n_clusters))
     task = Task("lists", False, lengths.usual)
-    schedule = Schedule(task, search, Stage(), Sampling(samples), Rounds(), lengths)
+    schedule = Schedule(task, setting, Stage(), Sampling(samples), Rounds(), lengths)
     if not samples:
-        return _to_all_rows(schedule, dense=search.dense or not guided)
-    if search.dense:
-        return replace(schedule, task=_fresh_pass(search, samples[0]))
+        return _to_all_rows(schedule, dense=setting.dense or not guided)
+    if setting.dense:
+        return replace(schedule, task=_fresh_pass(setting, samples[0]))
     if len(samples) > 1:
         return _begin(schedule, "first", Task("cells", False))
     return replace(schedule, task=_start(schedule, samples[0]))
 
 
-def on_all_rows(before: Schedule, search: Search) -> Schedule:
+def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
     """Return a schedule that continues another one, with rows in other features."""
-    now = first_schedule(search, guided=search.n_clusters > TUNING.whole_clusters)
+    now = first_schedule(setting, guided=setting.n_clusters > WHOLE_CLUSTERS)
     share = max(before.rounds.share, TUNING.least_share)
     return replace(
         now,
@@ -407,7 +396,7 @@ def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedul
         Before the step.
     outcome : Outcome
     tol : float
-        ``tol`` of the fit: a round has to gain ``TUNING.little`` times this share of the cost.
+        ``tol`` of the fit: a round has to gain a fiftieth of this share of the cost.
     """
     now = _noted(schedule, outcome)
     if schedule.task.everywhere and not outcome.cost > 0:
@@ -463,7 +452,7 @@ def _lists(now: Schedule, looks: bool = False) -> Task:
 
 def _all_centers(now: Schedule, looks: bool = False) -> Task:
     """Return a pass in which rows meet all centres."""
-    return Task("all", now.everywhere, now.search.n_clusters, looks)
+    return Task("all", now.everywhere, now.setting.n_clusters, looks)
 
 
 def _look(now: Schedule) -> Task:
@@ -491,20 +480,20 @@ def sample_sizes(
     restarted, t = is_restarted(k) or sparse, TUNING
     first = t.first_rows_dense * k
     if restarted:
-        first = max(t.restart_rows * k, t.least_restart_rows)
-    if n_rows <= t.largest_share * first and n_rows * row_values <= t.whole_values:
+        first = max(t.restart_rows * k, 2_048)
+    if n_rows <= t.largest_share * first and n_rows * row_values <= WHOLE_VALUES:
         return (n_rows,)
     most = n_rows // t.largest_share
     wanted = first if restarted else t.start_rows * k
     if n_features is not None:
         # With fewer rows, the centres, which have all features, dominate the time of a step.
         wanted = max(wanted, t.sparse_share * n_features // row_values)
-    sizes = [min(wanted, most, max(t.least_rows * k, t.start_values // row_values))]
-    if n_features is not None and n_rows * row_values <= t.whole_values:
+    sizes = [min(wanted, most, max(4 * k, START_VALUES // row_values))]
+    if n_features is not None and n_rows * row_values <= WHOLE_VALUES:
         a_row, a_pass = _work_of_pass(k), center_work(n_features, row_values, k)
         if n_rows * a_row + a_pass <= t.whole_work * (sizes[0] * a_row + a_pass):
             return (n_rows,)
-    while t.growth * sizes[-1] <= min(most, t.largest_values // row_values):
+    while t.growth * sizes[-1] <= min(most, LARGEST_VALUES // row_values):
         sizes.append(t.growth * sizes[-1])
     if not restarted and k > t.dense_clusters and t.start_rows * k <= sizes[0]:
         # This sample is not continued, only meant to give a good first model soon.
@@ -522,22 +511,22 @@ def _work_of_pass(n_met: int) -> float:
     return n_met + TUNING.row_work + TUNING.pass_work
 
 
-def _tells_moves(search: Search, n: int) -> bool:
+def _tells_moves(setting: Setting, n: int) -> bool:
     """Return True if a sample of n rows shows which centres to move."""
-    return search.moves and n >= TUNING.rows_to_move * search.n_clusters
+    return setting.moves and n >= TUNING.rows_to_move * setting.n_clusters
 
 
 def _start(now: Schedule, n: int) -> Task:
     """Return the two-level start on a sample of n rows, with a pass over it."""
-    return Task("start", False, now.lengths.usual, _tells_moves(now.search, n))
+    return Task("start", False, now.lengths.usual, _tells_moves(now.setting, n))
 
 
-def _fresh_pass(search: Search, n: int) -> Task:
+def _fresh_pass(setting: Setting, n: int) -> Task:
     """Return a pass over a sample of n rows that does not depend on row state."""
-    if search.dense:
+    if setting.dense:
         # Looking for moves of sparse rows takes longer than such a pass: a model comes first.
-        looks = not search.sparse and _tells_moves(search, n)
-        return Task("all", False, search.n_clusters, looks)
+        looks = not setting.sparse and _tells_moves(setting, n)
+        return Task("all", False, setting.n_clusters, looks)
     return Task("cells", False)
 
 
@@ -553,29 +542,29 @@ def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule
     n, passes = now.sampling.sizes[0], now.stage.passes
     if now.task.kind == "cells":
         # Rows have labels now.
-        return replace(now, task=_lists(now, _tells_moves(now.search, n)))
+        return replace(now, task=_lists(now, _tells_moves(now.setting, n)))
     if now.searched:
         if now.task.kind == "start":
             # Row state left by the start cannot be replayed.
-            return replace(now, task=_fresh_pass(now.search, n))
+            return replace(now, task=_fresh_pass(now.setting, n))
         return _to_rounds(now, outcome)
     more, n_more = _gain_of_more_rows(now)
     pays = gain / n > 2 * more / n_more if passes > 1 else now.dense
-    if pays and passes < TUNING.most_sample_passes:
-        return replace(now, task=_fresh_pass(now.search, n))
+    if pays and passes < 12:
+        return replace(now, task=_fresh_pass(now.setting, n))
     return _to_more_rows(now)
 
 
 def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
     """Return the gain of more rows, whose means are nearer to those of all, and their number."""
     n, *larger = now.sampling.sizes
-    n_more = larger[0] if larger else now.search.n_rows
-    return now.cost * now.search.n_clusters * (1 / n - 1 / n_more), n_more
+    n_more = larger[0] if larger else now.setting.n_rows
+    return now.cost * now.setting.n_clusters * (1 / n - 1 / n_more), n_more
 
 
 def _meet_all(now: Schedule) -> bool:
     """Return True if rows of a larger sample meet all centres first, as cells mislead them."""
-    misled = now.stage.name == "round" and now.sampling.misled > TUNING.most_misled
+    misled = now.stage.name == "round" and now.sampling.misled > 0.05
     return now.dense or misled or now.sampling.met > TUNING.most_met
 
 
@@ -595,14 +584,14 @@ def _to_more_rows(now: Schedule) -> Schedule:
     elif meet_all and not now.dense:
         now = _begin(now, "sample", _all_centers(now))
     else:
-        now = _begin(now, "sample", _fresh_pass(now.search, larger[0]))
+        now = _begin(now, "sample", _fresh_pass(now.setting, larger[0]))
     return replace(now, task=replace(now.task, keeps_centers=keeps_centers))
 
 
 def _to_all_rows(now: Schedule, *, dense: bool) -> Schedule:
     """Continue on all rows, which meet all centres or are led by coarse cells."""
     now = replace(now, sampling=replace(now.sampling, sizes=()))
-    looks = now.dense and not now.search.sparse
+    looks = now.dense and not now.setting.sparse
     task = _all_centers(now, looks=looks) if dense else Task("cells", True)
     return _begin(now, "grow", task)
 
@@ -613,7 +602,7 @@ def _after_growth(now: Schedule, outcome: Outcome) -> Schedule:
     if not n:
         return _to_rounds(now, outcome)
     now = replace(now, sampling=replace(now.sampling, sizes=(n,)))
-    return _begin(now, "sample", replace(_fresh_pass(now.search, n), restarts=True))
+    return _begin(now, "sample", replace(_fresh_pass(now.setting, n), restarts=True))
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -631,7 +620,7 @@ def _after_search_pass(now: Schedule, outcome: Outcome) -> Schedule:
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     """Begin a round: moves, and lists as long as pays."""
-    if now.everywhere and now.rounds.n >= now.search.max_rounds:
+    if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _ended(now)
     if outcome.n_replayed > TUNING.most_replayed:
         # Lost row state would take too long to rebuild: an anchor comes first.
@@ -639,8 +628,8 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     if now.dense:
         # Where centres are moved no row is settled.
         return _begin(now, "round", _all_centers(now) if outcome.n_moves else _settling_pass(now))
-    k = now.search.n_clusters
-    usual, length = _lengths_of_round(now.lengths, now.search, outcome.curve)
+    k = now.setting.n_clusters
+    usual, length = _lengths_of_round(now.lengths, now.setting, outcome.curve)
     kind: Kind = "unsettled" if length >= k else "lists"
     now = replace(now, lengths=replace(now.lengths, usual=min(usual, k)))
     return _begin(now, "round", Task(kind, now.everywhere, min(length, k)))
@@ -649,7 +638,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
 def _settling_pass(now: Schedule) -> Task:
     """Return a pass that leaves out settled rows."""
     if now.dense:
-        return Task("unsettled", now.everywhere, now.search.n_clusters)
+        return Task("unsettled", now.everywhere, now.setting.n_clusters)
     return _lists(now)
 
 
@@ -698,7 +687,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
     settled = gained == 0 and not outcome.n_moves and not max(outcome.curve, default=0)
     ends = after.rounds.n_failed >= TUNING.most_failed or settled
     if now.everywhere:
-        if ends or after.rounds.n >= now.search.max_rounds:
+        if ends or after.rounds.n >= now.setting.max_rounds:
             return _ended(after), not kept
     elif ends or outcome.n_replayed > TUNING.most_replayed or _more_rows_pay(after, gained):
         return _to_more_rows(after), not kept
@@ -709,7 +698,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
     """Return bolder rounds after one that has paid, and more careful ones after a failure."""
-    failed = not gained > TUNING.little * tol * cost
+    failed = not gained > 0.02 * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
     if not gained > 0:
@@ -731,10 +720,10 @@ def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rou
 def _more_rows_pay(after: Schedule, gained: float) -> bool:
     """Return True if after a round over a sample more rows would gain more for the work."""
     if not gained > 0:
-        return after.rounds.n_undone >= TUNING.most_undone
+        return after.rounds.n_undone >= 3
     more, n_more = _gain_of_more_rows(after)
-    met = after.search.n_clusters if _meet_all(after) else 2 * after.lengths.usual
-    a_row, a_pass = _work_of_pass(met), after.search.beside_rows
+    met = after.setting.n_clusters if _meet_all(after) else 2 * after.lengths.usual
+    a_row, a_pass = _work_of_pass(met), after.setting.beside_rows
     work = after.stage.work + after.stage.passes * a_pass
     return gained / work <= more / (n_more * a_row + a_pass)
 
@@ -752,19 +741,19 @@ def _least_length(lengths: Lengths, gained: float, cost: float) -> int:
 
 
 def _lengths_of_round(
-    lengths: Lengths, search: Search, curve: tuple[float, ...]
+    lengths: Lengths, setting: Setting, curve: tuple[float, ...]
 ) -> tuple[int, int]:
     """Return the usual length of lists in a round, and that in its first pass.
 
     It gains most for its work according to the probe's ``curve``; k or more: all centres.
     """
-    k, usual = search.n_clusters, lengths.usual
+    k, usual = setting.n_clusters, lengths.usual
     gains = dict(zip((*TUNING.lengths, k), curve, strict=True))
     candidates = [usual, k]
-    if search.length is None:
+    if setting.length is None:
         best = max(TUNING.usual_lengths, key=lambda n: (_rate(gains, n, n), -n))
         usual = max(lengths.least, best)
-        longest = max(TUNING.long, TUNING.most_listed // k)
+        longest = max(LONG, MOST_LISTED // k)
         candidates = [n for n in gains if n >= usual and (n <= longest or n >= k)]
     return usual, max(candidates, key=lambda n: (_rate(gains, n, usual), -n))
 

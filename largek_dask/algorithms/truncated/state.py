@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
-from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarRows
@@ -21,9 +19,7 @@ from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import beyond, squared_movements
 
 __all__ = [
-    "Projected",
     "Round",
-    "Shown",
     "TruncatedState",
     "failed_splits",
     "moved_clusters",
@@ -104,9 +100,6 @@ class TruncatedState:
     """Rows drawn since far rows were found to carry the cost."""
     n_read: int = 0
     """Reads of all rows before they were searched in all features."""
-    projected: Projected | None = None
-    """Search among projected rows that comes first; ``centers`` are then its means in all features,
-    as of its last round, and ``schedule`` what follows. None: it is over, or there is none"""
 
     @property
     def fallback(self) -> Round | None:
@@ -116,70 +109,16 @@ class TruncatedState:
         return self.round if behind or self.moves is not None else None
 
 
-@dataclass(frozen=True, eq=False)
-class Shown(Derives):
-    """Labels with which rows were last counted for means in all features.
-
-    Rows that have kept theirs need not be counted again.
-    """
-
-    generation: int = 0
-    """Number of times that they were counted."""
-
-    @cached_property
-    def labels(self) -> NDArray[np.int32] | None:
-        """(m,) cluster of each row that is searched.
-
-        None: unknown, as after a resume, since checkpoints leave them out.
-        """
-        return None
-
-    def then(self, labels: NDArray[np.int32]) -> Shown:
-        """Return the record after counting these labels."""
-        shown = Shown(self.generation + 1)
-        shown.__dict__["labels"] = labels
-        return shown
-
-
-@dataclass(frozen=True, slots=True)
-class Projected:
-    """Search among rows projected onto few directions."""
-
-    vectors: NDArray[Any]
-    """(m, d) the directions."""
-    origin: NDArray[Any]
-    """(d,) origin of the projection."""
-    search: TruncatedState
-    """The search itself, of m features."""
-    left_out: float
-    """Share of the variance outside of the directions."""
-    beside: float
-    """Cost of rows outside, as of the last round; before it, by the sample of the directions."""
-    round_cost: float
-    """Cost in all features when that round began; infinity: there was none."""
-    shown: Shown
-    """Labels that were counted when the last round began."""
-    is_ahead: bool = False
-    """True if the search is better than the known means in all features, which is possible while
-    larger samples are searched, until means of all rows are known."""
-    expected: float = float("inf")
-    """Expected cost of all rows with the means of a sample; infinity: there are none."""
-    n_rows: int = 0
-    """Rows of the searched sample; 0: all rows are searched."""
-    scale: float = 1.0
-    """Weight of all rows divided by that of the searched ones."""
-
-
 # --- the next pass --------------------------------------------------------------------------------
 
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
     """Return the state with the nearest centres of each centre that the next pass needs."""
     task, k = state.schedule.task, len(state.centers)
-    if state.schedule.search.sparse:
+    if state.schedule.setting.sparse:
         return state
     if task.kind not in ("start", "lists", "unsettled") and not (
-        task.looks and state.schedule.search.moves
+        task.looks and state.schedule.setting.moves
     ):
         return state
     table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)

@@ -28,13 +28,13 @@ from largek_dask.algorithms.choices import COVARIANCES, Covariance
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.objective import Objective
-from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start
-from largek_dask.algorithms.parts.coresets import Coreset, draw_coresets
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.seeding import initial_centers
-from largek_dask.algorithms.parts.two_level import coarse_centers
 from largek_dask.algorithms.problem import Problem
+from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coresets
+from largek_dask.algorithms.starts.dense_sample import coarse_centers
+from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated
 from largek_dask.algorithms.vcgmm.moves import (

@@ -8,8 +8,8 @@ import numpy as np
 
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.choices import Covariance
-from largek_dask.algorithms.parts.coresets import Coreset
 from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.algorithms.vcgmm.passes import EMPass, pass_over
 
 __all__ = ["report_of", "words_of"]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.coresets import Coreset
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated.state import TruncatedState
+from largek_dask.algorithms.starts.coresets import Coreset
+from largek_dask.algorithms.truncated.algorithm import EitherState
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
 
@@ -115,7 +115,7 @@ class VCGMMState:
     """Another coreset, on which the final model is tested."""
     begun: tuple[tuple[str, float], ...] = ()
     """Evaluations before the first step, which reports them: names and numbers."""
-    search: TruncatedState | None = None
+    search: EitherState | None = None
     """The search for first means, while it lasts."""
     components: Components | None = None
     """Those that the next iteration shares rows out among; None during the search."""

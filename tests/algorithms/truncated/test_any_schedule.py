@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from largek_dask.algorithms.truncated.schedule import (
+    MOST_ROUNDS,
     TUNING,
     Lengths,
     Outcome,
     Rounds,
     Sampling,
     Schedule,
-    Search,
+    Setting,
     Stage,
     Task,
     first_schedule,
@@ -113,14 +114,14 @@ class ScheduleMachine(RuleBasedStateMachine):
     ) -> None:
         """Any search, on any samples that are smaller than all rows."""
         samples = tuple(share * k for share in sorted(shares) if share < a_center)
-        search = Search(
+        setting = Setting(
             a_center * k,
             k,
             moves and k > 2,
-            TUNING.most_rounds if rounds is None else rounds,
+            MOST_ROUNDS if rounds is None else rounds,
             length,
         )
-        self.schedule = first_schedule(search, samples, guided=guided or bool(samples))
+        self.schedule = first_schedule(setting, samples, guided=guided or bool(samples))
         self.tol = tol
         self.cost = 1e6
 
@@ -155,7 +156,7 @@ class ScheduleMachine(RuleBasedStateMachine):
     ) -> None:
         """Carry the task out, as `Truncated.step` does, with this outcome."""
         schedule, task = self.schedule, self.schedule.task
-        n = schedule.search.n_rows if schedule.everywhere else schedule.sampling.sizes[0]
+        n = schedule.setting.n_rows if schedule.everywhere else schedule.sampling.sizes[0]
         self.check_task(schedule, n)
         anchor = task.kind in ("cells", "all", "start")
         if self.back:
@@ -166,10 +167,10 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.rows = "all" if schedule.everywhere else n
         self.done = Outcome(
             cost=cost,
-            work=evaluated * n * schedule.search.n_clusters + 8.0 * n,
+            work=evaluated * n * schedule.setting.n_clusters + 8.0 * n,
             n_changed=changed,
             n_replayed=self.n_replayed,
-            n_moves=n_moves if task.looks and schedule.search.moves else 0,
+            n_moves=n_moves if task.looks and schedule.setting.moves else 0,
             curve=curve if probed else (),
             misled=misled if probed and not schedule.everywhere else 0.0,
             met=min(1.0, evaluated),
@@ -201,7 +202,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     def check_task(self, schedule: Schedule, n: int) -> None:
         """What a pass may be, after the one before it."""
-        task, k = schedule.task, schedule.search.n_clusters
+        task, k = schedule.task, schedule.setting.n_clusters
         rows = "all" if schedule.everywhere else n
         assert task.everywhere is schedule.everywhere
         if rows != self.rows or (task.kind == "start" and schedule.everywhere):
@@ -240,7 +241,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             return
         last = self.before
         failed = last.rounds.n_failed + 1 >= TUNING.most_failed
-        assert failed or self.done.cost == 0 or last.rounds.n + self.back >= last.search.max_rounds
+        assert failed or self.done.cost == 0 or last.rounds.n + self.back >= last.setting.max_rounds
 
     def teardown(self) -> None:
         """From wherever it is, it ends once it gains nothing any more."""
@@ -290,7 +291,7 @@ def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) ->
     """A schedule whose round began at 100 and is at a cost after so many passes."""
     return Schedule(
         Task("lists", not samples, 32),
-        Search(n_rows=1_000_000, n_clusters=1_000),
+        Setting(n_rows=1_000_000, n_clusters=1_000),
         Stage("round", passes, work=1e6, cost_before=100.0),
         Sampling(samples),
         Rounds(),

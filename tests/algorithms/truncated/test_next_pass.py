@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
+from largek_dask.algorithms.parts.totals import LEAST_COUNTED, WORTH_COUNTING, count_rows
 from largek_dask.algorithms.truncated import TruncatedState
 from largek_dask.algorithms.truncated import passes as passes_module
 from largek_dask.algorithms.truncated.lists import (
@@ -24,15 +25,12 @@ from largek_dask.algorithms.truncated.lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated.passes import (
-    LEAST_COUNTED,
     PARTS_A_THREAD,
     SHORT_WORK,
-    WORTH_COUNTING,
     Pass,
     RowArrays,
     _shares_of_lists,
     count_far_rows,
-    count_rows,
     pass_total,
 )
 from largek_dask.algorithms.truncated.state import (
@@ -63,8 +61,8 @@ def state(
 ):
     """Between two steps, before one that does this."""
     task = SimpleNamespace(kind=kind, length=length, looks=looks)
-    search = SimpleNamespace(moves=moves, sparse=sparse)
-    schedule: Any = SimpleNamespace(task=task, search=search, cost=250.0, opens_round=True)
+    setting = SimpleNamespace(moves=moves, sparse=sparse)
+    schedule: Any = SimpleNamespace(task=task, setting=setting, cost=250.0, opens_round=True)
     some = {"counts": np.ones(K), "shift": SHIFT, "coarse": CENTERS[::9], **changes}
     return TruncatedState(5, schedule, CENTERS, **some)
 

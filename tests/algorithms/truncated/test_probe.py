@@ -15,7 +15,7 @@ from largek_dask.algorithms.truncated.probe import (
     share_misled,
     splits_of,
 )
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import LONG, TUNING
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -49,7 +49,7 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
 def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
     k = 2 * max(TUNING.lengths)
     lengths = (*TUNING.lengths, k)
-    borders = {at + off for at in (*TUNING.lengths, TUNING.long) for off in (-1, 0, 1)}
+    borders = {at + off for at in (*TUNING.lengths, LONG) for off in (-1, 0, 1)}
     # The centre at j is the j-th from the centre at 0, where all rows are said to be.
     at = np.array(sorted(borders))
     weight = np.arange(1.0, len(at) + 1) if weighted else None
@@ -58,14 +58,14 @@ def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
     rows = LabelledSample(x, weight, labels, 3.0, centers, shift)
     gains = gains_of_lists(rows, Threads(2))
     saved = at.astype(float) ** 2 * (1 if weight is None else weight)
-    assert at[-1] > TUNING.long
+    assert at[-1] > LONG
     saved[-1] = 0  # the one that is not trusted
     assert gains == tuple(3 * saved[at < length].sum() for length in lengths)
     # No other is beyond what lists can hold but for these: with one alone nothing is left.
-    few = at <= TUNING.long
+    few = at <= LONG
     rows = LabelledSample(rows.x[few], None, rows.labels[few], 1.0, centers, shift)
     gains = gains_of_lists(rows, Threads(1))
-    assert gains[-1] == np.square(at[at < TUNING.long], dtype=float).sum()
+    assert gains[-1] == np.square(at[at < LONG], dtype=float).sum()
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.truncated.schedule import (
+    MOST_ROUNDS,
     TUNING,
     Outcome,
     Sampling,
     Schedule,
-    Search,
+    Setting,
     Task,
     first_schedule,
     next_step,
@@ -37,7 +38,7 @@ def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Sc
 
 def in_round(cost=100.0) -> Schedule:
     """A schedule whose next step opens a round."""
-    schedule = first_schedule(Search(N, K))
+    schedule = first_schedule(Setting(N, K))
     schedule, _ = stepped(schedule, done(cost))
     assert schedule.task.looks
     schedule, back = stepped(schedule, done(cost))
@@ -47,7 +48,7 @@ def in_round(cost=100.0) -> Schedule:
 
 
 def test_way_to_the_first_round():
-    schedule = first_schedule(Search(N, K), (8_000, 32_000, 60_000))
+    schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
     assert schedule.task == Task("cells", False)
     schedule, _ = stepped(schedule, done(300.0))
     assert schedule.task == Task("start", False, 32, looks=True)
@@ -65,9 +66,9 @@ def test_way_to_the_first_round():
     assert schedule.opens_round
 
 
-def on_sample(n=128_000, k=K, rounds=TUNING.most_rounds) -> Schedule:
+def on_sample(n=128_000, k=K, rounds=MOST_ROUNDS) -> Schedule:
     """A schedule whose next step opens the first round, over a sample of n rows."""
-    schedule = first_schedule(Search(N, k, max_rounds=rounds), (n,))
+    schedule = first_schedule(Setting(N, k, max_rounds=rounds), (n,))
     while not schedule.opens_round:
         schedule, _ = stepped(schedule, done(100.0))
     assert not schedule.task.everywhere
@@ -103,8 +104,8 @@ def test_sample_is_left_sooner_where_a_pass_takes_long_for_its_centres_alone():
 
     def after_round(beside):
         schedule = on_sample()
-        search = replace(schedule.search, beside_rows=beside)
-        return round_over(replace(schedule, search=search), 99.95)[0].task.everywhere
+        setting = replace(schedule.setting, beside_rows=beside)
+        return round_over(replace(schedule, setting=setting), 99.95)[0].task.everywhere
 
     assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
 
@@ -135,7 +136,7 @@ def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
 
 @pytest.mark.parametrize(("met", "kind"), [(0.5, "cells"), (0.51, "all")])
 def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kind):
-    schedule = first_schedule(Search(N, K), (8_000, 32_000, 60_000))
+    schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
     assert schedule.task.kind == "cells"
     schedule, _ = stepped(schedule, replace(done(300.0), met=met))
     # That of another pass says nothing of cells.
@@ -191,15 +192,15 @@ def test_sizes_of_samples():
 
 @pytest.mark.parametrize("sizes", [(6_400,), ()])
 def test_sparse_rows_have_a_model_before_a_look(sizes):
-    search = Search(20_000, 100, sparse=True)
-    schedule = first_schedule(search, sizes)
+    setting = Setting(20_000, 100, sparse=True)
+    schedule = first_schedule(setting, sizes)
     assert schedule.task == Task("all", not sizes, 100)
     schedule, _ = stepped(schedule, done(220.0, moves=0))
     assert schedule.task == Task("all", not sizes, 100, looks=True)
     schedule, back = stepped(schedule, done(200.0))
     assert not back
     assert schedule.opens_round
-    dense = first_schedule(replace(search, sparse=False), sizes)
+    dense = first_schedule(replace(setting, sparse=False), sizes)
     assert dense.task.looks, "of dense rows a look takes less than a pass"
 
 
@@ -241,7 +242,7 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
     ways = []
     for unit in (2.0**-30, 1.0, 2.0**30):
         r = np.random.default_rng(seed)
-        schedule, cost, way = first_schedule(Search(N, k), (64 * k, 256 * k)), 4.0, []
+        schedule, cost, way = first_schedule(Setting(N, k), (64 * k, 256 * k)), 4.0, []
         for _ in range(150):
             cost = schedule.cost / unit if np.isfinite(schedule.cost) else cost
             cost *= 1 + r.choice([-0.1, -1e-3, -1e-5, 0, 1e-5, 1e-3, 0.05], p=SHARES)
@@ -300,7 +301,7 @@ def test_ends_after_some_failures():
 
 @pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
 def test_tol_says_what_a_round_has_to_gain(tol, ends):
-    schedule = first_schedule(Search(N, K))
+    schedule = first_schedule(Setting(N, K))
     for cost in np.geomspace(100, 99, 200).tolist():
         schedule, _ = stepped(schedule, done(cost), tol)
         if schedule.stage.name == "end":
@@ -322,7 +323,7 @@ def test_ends_where_nothing_is_left_to_gain():
 
 
 def look_with(curve, *, length=None) -> Schedule:
-    schedule = first_schedule(Search(N, K, length=length))
+    schedule = first_schedule(Setting(N, K, length=length))
     schedule, _ = stepped(schedule, done(100.0))
     return stepped(schedule, done(100.0, curve=curve))[0]
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.mixture import GaussianMixture
 
 import largek_dask as lk
-from largek_dask.algorithms.parts import afk_mc2
+from largek_dask.algorithms.starts import afk_mc2
 from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from largek_dask.algorithms.vcgmm import passes as em_passes
 from largek_dask.errors import DegenerateDataWarning, ParameterWarning

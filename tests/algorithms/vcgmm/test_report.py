@@ -7,7 +7,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.parts.coresets import draw_coresets
+from largek_dask.algorithms.starts.coresets import draw_coresets
 from largek_dask.algorithms.vcgmm import algorithm as vcgmm
 from largek_dask.algorithms.vcgmm.report import Met, words_of
 from largek_dask.driver.fit import open_passes

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms import projected
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated import projected
+from largek_dask.algorithms.projected import Projected
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
-from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
+from tests.algorithms.test_projected import FEW, D, fit, planted, widths
 from tests.helpers.covering import in_turns
 
 N = 12_000
@@ -74,14 +75,14 @@ def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
 
 @pytest.mark.parametrize("k", [DENSE], indirect=True)
 def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch):
-    seen, real = [], projected.with_means
+    seen, real = [], Projected._with_means
 
-    def spied(state, total, labels):
-        after = real(state, total, labels)
-        seen.append((after.step, after.centers, after.counts, after.cost, after.projected.n_rows))
+    def spied(self, passes, view, state):
+        after = real(self, passes, view, state)
+        seen.append((after.step, after.centers, after.counts, after.cost, after.n_rows))
         return after
 
-    monkeypatch.setattr("largek_dask.algorithms.truncated.algorithm.with_means", spied)
+    monkeypatch.setattr(Projected, "_with_means", spied)
     km = fit(x, k)
     costs = {step["step"]: step["cost"] for step in km.history_}
     sampled = [each for each in seen if each[-1]]
@@ -99,15 +100,14 @@ def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
     n, cost = 3_000, 1e6
-    held = replace(state.projected, n_rows=n, scale=N / n, beside=0.4 * cost, left_out=0.1)
+    held = replace(state, n_rows=n, scale=N / n, beside=0.4 * cost, left_out=0.1)
     unseen = cost * k * (1 / n - 1 / N)
     least = projected.WORTH_LEAVING * (held.left_out * held.beside + unseen)
     for gained, ends in ((0.99 * least, True), (1.01 * least, False)):
-        before = replace(held, round_cost=cost + gained)
-        after = replace(state, cost=cost, projected=replace(held, round_cost=cost))
-        assert projected.is_done(before, after) == ends
-        whole = replace(after, projected=replace(after.projected, n_rows=0, scale=1.0))
-        assert not projected.is_done(replace(before, n_rows=0, scale=1.0), whole)
+        before, after = replace(held, round_cost=cost + gained), replace(held, cost=cost)
+        assert projected._is_done(before, after) == ends
+        before, after = (replace(of, n_rows=0, scale=1.0) for of in (before, after))
+        assert not projected._is_done(before, after)
 
 
 def test_too_few_rows_a_cluster(x, monkeypatch):

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.parts.mass_draws import draws_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import draws_by_mass
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.jit import readonly
 

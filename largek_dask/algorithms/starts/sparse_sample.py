@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.two_level import COARSE_ROWS, STEPS, shares
+from largek_dask.algorithms.starts.dense_sample import COARSE_ROWS, LEVEL_STEPS, shares
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
@@ -205,7 +205,7 @@ def _lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> 
     """Return (m, d) centres after Lloyd steps that begin at the first m rows."""
     centers: NDArray[Any] = x[:m].toarray()
     packed_with = partial(pack_centers, shift=grid.shift)
-    for _ in range(STEPS):
+    for _ in range(LEVEL_STEPS):
         labels = nearest(x, packed_with(centers))
         sums = ClusterSums(m, x.n_features, grid)
         sums.add(x, labels, weight)

@@ -3,7 +3,7 @@
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
 Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as scikit-learn.
-AFK-MC2 (:mod:`~largek_dask.algorithms.parts.afk_mc2`) comes near k-means++ in few passes.
+AFK-MC2 (:mod:`~largek_dask.algorithms.starts.afk_mc2`) comes near k-means++ in few passes.
 
 Every other draw is by D²: a row is chosen with probability in proportion to its weight times its
 squared distance to the nearest centre so far. On chunks this takes one pass per centre: every
@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.parts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
-from largek_dask.algorithms.parts.sparse_start import rounds_start, sparse_start
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.parts.two_level import two_level_start
+from largek_dask.algorithms.starts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
+from largek_dask.algorithms.starts.dense_sample import two_level_start
+from largek_dask.algorithms.starts.sparse_sample import rounds_start, sparse_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import nearest, pack_centers

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.parts import mass_draws
-from largek_dask.algorithms.parts.coresets import draw_coreset
-from largek_dask.algorithms.parts.mass_draws import FULL, PLACE_BITS, _places, draw_by_mass
+from largek_dask.algorithms.starts import weighted_sampling
+from largek_dask.algorithms.starts.coresets import draw_coreset
+from largek_dask.algorithms.starts.weighted_sampling import FULL, PLACE_BITS, _places, draw_by_mass
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -79,8 +79,10 @@ def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
 def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
     """However far the sum of squares lies below its bound, and whichever chunk overflows."""
     lines = []
-    line_of = mass_draws._line
-    monkeypatch.setattr(mass_draws, "_line", lambda *how: lines.append(line_of(*how)) or lines[-1])
+    line_of = weighted_sampling._line
+    monkeypatch.setattr(
+        weighted_sampling, "_line", lambda *how: lines.append(line_of(*how)) or lines[-1]
+    )
     for outlier in (1e2, 1e6, 1e12):
         x = np.random.default_rng(0).normal(size=(1000, 3))
         x[77] = outlier

@@ -5,8 +5,8 @@ O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for 
 k-means++ draws each centre in proportion to ``w d2``, the row's weight times its squared distance
 to the centres so far. Here a Metropolis chain draws it instead: its m states are rows proposed by a
 law that is drawn from beforehand, that of lightweight coresets about the first centre
-(:mod:`~largek_dask.algorithms.parts.mass_draws`), and only their distances have to be known. From a
-row x to a row y it goes with probability
+(:mod:`~largek_dask.algorithms.starts.weighted_sampling`), and only their distances have to be
+known. From a row x to a row y it goes with probability
 
     min(1, w_y d2_y q_x / (w_x d2_x q_y))
 
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.parts.mass_draws import draw_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.kernels.blocks import Table, dense_rows, rows_at
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.sampling import update_d2

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.parts import afk_mc2
-from largek_dask.algorithms.parts.afk_mc2 import afk_mc2_start, states_of_chain
-from largek_dask.algorithms.parts.mass_draws import draw_by_mass
+from largek_dask.algorithms.starts import afk_mc2
+from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start, states_of_chain
+from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.parts.greedy import (
+from largek_dask.algorithms.starts.dense_sample import (
+    BEST_STEPS,
     FIRST_STEPS,
-    STEPS,
     _candidates,
     cost_of,
     greedy_start,
@@ -65,7 +65,9 @@ def test_some_of_the_starts_are_gone_on_with(seed, weighted):
     ]
     begun = [lloyd_in_numpy(x, mass, x[rows], FIRST_STEPS)[1] for rows in picks]
     best = np.argsort(begun)[:3]
-    wanted = min((lloyd_in_numpy(x, mass, x[picks[i]], STEPS) for i in best), key=itemgetter(1))
+    wanted = min(
+        (lloyd_in_numpy(x, mass, x[picks[i]], BEST_STEPS) for i in best), key=itemgetter(1)
+    )
     weight = mass if weighted else None
     found, cost = greedy_start(x, weight, k, x.mean(axis=0), Rng(seed), starts, 1)
     np.testing.assert_allclose(found, wanted[0], rtol=1e-9, atol=1e-9)

@@ -7,7 +7,7 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.parts.seeding import Draws, choose_among, initial_centers
+from largek_dask.algorithms.starts.seeding import Draws, choose_among, initial_centers
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses

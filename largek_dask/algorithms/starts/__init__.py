@@ -1,0 +1,20 @@
+"""Starting centres, and the weighted samples that some of them are drawn from.
+
+==================================  =====================  ========================================
+start                               file                   used by
+==================================  =====================  ========================================
+``init=``: random, k-means++,       ``seeding``            every algorithm with ``init``; those of
+greedy, k-means||, and the next two                        ``partial_fit``
+``init="afk-mc2"``                  ``afk_mc2``            ``seeding``; vc-GMM as published
+``init="two-level"``                ``dense_sample``,      ``seeding``
+                                    ``sparse_sample``
+k-means++, or two levels for many   ``seeding``            nested batches, tables of labels; the
+clusters, on a held sample                                 truncated search, on sparse rows
+two levels on a sample, without     ``dense_sample``       truncated search, above 32 clusters;
+drawing by D²                                              vc-GMM's coarse centres
+best of several greedy k-means++    ``dense_sample``       truncated search, up to 32 clusters
+distinct rows, or rounds by D²      ``sparse_sample``      truncated search, ``seeding``
+lightweight coreset                 ``coresets``           vc-GMM, DCD's samples, ``largek ingest``
+rows by exact weight                ``weighted_sampling``  ``coresets``, ``afk_mc2``
+==================================  =====================  ========================================
+"""
