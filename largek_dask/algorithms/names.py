@@ -12,6 +12,7 @@ from largek_dask.algorithms.dcd import DCClust, DCDBundle
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.published.nmbatch import NMBatchPaper
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.algorithms.vrkm import VRKM
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, type[Any]] = {
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,
+    "nmbatch-paper": NMBatchPaper,
     "truncated": Truncated,
     "vc-gmm": VCGMM,
     "vrkm": VRKM,
