@@ -132,5 +132,7 @@ def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 def draws_of(rows: NDArray[np.int64], key: int, n: int, k: int) -> NDArray[np.int32]:
     """Return (rows, n) of k things, drawn for rows by their index, independent of chunks."""
-    drawn = [np.minimum(numbers_of(rows, key + q) * k, k - 1) for q in range(n)]
-    return np.stack(drawn, 1).astype(np.int32)
+    out = np.empty((len(rows), n), np.int32)
+    for q in range(n):
+        out[:, q] = np.minimum(numbers_of(rows, key + q) * k, k - 1)
+    return out

@@ -131,7 +131,7 @@ class FitOptions:
         "job",
         "auto",
         'How the clusters are found: "auto", "dcclust", "dcdbundle", "lloyd", "minibatch", '
-        '"nmbatch", "truncated", "vc-gmm" or "vrkm".',
+        '"nmbatch", "nmbatch-paper", "truncated", "vc-gmm", "vc-gmm-paper" or "vrkm".',
     )
     effort: Effort = _option(
         "choice",

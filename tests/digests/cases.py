@@ -259,12 +259,9 @@ def _vcgmm() -> Iterator[Case]:
         lk.VCGMM(candidates=3, neighbours=8),
         lk.VCGMM(neighbours=8, explore=2),
         lk.VCGMM(coreset=1_200),
-        lk.VCGMM(relative_eps=1e-4),
         lk.VCGMM.paper(),
-        lk.VCGMM.paper(candidates=3, explore=1),
-        lk.VCGMM.paper(coreset=1_200, neighbours=8),
-        lk.VCGMM.paper(covariance="isoflex"),
-        lk.VCGMM.paper(covariance="diag"),
+        lk.VCGMM.paper(candidates=3, explore=1, coreset=None),
+        lk.VCGMM.paper(coreset=1_200, neighbours=8, initial_e_steps=1),
     ):
         yield case(FLOAT32, 100, algorithm)
         yield case(FLOAT64, 100, algorithm)

@@ -13,9 +13,8 @@ from largek_dask.algorithms.choices import Covariance
 from largek_dask.errors import DataError
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
-from largek_dask.kernels.exact.statistics import Statistics
 
-__all__ = ["Spread", "check_reach", "spread_of"]
+__all__ = ["Spread", "spread_of"]
 
 MARGIN = 8
 """Bits between the smallest variance and its rounding error: F then changes by less
@@ -66,14 +65,15 @@ class Spread:
         return np.maximum(np.maximum(reg_covar * variances, resolved), max(least_variance, LEAST))
 
 
-def check_reach(known: Statistics) -> None:
-    """Refuse rows whose weighted sums of squared distances overflow.
+def spread_of(rows: Passes) -> Spread:
+    """Return the variances of the rows, in one pass.
 
     Raises
     ------
     DataError
-        They are too far apart, or their weights too large.
+        Their weighted sums of squared distances overflow.
     """
+    known = rows.statistics
     weight = max(1.0, known.total_weight)
     # Four times a square: corrections of sums about other means.
     with np.errstate(over="ignore"):
@@ -83,11 +83,6 @@ def check_reach(known: Statistics) -> None:
             f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g}: sums of their "
             "squared distances overflow float64; divide the data, or the weights, by a constant."
         )
-
-
-def spread_of(rows: Passes) -> Spread:
-    """Return the variances of the rows, in one pass."""
-    known = rows.statistics
     found: FeatureSquares = rows.reduce(
         _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
     )

@@ -33,7 +33,7 @@ from largek_dask.algorithms.parts.coresets import Coreset, draw_coresets
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.seeding import initial_centers
-from largek_dask.algorithms.parts.spread import check_reach, spread_of
+from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.parts.two_level import coarse_centers
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
@@ -283,7 +283,6 @@ class VCGMM(Algorithm[VCGMMState]):
         if (n := self._coreset_of(passes)) is not None:
             drawn, unseen = self._draw(passes, rng, n)
         rows = self._rows(passes, drawn)
-        check_reach(rows.statistics)
         spread = spread_of(rows)
         # Hard clusters of equal rows are the same with any variance.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
