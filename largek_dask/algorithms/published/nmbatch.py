@@ -55,9 +55,9 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class NestedState:
-    """State after iteration t."""
+    """State after iteration t, the ``step``."""
 
-    t: int
+    step: int
     b: int
     """Rows of M_{t+1}; of M_t: ``b_old``."""
     c: NDArray[Any]
@@ -118,7 +118,7 @@ class NMBatchPaper(base.Algorithm[NestedState]):
 
     def step(self, passes: Passes, rng: Rng, state: NestedState) -> tuple[NestedState, Info]:
         """Run one iteration of Algorithm 5."""
-        n, (k, d), t, c = passes.n_rows, state.c.shape, state.t + 1, state.c
+        n, (k, d), t, c = passes.n_rows, state.c.shape, state.step + 1, state.c
         known = passes.statistics
         replay: tuple[Any, ...] = ()
         M_old = RowSlice(rng, 0, state.b_old, n) if state.b_old else None
@@ -151,7 +151,7 @@ class NMBatchPaper(base.Algorithm[NestedState]):
         extra = {"batch_rows": float(tally.n_rows), "distances": tally.n_evaluated / (state.b * k)}
         extra |= {"growth_ratio": ratio} if ratio < np.inf else {}
         done = everything and tally.n_changed == 0
-        after = replace(state, b=b, c=c_new, p=p, counts=counts, b_old=state.b, c_old=c, t=t)
+        after = replace(state, b=b, c=c_new, p=p, counts=counts, b_old=state.b, c_old=c, step=t)
         return after, Info(cost, tally.n_rows, tally.n_changed, shift, done, extra)
 
     def model(self, state: NestedState) -> CenterArrays:

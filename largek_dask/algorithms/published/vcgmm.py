@@ -69,7 +69,7 @@ class EMState:
     coreset: Coreset | None
     n_start: int
     F: float = -np.inf
-    t: int = 0
+    step: int = 0
     history: History[tuple[Any, ...]] = field(default_factory=History)
     """mu, sigma2, g and key of each E-step, enough to repeat it; or its K_n, instead of that."""
 
@@ -147,23 +147,23 @@ class VCGMMPaper(Algorithm[EMState]):
         """Run an E-step and an M-step; before the first M-step, find σ² from K_n."""
         rows, evaluations = rows_of_coreset(passes, state.coreset), 0
         weight, mu = rows.statistics.total_weight, state.mu
-        if not state.t:
+        if not state.step:
             for _ in range(1 + self.initial_e_steps):
                 state, total = self._e_step(rows, rng, state, "search")
                 evaluations += total.n_evaluated
             sigma2 = total.nearest.value / (rows.n_features * weight)  # equation 8
             state = replace(state, sigma2=max(sigma2, state.floor))
-        state, total = self._e_step(rows, rng, state, "both" if state.t else "share")
+        state, total = self._e_step(rows, rng, state, "both" if state.step else "share")
         sums, F, evaluations = total.sums, total.sums.bound, evaluations + total.n_evaluated
         mu_new = sums.means(mu)  # equation 6; a component without mass keeps its mean
         sigma2 = float(sums.variances(mu, mu_new).sum()) / (rows.n_features * weight)
-        told = {"iteration": state.t + 1.0, "evaluations": float(evaluations)}
+        told = {"iteration": state.step + 1.0, "evaluations": float(evaluations)}
         told |= {"lower_bound": F / weight, "energy": sums.squares / weight}
-        told |= {} if state.t else {"evaluations_start": float(state.n_start)}
-        done, t = abs(F - state.F) < self.epsilon * abs(F), state.t + 1
+        told |= {} if state.step else {"evaluations_start": float(state.n_start)}
+        done, step = abs(F - state.F) < self.epsilon * abs(F), state.step + 1
         cost = F if isinstance(self.problem, MixtureProblem) else sums.squares
         state = replace(state, mu=mu_new, sigma2=max(sigma2, state.floor), masses=sums.masses)
-        return replace(state, F=F, t=t), Info(cost, rows.n_rows, converged=done, extra=told)
+        return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=told)
 
     def _e_step(self, rows: Any, rng: Rng, state: EMState, does: str) -> tuple[EMState, EMTotal]:
         """Run Algorithm 2: find K_n and the next g_c, "share" out the rows among K_n, or "both"."""

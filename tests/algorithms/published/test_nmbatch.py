@@ -100,7 +100,7 @@ def test_is_algorithm_5(kind, bounds, monkeypatch):
         expected, steps(rows, algorithm, c, n_steps), strict=True
     ):
         assert state.b_old == b
-        assert [seen[state.t][i] for i in batch_of(b)] == a.tolist()
+        assert [seen[state.step][i] for i in batch_of(b)] == a.tolist()
         np.testing.assert_allclose(state.c, centers, rtol=1e-9, atol=1e-9)
         assert info.extra.get("growth_ratio", np.inf) == pytest.approx(ratio, rel=1e-9)
         # Bounds are rounded down to float32, and let a tie more through.
@@ -128,6 +128,7 @@ def test_no_bit_depends_on_bounds_or_their_loss(kind):
     for one, two, three in zip(*found, strict=True):
         assert one[0].c.tobytes() == two[0].c.tobytes() == three[0].c.tobytes()
         assert one[1].cost == two[1].cost == three[1].cost
+        assert one[1].n_changed == two[1].n_changed == three[1].n_changed
         assert one[0].b == two[0].b == three[0].b
 
 
