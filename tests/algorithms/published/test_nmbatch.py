@@ -16,6 +16,7 @@ from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.published import nmbatch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.distances import pack_centers
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.local import LocalPasses
 from tests import oracles
@@ -189,3 +190,12 @@ def test_clusters_with_the_seed_alone_do_not_vote():
     sse, v, p = np.array([4.0, 0.0, 5.0]), np.array([3.0, 1.0, 7.0]), np.array([0.5, 0.1, 0.0])
     assert nmbatch.smallest_ratio(sse, v, p) == pytest.approx(np.sqrt(4 / 6) / 0.5)
     assert nmbatch.smallest_ratio(sse, v, np.zeros(3)) == np.inf
+
+
+@pytest.mark.parametrize("first", [[1, 2], [0, 1], [2, 0]])
+def test_ties_go_to_the_lowest_index_from_any_assignment(first):
+    """With bounds that are as tight as they can be: they are rounded down, so no tie is missed."""
+    x, c = np.array([[0.0], [2.0]]), pack_centers(np.array([[-1.0], [1.0], [3.0]]), np.zeros(1))
+    (l, _), a = nmbatch.tight(x, c), np.array(first, np.int32)  # noqa: E741
+    d2, _ = nmbatch.assignment_with_bounds(x, c, a, l)
+    assert (a.tolist(), d2.tolist()) == ([0, 1], [1.0, 1.0])
