@@ -121,9 +121,12 @@ def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    made = VCGMM.paper(**run.parameters) if run.paper else VCGMM(**run.parameters)
     problem = MixtureProblem(run.k, run.init, tol=run.tol, mixture=run.covariance)
-    algorithm = replace(made, problem=problem, covariance=run.covariance)
+    algorithm: Any
+    if run.paper:
+        algorithm = VCGMM.paper(**run.parameters, problem=problem)
+    else:
+        algorithm = VCGMM(**run.parameters, covariance=run.covariance, problem=problem)
     rng = Rng(run.seed)
     begun = time.process_time()
     with LocalPasses(open_rows(x), n_threads=1) as passes:

@@ -13,6 +13,8 @@ from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.published.nmbatch import NMBatchPaper
+from largek_dask.algorithms.published.vcgmm import VCGMMPaper
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.algorithms.vrkm import VRKM
@@ -36,9 +38,11 @@ ALGORITHMS: dict[str, type[Any]] = {
     "lloyd": Lloyd,
     "minibatch": MiniBatch,
     "nmbatch": NMBatch,
+    "nmbatch-paper": NMBatchPaper,
     "partition-path": PartitionPath,
     "truncated": Truncated,
     "vc-gmm": VCGMM,
+    "vc-gmm-paper": VCGMMPaper,
     "vrkm": VRKM,
 }
 """Algorithms by name."""
@@ -97,6 +101,8 @@ def algorithm_of_mixture(
     """
     kind = ALGORITHMS[MIXTURES]
     made: Algorithm[Any]
+    if isinstance(algorithm, VCGMMPaper) and covariance == "iso":
+        return algorithm
     if isinstance(algorithm, kind):
         check_effort(algorithm, effort)
         made = replace(algorithm, covariance=covariance)

@@ -26,8 +26,8 @@ Choices that the paper leaves open, or that were measured to be better:
   changed are touched.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
   sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
-* :meth:`NMBatch.paper` is the published form. The default begins with more rows per centre: from
-  few rows per centre Lloyd's steps end in a poor local optimum that no later batch mends.
+* It begins with more rows per centre: from few, Lloyd's steps end in a poor local optimum that no
+  later batch mends. :mod:`largek_dask.algorithms.published.nmbatch` is the published form.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ from largek_dask.algorithms.parts.nested import (
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.published.nmbatch import NMBatchPaper
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters
@@ -141,9 +142,6 @@ class NMBatch(Algorithm[NMBatchState]):
         The batch also doubles when the share of its rows that changed their label is below
         ``stall`` divided by the root of the rows per centre; 0 leaves the decision to ``rho``
         alone, as published.
-    start : "sample" or "random"
-        Source of starting centres if ``init="auto"``: found on the rows of the first batch, or
-        random rows.
     moves : bool
         Move centres that are hardly missed to clusters that gain by a split, each time that the
         batch grows and a few times more on all rows.
@@ -160,7 +158,6 @@ class NMBatch(Algorithm[NMBatchState]):
     b0: int | Literal["auto"] = "auto"
     rho: float = 1.0
     stall: float = 0.5
-    start: Literal["sample", "random"] = "sample"
     moves: bool = True
     gather: int | Literal["auto"] = "auto"
     bounds: bool | Literal["hamerly", "elkan", "groups"] = True
@@ -183,16 +180,16 @@ class NMBatch(Algorithm[NMBatchState]):
             raise ParameterError(
                 f"bounds must be True, False or one of {kinds}, got {self.bounds!r}."
             )
-        if self.start not in ("sample", "random"):
-            raise ParameterError(f"start must be 'sample' or 'random', got {self.start!r}.")
 
     @classmethod
-    def paper(cls, b0: int | Literal["auto"] = 5_000, rho: float = 100.0) -> NMBatch:
-        """Return the published form: random starting rows, growth by ``rho`` alone, no moves."""
-        return cls(b0=b0, rho=rho, stall=0.0, start="random", moves=False)
+    def paper(
+        cls, b0: int = 5_000, rho: float = 100.0, bounds: Literal["lower"] | None = "lower"
+    ) -> NMBatchPaper:
+        """Return the published form, with a lower bound per row and centre, or without bounds."""
+        return NMBatchPaper(b0, rho, bounds)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
-        """Return starting centres, and the size of the first batch (Algorithm 5, lines 1 to 7).
+        """Find starting centres on the first batch, unless they are given (lines 1 to 7).
 
         Of Algorithm 2 the centres alone: S and v begin empty.
         """
@@ -201,8 +198,6 @@ class NMBatch(Algorithm[NMBatchState]):
         rows = self._first_rows(passes.n_rows)
         if not isinstance(how, str) or how != "auto":
             centers = initial_centers(passes, rng, k, how)
-        elif self.start == "random":
-            centers = initial_centers(passes, rng, k, "random")
         else:
             x, weight, size = NestedRows(passes, rng).sample(rows, k)
             centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
@@ -392,7 +387,7 @@ class NMBatch(Algorithm[NMBatchState]):
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
         how = self.problem.init
-        if self.start == "sample" and isinstance(how, str) and how == "auto":
+        if isinstance(how, str) and how == "auto":
             sample = min(size, room_of_sample(table, k))
         largest = sample
         while self._is_gathered(table, n_threads, size, k):

@@ -32,6 +32,7 @@ __all__ = [
     "Labelling",
     "Problem",
     "RowValues",
+    "check_integer",
 ]
 
 SKIPPED = -1
@@ -197,3 +198,11 @@ class Problem(ABC):
             Figures of the last step (``Info.extra``).
         """
         return None
+
+
+def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Raise ``ParameterError`` for a parameter that is no integer between these."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        allowed = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ParameterError(f"{name} must be an integer of {allowed}, got {value!r}.")

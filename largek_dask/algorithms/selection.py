@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.projection import Directions
 
-__all__ = ["ProjectedRows", "Rng", "RowSample", "RowSlice", "SpacedRows", "TakenRows"]
+__all__ = [
+    "ProjectedRows",
+    "Rng",
+    "RowSample",
+    "RowSlice",
+    "SpacedRows",
+    "TakenRows",
+    "draws_of",
+    "numbers_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +116,23 @@ class TakenRows(NamedTuple):
     """(m,); None if every row weighs 1."""
     rows: NDArray[np.int64]
     """(m,) global indices; of a subset's rows, those in the table or subset it was taken from."""
+
+
+def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+    """Return (n,) pseudorandom numbers in (0, 1] that depend on a row's index and the seed alone.
+
+    G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
+    """
+    z = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return ((z >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+
+
+def draws_of(rows: NDArray[np.int64], key: int, n: int, k: int) -> NDArray[np.int32]:
+    """Return (rows, n) of k things, drawn for rows by their index, independent of chunks."""
+    out = np.empty((len(rows), n), np.int32)
+    for q in range(n):
+        out[:, q] = np.minimum(numbers_of(rows, key + q) * k, k - 1)
+    return out

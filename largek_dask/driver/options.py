@@ -131,7 +131,8 @@ class FitOptions:
         "job",
         "auto",
         'How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", '
-        '"minibatch", "nmbatch", "partition-path", "truncated", "vc-gmm" or "vrkm".',
+        '"minibatch", "nmbatch", "nmbatch-paper", "partition-path", "truncated", "vc-gmm", '
+        '"vc-gmm-paper" or "vrkm".',
     )
     effort: Effort = _option(
         "choice",

@@ -50,9 +50,10 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         Clusters to form, and centres to find.
     algorithm : str or object
         How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", "minibatch",
-        "nmbatch", "partition-path", "truncated", "vc-gmm" or "vrkm". Or an object with parameters,
-        such as ``MiniBatch(batch_rows=50_000)``. "auto" is the fastest way there is to any inertia,
-        and ends lower than the others: truncated search with moves, or what suits sparse rows.
+        "nmbatch", "nmbatch-paper", "partition-path", "truncated", "vc-gmm", "vc-gmm-paper" or
+        "vrkm". Or an object with parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" is
+        the fastest way there is to any inertia, and ends lower than the others: truncated search
+        with moves, or what suits sparse rows.
         "partition-path" finds every partition into up to ``n_clusters`` clusters (``path_``), near
         the lowest there is. "lloyd" is exact k-means, and so are "elkan" and "full", its
         names in scikit-learn and dask-ml. "vc-gmm" gives the means of a mixture of

@@ -24,7 +24,7 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.jit import njit, readonly
 
-__all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_mixture"]
+__all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_equal", "pack_mixture"]
 
 _TWO_PI = 6.283185307179586
 _PAD = 8
@@ -184,6 +184,13 @@ def pack_mixture(
         precisions=readonly(precisions),
         centers=centers,
     )
+
+
+def pack_equal(means: Array, variance: float, shift: Array) -> PackedMixture:
+    """Prepare components of one variance and equal weights."""
+    k = len(means)
+    log_weights = np.full(k, -log(np.array([k]))[0])
+    return pack_mixture(means, np.array([[variance]]), log_weights, shift)
 
 
 def _normalisation(variances: Floats, d: int) -> Floats:

@@ -58,6 +58,7 @@ LISTED = {
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
     "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
+    "nmbatch-paper": lk.NMBatch.paper(b0=750, rho=0.1),
     # A sample, then all rows in a few rounds; rounds of 2000 rows; single rows.
     "incremental": lk.IncrementalLloyd(),
     "incremental-rounds": lk.IncrementalLloyd(rounds=3),
@@ -73,7 +74,9 @@ LISTED = {
     "vcgmm-isoflex": lk.VCGMM(neighbours=8, covariance="isoflex"),
     "vcgmm-diag": lk.VCGMM(neighbours=8, candidates=3, explore=1, covariance="diag"),
     "vcgmm-coreset": lk.VCGMM(neighbours=8, coreset=3000),
-    "vcgmm-paper": lk.VCGMM.paper(candidates=4),
+    # On a coreset of 384 rows, and on all.
+    "vc-gmm-paper": lk.VCGMM.paper(candidates=4),
+    "var-gmm-s": lk.VCGMM.paper(candidates=4, coreset=None),
     # Every partition: of rows that are held, of a sample and then all rows, and as published.
     "partition-path": lk.PartitionPath(),
     "partition-path-best": lk.PartitionPath(effort="best"),
@@ -91,7 +94,6 @@ SAME_PATH = {
     "incremental-rounds",
     "vcgmm-iso",
     "vcgmm-isoflex",
-    "vcgmm-paper",
     "partition-path-best",
     "dcd-bundle",
 }
@@ -105,10 +107,10 @@ ANY_CHUNKING = {
     "truncated-lists",
     "truncated-directions",
     "vc-gmm",
-    *(name for name in LISTED if name.startswith(("vcgmm", "dc"))),
+    *(name for name in LISTED if name.startswith(("vcgmm", "var", "dc"))),
 }
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
-MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups"}
+MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups", "nmbatch-paper"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
 PATHS = {
     "partition-path": 4,

@@ -77,13 +77,15 @@ def prefix(table, b, rng=RNG):
 
 
 GATHER = [0, 1 << 40]
-FORMS = [NMBatch(b0=300), NMBatch.paper(b0=300, rho=0.5)]
+BY_RHO = NMBatch(stall=0.0, moves=False)
+"""Batches grow as in the paper."""
+FORMS = [NMBatch(b0=300), dataclasses.replace(BY_RHO, b0=300, rho=0.5)]
 
 
 @pytest.mark.parametrize(("rho", "gather"), in_turns([0.5, 1.0, 100.0], GATHER))
 def test_is_algorithm_5(rho, rows_20k, gather, monkeypatch):
     x = rows_20k[:3000].astype(np.float64)
-    algorithm = dataclasses.replace(NMBatch.paper(b0=200, rho=rho), gather=gather)
+    algorithm = dataclasses.replace(BY_RHO, b0=200, rho=rho, gather=gather)
     rows = rows_of(x, [700, 1, 0, 1299, 1000])
     with LocalPasses(rows, n_threads=1) as passes:
         spy = Spy(passes, monkeypatch)
@@ -322,7 +324,7 @@ def awkward(kind: str) -> tuple[np.ndarray, int]:
     ("kind", "algorithm", "gather"),
     in_turns(
         ["few distinct", "one row", "one value", "sorted", "outlier", "far"],
-        [NMBatch(), NMBatch(b0=20, bounds="groups"), NMBatch.paper(b0=20)],
+        [NMBatch(), NMBatch(b0=20, bounds="groups"), dataclasses.replace(BY_RHO, b0=20)],
         [*GATHER, *GATHER[::-1]],
     ),
 )
@@ -339,7 +341,7 @@ def test_awkward_data_come_to_an_end(kind, algorithm, gather):
     assert abs(info.cost - inertia) <= 1e-9 * scale
     if kind in ("few distinct", "one value"):
         assert inertia <= 1e-12 * scale
-    if kind == "sorted" and algorithm.start == "sample":
+    if kind == "sorted":
         assert (state.counts == 1000).all()
     if kind == "outlier":
         assert (state.counts == 1).any()
@@ -388,21 +390,15 @@ def test_wrong_parameters_are_refused():
         ({"stall": float("nan")}, "stall must be a number of at least 0"),
         ({"bounds": "auto"}, "bounds must be True, False or one of 'hamerly', 'elkan', 'groups'"),
         ({"bounds": 1.5}, "bounds must be"),
-        ({"start": "best"}, "start must be 'sample' or 'random'"),
     ]:
         with pytest.raises(ParameterError, match=message):
             NMBatch(**parameters)
 
 
-def test_paper_is_the_published_form():
-    paper = NMBatch.paper()
-    assert (paper.b0, paper.rho, paper.stall, paper.start) == (5000, 100.0, 0.0, "random")
-
-
 def test_how_far_a_step_is_from_doubling_is_told(rows_20k):
     """A step whose ratio is above ``rho`` is followed by one of twice the rows."""
     with LocalPasses(open_rows(rows_20k)) as passes:
-        found = steps(passes, NMBatch.paper(b0=300, rho=2.0), rows_20k[:12], 40)
+        found = steps(passes, dataclasses.replace(BY_RHO, b0=300, rho=2.0), rows_20k[:12], 40)
     told = [info.extra.get("growth_ratio") for _, info in found]
     assert all(ratio is None or 0 <= ratio < np.inf for ratio in told)
     rows = [info.rows for _, info in found]

@@ -104,7 +104,6 @@ def stored(tmp_path_factory):
             (lk.MiniBatch(batch_rows=1), 2, 1.0, 3),
             (lk.Truncated(), 2, 0.2, 30),
             (lk.NMBatch(), 1, 1.0, 12),
-            (lk.NMBatch.paper(rho=1.0), 1, 1.0, 30),
             (lk.IncrementalLloyd(), 2, 1.0, 12),
             (lk.VRKM(round_rows=1), 2, 1.0, 3),
             (lk.PartitionPath(effort="fast"), 2, 1.0, 60),

@@ -302,7 +302,7 @@ OTHERS = {
 CALLED = {"n_components": "n_clusters", "random_state": "seed", "covariance": "mixture"}
 SURROUNDINGS = {"client", "n_threads", "checkpoint", "verbose", "callbacks"}
 OF_KMEANS = {"algorithm", "effort", "empty_clusters"}
-OF_PAPERS = {"initial_e_steps", "relative_eps", "published", "problem", "moves", "least_variance"}
+OF_PAPERS = {"initial_e_steps", "problem", "moves", "least_variance"}
 
 
 def test_others_are_all_parameters():

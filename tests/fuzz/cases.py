@@ -28,6 +28,7 @@ ALGORITHMS: dict[str, Any] = {
     "minibatch": lk.MiniBatch(batch_rows=200),
     "nmbatch": lk.NMBatch(),
     "nmbatch in place": lk.NMBatch(b0=100, gather=0),
+    "nmbatch paper": lk.NMBatch.paper(b0=100),
     "incremental": lk.IncrementalLloyd(),
     "incremental rounds": lk.IncrementalLloyd(rounds=4, smoothing=1.0),
     "vrkm": lk.VRKM(),

@@ -200,44 +200,6 @@ def iso_em(x, means, variance, n_steps):
     return means, variance, bounds
 
 
-def var_gmm_s(x, means, n_candidates, width, n_steps, seed=0):
-    """F after so many iterations of var-GMM-S as published, row by row."""
-    r = np.random.default_rng(seed)
-    x, means = x.astype(np.float64), means.astype(np.float64)
-    (n, d), k = x.shape, len(means)
-    near = [[c, *r.choice(np.delete(np.arange(k), c), width - 1, replace=False)] for c in range(k)]
-    sets = [r.choice(k, n_candidates, replace=False).tolist() for _ in range(n)]
-    variance, bound = None, -np.inf
-    for _ in range(n_steps + 1):
-        met = [sorted({other for c in own for other in near[c]}) for own in sets]
-        squares = [((x[i] - means[met[i]]) ** 2).sum(1) for i in range(n)]
-        order = [np.argsort(found)[:n_candidates] for found in squares]
-        sets = [np.array(met[i])[order[i]].tolist() for i in range(n)]
-        if variance is None:
-            variance = sum(found.min() for found in squares) / (n * d)
-        bound, shares = 0.0, np.zeros((n, k))
-        for i in range(n):
-            joint = -0.5 * squares[i][order[i]] / variance
-            joint -= 0.5 * d * np.log(2 * np.pi * variance) + np.log(k)
-            share = np.exp(joint - joint.max())
-            bound += np.log(share.sum()) + joint.max()
-            shares[i, sets[i]] = share / share.sum()
-        mass = shares.sum(0)
-        means = np.where(mass[:, None] > 0, shares.T @ x / np.maximum(mass, 1e-300)[:, None], means)
-        about = ((x[:, None] - means) ** 2).sum(2)
-        variance = (shares * about).sum() / (n * d)
-        for c in range(k):
-            rows = [i for i in range(n) if sets[i][0] == c]
-            found: dict[int, list[float]] = {}
-            for i in rows:
-                for other, square in zip(met[i], squares[i], strict=True):
-                    found.setdefault(other, []).append(square)
-            found.pop(c, None)
-            best = sorted(found, key=lambda other: np.mean(found[other]))[: width - 1]
-            near[c] = [c, *best, *[b for b in near[c][1:] if b not in best]][:width]
-    return bound
-
-
 def union_search(x, near, drawn, packed, before):
     """Candidates, squares, how many were met, and squares of pairs, row by row."""
     x, means = x.astype(packed.means.dtype).astype(np.float64), packed.means.astype(np.float64)

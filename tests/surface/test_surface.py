@@ -131,7 +131,7 @@ def test_surface(
     weight = make_weights() if weighted else None
     most = 300 if algorithm in PATHS else 5
     km = lk.KMeans(k, algorithm=algorithm, random_state=k, max_iter=most, client=client)
-    if algorithm in ("vc-gmm", *PATHS) and sp.issparse(rows):
+    if (algorithm.startswith("vc-gmm") or algorithm in PATHS) and sp.issparse(rows):
         with pytest.raises(ParameterError, match="dense"):
             km.fit(data, sample_weight=weight)
         return

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
 from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.selection import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, RowArrays, read_row_state
 
 __all__ = ["FarRows", "carry_the_cost", "draw_rows", "far_from"]
@@ -154,15 +155,3 @@ def draw_chunk(
         chances *= weight[present]
     keys = numbers_of(first + present, seed) / chances
     total.add(first + present, keys, chances)
-
-
-def numbers_of(rows: Places, seed: int) -> Weights:
-    """Return (n,) pseudorandom numbers in (0, 1] that depend on a row's index and the seed alone.
-
-    G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
-    """
-    z = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return ((z >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53

@@ -30,7 +30,9 @@ from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.problem import Problem
+from largek_dask.algorithms.parts.spread import spread_of
+from largek_dask.algorithms.problem import Problem, check_integer
+from largek_dask.algorithms.published.vcgmm import VCGMMPaper
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
 from largek_dask.algorithms.starts.coresets import Coreset, draw_coresets
 from largek_dask.algorithms.starts.dense_sample import coarse_centers
@@ -53,15 +55,7 @@ from largek_dask.algorithms.vcgmm.passes import (
     row_bytes_of,
 )
 from largek_dask.algorithms.vcgmm.report import report_of
-from largek_dask.algorithms.vcgmm.start import (
-    START,
-    bound_of_labels,
-    check_reach,
-    random_neighbourhoods,
-    spread_of,
-    start_rows,
-    steps_of_pairs,
-)
+from largek_dask.algorithms.vcgmm.start import START, bound_of_labels, start_rows
 from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
 from largek_dask.kernels.bounds.neighbours import n_compared
@@ -76,7 +70,6 @@ LIST = 32
 """Minimum components that a row meets; also at least `LISTS` times its candidates."""
 LISTS = 3
 SHARED = 1
-PUBLISHED_SHARED = 2
 """Iterations with one variance and equal weights before components have their own."""
 SETTLING = 2
 """Minimum iterations after these before F may end a fit."""
@@ -127,15 +120,9 @@ class VCGMM(Algorithm[VCGMMState]):
         added to variances. Variances below what sums resolve are never returned.
     least_variance : float
         Smallest variance of a component in the units of the rows; the larger limit counts.
-    relative_eps : float, optional
-        Stop as published, when ``|ΔF / F|`` is below this, whatever ``tol`` is.
     moves : bool
         Components of "isoflex" and "diag" that collapse, or are hardly missed, get a new start
         where F would rise most. Those that no move repairs are retired.
-    published : bool
-        The E-step of the paper: candidates and neighbourhoods begin at random, a row searches the
-        neighbourhoods of all its candidates, and the next neighbourhoods, of ``neighbours``
-        components (as many as candidates by default), are made of what rows have met.
 
     Notes
     -----
@@ -173,41 +160,35 @@ class VCGMM(Algorithm[VCGMMState]):
     coreset: int | None = None
     reg_covar: float = 1e-6
     least_variance: float = 0.0
-    relative_eps: float | None = None
     moves: bool = True
-    published: bool = False
     problem: Problem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[Problem]] = KMeansProblem
     """Hard clusters, unless a mixture is requested (``MixtureProblem``)."""
 
     def __post_init__(self) -> None:
         if self.candidates != "auto":
-            _check_integer("candidates", self.candidates, 1, 32)
+            check_integer("candidates", self.candidates, 1, 32)
         if self.neighbours != "auto":
-            _check_integer("neighbours", self.neighbours, 1, None)
-        _check_integer("explore", self.explore, 0, 32)
-        _check_integer("initial_e_steps", self.initial_e_steps, 0, None)
+            check_integer("neighbours", self.neighbours, 1, None)
+        check_integer("explore", self.explore, 0, 32)
+        check_integer("initial_e_steps", self.initial_e_steps, 0, None)
         if self.coreset is not None:
-            _check_integer("coreset", self.coreset, 1, None)
+            check_integer("coreset", self.coreset, 1, None)
         if self.covariance not in COVARIANCES:
             told = ", ".join(map(repr, COVARIANCES))
             more = " (factor analysers are planned)" if self.covariance in ("full", "tied") else ""
             raise ParameterError(
                 f"covariance must be one of {told}{more}, got {self.covariance!r}."
             )
-        for name in ("reg_covar", "least_variance", "relative_eps"):
+        for name in ("reg_covar", "least_variance"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
+            if not 0 <= value < float("inf"):
                 raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
 
     @classmethod
-    def paper(cls, **parameters: Any) -> VCGMM:
-        """Return the published algorithm, with one more first pass to estimate the variance.
-
-        AFK-MC² seeds (m = 20) unless ``init`` is given; 5 candidates, neighbourhoods of 5; it ends
-        at ``|ΔF / F| < 1e-4``. ``parameters`` are other values of the fields.
-        """
-        return cls(**{"published": True, "relative_eps": 1e-4} | parameters)
+    def paper(cls, **parameters: Any) -> VCGMMPaper:
+        """Return the published algorithm; ``parameters`` are those of ``VCGMMPaper``."""
+        return VCGMMPaper(**parameters)
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -231,7 +212,7 @@ class VCGMM(Algorithm[VCGMMState]):
     def _candidates(self) -> int:
         if self.candidates != "auto":
             return self.candidates
-        if self.covariance != "isoflex" or self.published:
+        if self.covariance != "isoflex":
             return CANDIDATES
         known = WIDE_CANDIDATES if self.neighbours == "auto" else self.neighbours
         return max(CANDIDATES, min(WIDE_CANDIDATES, known))
@@ -242,16 +223,13 @@ class VCGMM(Algorithm[VCGMMState]):
         return self._length_of(self._k)
 
     def _length_of(self, k: int) -> int:
-        if self.published:
-            length = self._candidates if self.neighbours == "auto" else self.neighbours
-            return min(k, length)
         usual = max(LIST, LISTS * self._candidates)
         length = usual if self.neighbours == "auto" else self.neighbours
         return min(k, max(length, self._candidates))
 
     def _keeps(self, k: int) -> bool:
         """Return True if candidates of rows are kept: unless every pass searches all components."""
-        return self.published or self._length_of(k) < k
+        return self._length_of(k) < k
 
     def _coreset_of(self, table: TableShape) -> int | None:
         """Return the number of rows to draw from such a table; None: learn from all."""
@@ -262,9 +240,7 @@ class VCGMM(Algorithm[VCGMMState]):
     @property
     def _own_from(self) -> int:
         """Iterations before components have variances of their own, if none are given."""
-        if self.covariance == "iso":
-            return 0
-        return PUBLISHED_SHARED if self.published else SHARED
+        return 0 if self.covariance == "iso" else SHARED
 
     def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
         """Return the rows to learn from."""
@@ -307,7 +283,6 @@ class VCGMM(Algorithm[VCGMMState]):
         if (n := self._coreset_of(passes)) is not None:
             drawn, unseen = self._draw(passes, rng, n)
         rows = self._rows(passes, drawn)
-        check_reach(rows.statistics)
         spread = spread_of(rows)
         # Hard clusters of equal rows are the same with any variance.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
@@ -328,7 +303,7 @@ class VCGMM(Algorithm[VCGMMState]):
         )
         init = self.problem.init
         if isinstance(init, str) and init == "auto":
-            init = "afk-mc2" if self.published else "k-means"
+            init = "k-means"
         begun: tuple[tuple[str, float], ...] = ()
         if drawn is not None:
             begun = (("evaluations_coreset", float(drawn.n_evaluated)),)
@@ -437,9 +412,6 @@ class VCGMM(Algorithm[VCGMMState]):
             table_age=state.table_age + 1,
             restored=None,
         )
-        if self.published:
-            assert state.table is not None
-            after = replace(after, table=total.pairs.neighbourhoods(state.table))
         if state.looks:
             after, info = self._looked(rows, after, total)
         elif state.trial is not None and not total.sums.bound > state.bound:
@@ -485,8 +457,7 @@ class VCGMM(Algorithm[VCGMMState]):
         shared = state.iteration < state.own_from
         components = updated(state.components, sums, self.covariance, state.floor, shared=shared)
         bound, weight = sums.bound, sums.total
-        gained = bound - state.bound
-        gain = 2 * gained / (rows.n_features * weight)
+        gain = 2 * (bound - state.bound) / (rows.n_features * weight)
         tried = state.tried.later()
         if trial is not None:
             assert self.problem is not None
@@ -506,11 +477,8 @@ class VCGMM(Algorithm[VCGMMState]):
         converged = False
         # A fit does not end during a trial, or before the next one.
         if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
-            if self.relative_eps is None:
-                extra["gain"] = gain
-                converged = gain <= 0
-            else:
-                converged = abs(gained) < self.relative_eps * abs(bound)
+            extra["gain"] = gain
+            converged = gain <= 0
         cost = bound if isinstance(self.problem, MixtureProblem) else sums.squares
         return after, Info(cost, total.n_rows, converged=converged, extra=extra)
 
@@ -543,7 +511,7 @@ class VCGMM(Algorithm[VCGMMState]):
     @property
     def _mends(self) -> bool:
         """True if components that collapse get a new start."""
-        return self.moves and self.covariance != "iso" and not self.published and self._k > 2
+        return self.moves and self.covariance != "iso" and self._k > 2
 
     def _mended(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
@@ -597,11 +565,6 @@ class VCGMM(Algorithm[VCGMMState]):
     def _with_table(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
         """Return the state with lists for the next pass, and their cost in log joints."""
         k, length = self._k, self._length
-        if self.published:
-            if state.table is not None:
-                return state, 0
-            drawn = random_neighbourhoods(rng, k, length)
-            return replace(state, table=drawn), 0
         if length >= k:
             return state, 0
         if state.table is not None and state.table_age < self._table_age(rows.n_rows):
@@ -622,15 +585,13 @@ class VCGMM(Algorithm[VCGMMState]):
     def _next_pass(self, rows: Passes, rng: Rng, state: VCGMMState) -> EMPass:
         assert state.components is not None
         k, length = self._k, self._length
-        kind: Literal["lists", "nearest", "cells", "all", "unions", "drawn"] = "lists"
+        kind: Literal["lists", "nearest", "cells", "all"] = "lists"
         first = not state.history.entries
-        if self.published:
-            kind = "drawn" if first else "unions"
-        elif length >= k or self._looks_through(rows, state):
+        if length >= k or self._looks_through(rows, state):
             kind = "all"
         elif first:
             kind = "nearest" if k <= NEAREST_COMPONENTS else "cells"
-        near = kind in ("lists", "nearest", "unions", "drawn")
+        near = kind in ("lists", "nearest")
         key = int(rng.generator(state.step, "explore").integers(1 << 62)) if near else 0
         return EMPass(
             kind,
@@ -641,7 +602,6 @@ class VCGMM(Algorithm[VCGMMState]):
             coarse=state.coarse if kind == "cells" else None,
             explore=self.explore if near else 0,
             key=key,
-            scale=steps_of_pairs(rows) if self.published else 0.0,
             counts=not state.looks,
             keeps=self._keeps(k),
             save=kind == "lists" and state.trial is not None,
@@ -734,14 +694,14 @@ class VCGMM(Algorithm[VCGMMState]):
         """Return the bytes of the candidates of a row."""
         kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
         # Candidates from before moves are kept, too.
-        moved = self.covariance != "iso" and self.moves and not self.published
+        moved = self.covariance != "iso" and self.moves
         return 2 * kept if moved else kept
 
     def _anchors(self, n_rows: int, d: int, k: int) -> str:
         """Describe how often all components are searched."""
         if not self._keeps(k):
             return "in every step: rows meet no fewer than all"
-        if self._is_cheap(k) and not self.published:
+        if self._is_cheap(k):
             return f"every {FULL_EVERY} iterations"
         given = self._given_bytes(n_rows, k)
         if given <= GIVEN_BYTES:
@@ -807,10 +767,3 @@ def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
 def _is_settling(state: VCGMMState) -> bool:
     """Return True while variances are, or just were, shared, so that F does not show an end."""
     return bool(state.own_from) and state.iteration < state.own_from + SETTLING
-
-
-def _check_integer(name: str, value: Any, least: int, most: int | None) -> None:
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        told = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ParameterError(f"{name} must be an integer of {told}, got {value!r}.")

@@ -21,13 +21,12 @@ from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.parts.derived import Derives
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.truncated.far import numbers_of
+from largek_dask.algorithms.selection import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.bounds.near_components import nearest_components
-from largek_dask.kernels.bounds.unions import PairSums, search_unions
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
@@ -96,13 +95,11 @@ class EMPass(Derives):
     Pickles leave out what is packed; it is packed again where they arrive.
     """
 
-    kind: Literal["lists", "nearest", "cells", "all", "given", "unions", "drawn"]
-    """"lists": rows meet the list of their best candidate, and "unions": the lists of all their
-    candidates, as published. The others are anchors, which do not depend on row state.
-    "nearest": rows meet the list of the component whose mean is nearest; "cells": the
-    components of their nearest coarse cell; "all": all components. "drawn": as "unions", of
-    candidates drawn at random. "given": candidates are those of ``given``, without a
-    search."""
+    kind: Literal["lists", "nearest", "cells", "all", "given"]
+    """"lists": rows meet the list of their best candidate. The others are anchors, which do not
+    depend on row state. "nearest": rows meet the list of the component whose mean is nearest;
+    "cells": the components of their nearest coarse cell; "all": all components. "given":
+    candidates are those of ``given``, without a search."""
     components: Components
     width: int
     """Candidates of a row, C'."""
@@ -118,8 +115,6 @@ class EMPass(Derives):
     """Components drawn for every row that it meets as well."""
     key: int = 0
     """Key of their random numbers."""
-    scale: float = 0.0
-    """Steps per unit of squared distance, in which the published search adds distances up."""
     counts: bool = True
     """Responsibilities are added up."""
     keeps: bool = True
@@ -134,7 +129,7 @@ class EMPass(Derives):
     @property
     def is_anchor(self) -> bool:
         """True if the candidates after it depend on the rows and this pass alone."""
-        return self.kind not in ("lists", "unions")
+        return self.kind != "lists"
 
     @cached_property
     def packed(self) -> PackedMixture:
@@ -186,8 +181,6 @@ class EMTotal(Additive):
     n_rows: int = 0
     n_evaluated: int = 0
     """Number of log joints, or distances, computed."""
-    pairs: PairSums = field(default_factory=PairSums.nothing)
-    """Distances to components that rows have met, if neighbourhoods are made from them."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
     """Candidates by chunk, if they are requested."""
 
@@ -210,17 +203,12 @@ def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) 
         chunk.keep(candidates=pass_.given[chunk.start : chunk.start + n])
         return
     candidates, squares = np.full((n, width), -1, np.int32), np.full((n, width), np.inf)
-    if pass_.kind == "drawn":
-        candidates[:] = _drawn(chunk.numbers(), pass_.key, width, k)
-    elif not pass_.is_anchor and chunk.state is not None:
+    if not pass_.is_anchor and chunk.state is not None:
         candidates[:] = candidates_of(chunk.state["saved" if pass_.restore else "candidates"])
     if chunk.weight is not None:
         candidates[chunk.weight == 0] = -1
     total.n_rows += n
-    if pass_.kind in ("unions", "drawn"):
-        _search_unions(chunk, total, pass_, candidates, squares)
-    else:
-        candidates, squares = _search(chunk, total, pass_, candidates, squares)
+    candidates, squares = _search(chunk, total, pass_, candidates, squares)
     if pass_.counts:
         _count(chunk, total, pass_, candidates, squares)
     else:
@@ -234,22 +222,6 @@ def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) 
         kept["saved"] = chunk.state["candidates"]
     if pass_.keeps:
         chunk.keep(**kept)
-
-
-def _search_unions(
-    chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real
-) -> None:
-    """Search for candidates as published."""
-    assert pass_.listed is not None
-    k = len(pass_.components.means)
-    drawn = np.empty((len(candidates), 0), np.int32)
-    if pass_.explore:
-        drawn = _drawn(chunk.numbers(), pass_.key + pass_.width, pass_.explore, k)
-    evaluated, pairs = search_unions(
-        chunk.x, pass_.listed, drawn, pass_.packed, candidates, squares, pass_.scale
-    )
-    total.n_evaluated += evaluated
-    total.pairs.merge(pairs)
 
 
 def _search(
@@ -271,7 +243,7 @@ def _search(
         return candidates, squares
     # Drawn components compete with the previous members of the set.
     n, width = candidates.shape
-    drawn = _drawn(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
+    drawn = draws_of(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
     for q in range(pass_.explore):
         known = np.hstack([candidates, drawn[:, :q]]) == drawn[:, q : q + 1]
         drawn[known.any(axis=1), q] = -1
@@ -337,12 +309,6 @@ def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squa
     _, *others = threads.map(count, range(0, max(n, 1), step))
     for other in others:
         total.sums.merge(other)
-
-
-def _drawn(rows: NDArray[np.int64], key: int, n: int, k: int) -> Labels:
-    """Return (rows, n) components drawn for rows by their index, independent of chunks."""
-    drawn = [np.minimum(numbers_of(rows, key + q) * k, k - 1) for q in range(n)]
-    return np.stack(drawn, 1).astype(np.int32)
 
 
 def _kept_dtype(k: int) -> np.dtype[Any]:

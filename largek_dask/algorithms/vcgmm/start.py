@@ -1,44 +1,23 @@
-"""Start of EM: the search for first means, and statistics of the rows before it."""
+"""Start of EM: the search for first means, and F of its labels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from math import pi
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample
-from largek_dask.algorithms.choices import Covariance
+from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.errors import DataError
-from largek_dask.kernels.exact.soft_sums import resolved_bits
-from largek_dask.kernels.exact.squares import FeatureSquares
-from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.transcendental import log
 
-__all__ = [
-    "START",
-    "Spread",
-    "bound_of_labels",
-    "check_reach",
-    "random_neighbourhoods",
-    "spread_of",
-    "start_rows",
-    "steps_of_pairs",
-]
+__all__ = ["START", "bound_of_labels", "start_rows"]
 
 START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128
 """Rows per coarse centre of the sample from which they are found."""
-MARGIN = 8
-"""Bits between the smallest variance and its rounding error: F then changes by less
-than 2^-18 of a row's part of it."""
-LEAST = 2.0**-960
-"""Smallest variance at all: it and its inverse are normal numbers."""
 
 Real = NDArray[np.float64]
 
@@ -56,104 +35,9 @@ def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -
     return -weight * float(log(np.array([k]))[0] + 0.5 * d * (logs + within))
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Variances of the rows, features apart."""
-
-    variances: Real
-    """(d,)"""
-    sizes: Real
-    """(d,) distances of their means from 0."""
-    extents: NDArray[np.int64]
-    """(d,) no row is farther than 2 to the power of these from the shift."""
-
-    @property
-    def mean(self) -> float:
-        """Mean of the variances."""
-        return float(np.cumsum(self.variances)[-1]) / len(self.variances)
-
-    def floor(
-        self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
-    ) -> Real:
-        """Return (1,) or for "diag" (d,) lower limits of the variances of components.
-
-        The largest of: ``reg_covar`` times the variance of the rows (of the feature, or, with one
-        variance per component, of the mean of all features); ``least_variance``; and what sums
-        resolve. A mean is known to some bits below the feature's extent; as it moves by about the
-        spread of the rows, squares about it are off by the product of the two. If all rows are
-        equal in a feature, that is the rounding of their value, or of 1 instead of 0.
-        """
-        known = rows.statistics
-        variances, sizes, extents = self.variances, self.sizes, self.extents
-        if covariance != "diag":
-            variances = np.array([self.mean])
-            sizes = np.sqrt(np.cumsum(sizes * sizes)[-1:] / len(sizes))
-            extents = np.array([known.grid.extent])
-        bits = resolved_bits(known.grid, known.total_weight / known.n_rows)
-        resolved = np.ldexp(np.sqrt(variances), extents + (MARGIN - bits))
-        rounding = float(np.finfo(known.dtype).eps) * np.where(sizes > 0, sizes, 1.0)
-        resolved = np.where(variances > 0, resolved, rounding * rounding)
-        return np.maximum(np.maximum(reg_covar * variances, resolved), max(least_variance, LEAST))
-
-
-def check_reach(known: Statistics) -> None:
-    """Refuse rows whose weighted sums of squared distances overflow.
-
-    Raises
-    ------
-    DataError
-        They are too far apart, or their weights too large.
-    """
-    weight = max(1.0, known.total_weight)
-    # Four times a square: corrections of sums about other means.
-    with np.errstate(over="ignore"):
-        largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
-    if not np.isfinite(largest):
-        raise DataError(
-            f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g}: sums of their "
-            "squared distances overflow float64; divide the data, or the weights, by a constant."
-        )
-
-
-def spread_of(rows: Passes) -> Spread:
-    """Return the variances of the rows, in one pass."""
-    known = rows.statistics
-    found: FeatureSquares = rows.reduce(
-        _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
-    )
-    about_shift = found.sums.values / known.total_weight
-    off = known.mean - known.shift.astype(np.float64)
-    variances = about_shift - off * off
-    # Of rows that are all equal rounding may leave something.
-    variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
-    extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
-    extents = np.where(found.largest > 0, extents, known.grid.extent)
-    return Spread(variances, np.abs(known.mean), extents)
-
-
-def _add_squares(chunk: Chunk, total: FeatureSquares) -> None:
-    total.add(chunk.x, chunk.weight)
-
-
 def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:
     """Return rows in random order, for coarse centres."""
     sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS * 1_024))
     x: NDArray[Any] = sample.take().x
     sample.close()
     return x
-
-
-def random_neighbourhoods(rng: Rng, k: int, length: int) -> NDArray[np.int32]:
-    """Return (k, length): each component, and others drawn at random, each once."""
-    draw = rng.generator(0, "neighbourhoods")
-    out = np.empty((k, length), np.int32)
-    for c in range(k):
-        others = draw.choice(k - 1, length - 1, replace=False)
-        out[c, 0], out[c, 1:] = c, others + (others >= c)
-    return out
-
-
-def steps_of_pairs(rows: Passes) -> float:
-    """Return steps per unit of squared distance: none is above 2^40, 2^23 of them fit int64."""
-    most = 4.0 * rows.n_features * float(rows.statistics.max_abs) ** 2
-    return float(2.0 ** (40 - int(np.frexp(most)[1])))

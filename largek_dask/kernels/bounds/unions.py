@@ -23,7 +23,7 @@ if numba.config.DISABLE_JIT:
 else:
     from largek_dask.kernels.emit.rows import square_distance
 
-__all__ = ["PairSums", "search_unions"]
+__all__ = ["PairSums", "search_unions", "steps_of_pairs"]
 
 BLOCK = 4_096
 """Rows whose searches are kept at a time."""
@@ -143,6 +143,11 @@ def search_unions(
             )  # fmt: skip
             pairs.merge(PairSums(keys[:n], steps[:n], times[:n]))
     return n_evaluated, pairs
+
+
+def steps_of_pairs(n_features: int, max_abs: float) -> float:
+    """Return steps per unit of squared distance: none is above 2^40, 2^23 of them fit int64."""
+    return float(2.0 ** (40 - int(np.frexp(4.0 * n_features * max_abs**2)[1])))
 
 
 @njit

@@ -13,8 +13,9 @@ from benchmarks.far import LOWEST, MADE
 from benchmarks.sets import data_folder
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.selection import numbers_of
 from largek_dask.algorithms.truncated import far
-from largek_dask.algorithms.truncated.far import Drawn, draw_rows, numbers_of
+from largek_dask.algorithms.truncated.far import Drawn, draw_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.helpers.checks import computing_workers, watched_passes

@@ -1,0 +1,100 @@
+"""Variances of the rows, and the least variance of a mixture's components that sums resolve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.choices import Covariance
+from largek_dask.errors import DataError
+from largek_dask.kernels.exact.soft_sums import resolved_bits
+from largek_dask.kernels.exact.squares import FeatureSquares
+
+__all__ = ["Spread", "spread_of"]
+
+MARGIN = 8
+"""Bits between the smallest variance and its rounding error: F then changes by less
+than 2^-18 of a row's part of it."""
+LEAST = 2.0**-960
+"""Smallest variance at all: it and its inverse are normal numbers."""
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variances of the rows, features apart."""
+
+    variances: Real
+    """(d,)"""
+    sizes: Real
+    """(d,) distances of their means from 0."""
+    extents: NDArray[np.int64]
+    """(d,) no row is farther than 2 to the power of these from the shift."""
+
+    @property
+    def mean(self) -> float:
+        """Mean of the variances."""
+        return float(np.cumsum(self.variances)[-1]) / len(self.variances)
+
+    def floor(
+        self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
+    ) -> Real:
+        """Return (1,) or for "diag" (d,) lower limits of the variances of components.
+
+        The largest of: ``reg_covar`` times the variance of the rows (of the feature, or, with one
+        variance per component, of the mean of all features); ``least_variance``; and what sums
+        resolve. A mean is known to some bits below the feature's extent; as it moves by about the
+        spread of the rows, squares about it are off by the product of the two. If all rows are
+        equal in a feature, that is the rounding of their value, or of 1 instead of 0.
+        """
+        known = rows.statistics
+        variances, sizes, extents = self.variances, self.sizes, self.extents
+        if covariance != "diag":
+            variances = np.array([self.mean])
+            sizes = np.sqrt(np.cumsum(sizes * sizes)[-1:] / len(sizes))
+            extents = np.array([known.grid.extent])
+        bits = resolved_bits(known.grid, known.total_weight / known.n_rows)
+        resolved = np.ldexp(np.sqrt(variances), extents + (MARGIN - bits))
+        rounding = float(np.finfo(known.dtype).eps) * np.where(sizes > 0, sizes, 1.0)
+        resolved = np.where(variances > 0, resolved, rounding * rounding)
+        return np.maximum(np.maximum(reg_covar * variances, resolved), max(least_variance, LEAST))
+
+
+def spread_of(rows: Passes) -> Spread:
+    """Return the variances of the rows, in one pass.
+
+    Raises
+    ------
+    DataError
+        Their weighted sums of squared distances overflow.
+    """
+    known = rows.statistics
+    weight = max(1.0, known.total_weight)
+    # Four times a square: corrections of sums about other means.
+    with np.errstate(over="ignore"):
+        largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
+    if not np.isfinite(largest):
+        raise DataError(
+            f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g}: sums of their "
+            "squared distances overflow float64; divide the data, or the weights, by a constant."
+        )
+    found: FeatureSquares = rows.reduce(
+        _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
+    )
+    about_shift = found.sums.values / known.total_weight
+    off = known.mean - known.shift.astype(np.float64)
+    variances = about_shift - off * off
+    # Of rows that are all equal rounding may leave something.
+    variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
+    extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
+    extents = np.where(found.largest > 0, extents, known.grid.extent)
+    return Spread(variances, np.abs(known.mean), extents)
+
+
+def _add_squares(chunk: Chunk, total: FeatureSquares) -> None:
+    total.add(chunk.x, chunk.weight)

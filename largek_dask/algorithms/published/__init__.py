@@ -1,0 +1,1 @@
+"""Algorithms as their papers print them: one file per paper, with the paper's letters as names."""

@@ -1,0 +1,250 @@
+"""nmbatch as published: J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016.
+
+================================  ==============================================================
+in the paper (arXiv 1602.02934)   here
+================================  ==============================================================
+Algorithm 5, lines 1 to 7         :meth:`NMBatchPaper.init`, with Algorithm 2 (initialise-c-S-v)
+lines 8 to 42: an iteration       :meth:`NMBatchPaper.step`
+lines 9 to 29: the rows of M_t    :func:`vote_chunk`
+lines 10 and 22: bounds l(i, j)   :func:`decayed`, :func:`tight`
+Algorithm 1                       :func:`assignment_with_bounds`
+Algorithm 3 (accumulate)          ``AssignmentTotal.assign``: S and v, but for the seeds
+lines 31 and 36, equation 4       :func:`smallest_ratio`
+section 3.3: equal parts          ``RowSlice``: M_t is the same share of every chunk's shuffle
+================================  ==============================================================
+
+S and v are exact sums over rows, so lines 15 and 16 undo line 18 of the iteration before. As
+printed, a seed stays in S(j) and v(j) for ever (Algorithm 2) besides its vote as a row: a cluster
+without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster has no vote.
+
+Departures: seeds are k random rows, not the first k of the shuffle, unless they are given. Ties go
+to the lowest index in Algorithm 1, too, as on line 25. So an assignment depends on the centres
+alone, and bounds lost with a worker are rebuilt as exact distances to the centres before. A centre
+with p(j) = 0 does not prevent growth. Bounds are rounded down to float32. Weights, which the paper
+lacks, count in units of the mean weight of a row; a seed weighs one unit.
+"""
+# ruff: noqa: E741 (l is the paper's letter)
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms import base
+from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowSlice, RowState
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.starts.seeding import initial_centers
+from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import Table, rows_at
+from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, squared_distances
+from largek_dask.kernels.exact.movement import squared_movement, squared_movements
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.running import moved_means
+
+__all__ = ["NMBatchPaper", "NestedState"]
+
+BLOCK = 16_384
+"""Rows that Algorithm 1 takes together; no result depends on it."""
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class NestedState:
+    """State after iteration t, the ``step``."""
+
+    step: int
+    b: int
+    """Rows of M_{t+1}; of M_t: ``b_old``."""
+    c: NDArray[Any]
+    """(k, d) centres, compute dtype, which have just moved by ``p``."""
+    p: Real
+    seeds: NDArray[Any]
+    """(k, d) rows that S began with."""
+    counts: Real
+    shift: NDArray[Any]
+    b_old: int = 0
+    c_old: NDArray[Any] | None = None
+    """(k, d) centres that iteration t compared rows with; lost bounds are rebuilt from them."""
+
+
+@dataclass(frozen=True)
+class NMBatchPaper(base.Algorithm[NestedState]):
+    """Nested mini-batch k-means as published (Algorithm 5).
+
+    Parameters
+    ----------
+    b0 : int
+        Rows of the first batch.
+    rho : float
+        The batch doubles when min_j σ̂_C(j) / p(j) exceeds it.
+    bounds : {"lower", None}
+        "lower": keep l(i, j) of every used row and centre, N k numbers of 4 bytes. None: the bound
+        test is deactivated, as for figure 3. No result depends on it.
+    """
+
+    b0: int = 5_000
+    rho: float = 100.0
+    bounds: Literal["lower"] | None = "lower"
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.b0, int) or isinstance(self.b0, bool) or self.b0 < 1:
+            raise ParameterError(f"b0 must be an integer of at least 1, got {self.b0!r}.")
+        if not isinstance(self.rho, int | float) or not self.rho >= 0:
+            raise ParameterError(f"rho must be a number of at least 0, got {self.rho!r}.")
+        if self.bounds not in ("lower", None):
+            raise ParameterError(f"bounds must be 'lower' or None, got {self.bounds!r}.")
+
+    def init(self, passes: Passes, rng: Rng) -> NestedState:
+        """Choose the seeds: S(j) = x, v(j) = 1, sse(j) = 0 (lines 1 to 7)."""
+        assert self.problem is not None
+        k, n, limit = self.problem.n_clusters, passes.n_rows, passes.state_limit
+        needed = n * self._row_bytes(k)
+        if self.bounds and limit is not None and needed > limit:
+            raise ParameterError(
+                f"bounds='lower' keeps {k} bounds of each of {n} rows, {needed:,} bytes in all, "
+                f"and row state may take {limit:,}: raise memory_limit, or use bounds=None."
+            )
+        init = self.problem.init
+        init = "random" if isinstance(init, str) and init == "auto" else init
+        c, zeros = initial_centers(passes, rng, k, init), np.zeros(k)
+        return NestedState(0, min(self.b0, n), c, zeros, c, zeros, passes.statistics.shift)
+
+    def step(self, passes: Passes, rng: Rng, state: NestedState) -> tuple[NestedState, Info]:
+        """Run one iteration of Algorithm 5."""
+        n, (k, d), t, c = passes.n_rows, state.c.shape, state.step + 1, state.c
+        known = passes.statistics
+        replay: tuple[Any, ...] = ()
+        M_old = RowSlice(rng, 0, state.b_old, n) if state.b_old else None
+        if state.c_old is not None:
+            replay = ((pack_centers(state.c_old, state.shift), state.p, self.bounds, t - 1),)
+        total: Votes = passes.reduce(  # lines 9 to 29
+            vote_chunk,
+            pack_centers(c, state.shift),
+            state.p,
+            self.bounds,
+            t,
+            start=partial(AssignmentTotal, k, d, known.grid, partial(_tally, k)),
+            combine=AssignmentTotal.combine,
+            state=RowState("nmbatch", t, replay, rebuild_rows=M_old, retain=True),
+            rows=None if state.b == n else RowSlice(rng, 0, state.b, n),
+        )
+        tally, sse, counts = total.tally, total.tally.sse.values, total.sums.counts
+        # lines 30 to 35: c(j) = S(j) / v(j) of rows and seed
+        unit = known.total_weight / known.n_rows
+        v, S_0 = counts / unit + 1, state.seeds.astype(np.float64)
+        c_new = moved_means(S_0, total.sums, (v - 1) / v).astype(c.dtype)
+        p = np.sqrt(squared_movements(c_new, c))
+        # lines 36 to 41
+        ratio, everything = smallest_ratio(sse / unit, v, p), state.b == n
+        b = min(2 * state.b, n) if ratio > self.rho else state.b
+        # J of all rows, estimated; and what ``tol`` is compared with, once M_t is everything
+        weight, variance = sum(counts.tolist()), total.squares.value / (known.total_weight * d)
+        cost = sum(sse.tolist()) * (known.total_weight / weight if weight > 0 else 1.0)
+        shift = squared_movement(c_new, c) / variance if everything and variance > 0 else None
+        extra = {"batch_rows": float(tally.n_rows), "distances": tally.n_evaluated / (state.b * k)}
+        extra |= {"growth_ratio": ratio} if ratio < np.inf else {}
+        done = everything and tally.n_changed == 0
+        after = replace(state, b=b, c=c_new, p=p, counts=counts, b_old=state.b, c_old=c, step=t)
+        return after, Info(cost, tally.n_rows, tally.n_changed, shift, done, extra)
+
+    def model(self, state: NestedState) -> CenterArrays:
+        """Return the centres that the next step would assign rows to."""
+        return CenterArrays(state.c, state.counts, state.shift)
+
+    def _row_bytes(self, k: int) -> int:  # a(i), a place in a chunk's shuffle, l(i, j)
+        return 12 + (4 * k if self.bounds else 0)
+
+    def footprint(
+        self, table: base.TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> base.Footprint:
+        """Estimate memory: bounds of all rows."""
+        assert self.problem is not None
+        own, before = self._row_bytes(self.problem.n_clusters), self.problem.passes_to_start()
+        return base.Footprint(own, passes_before=before)
+
+
+@dataclass(kw_only=True)
+class VoteTally(Tally):
+    """Tally of one iteration; as it begins empty, line 14 needs no step of its own."""
+
+    sse: ExactSums
+
+
+Votes = AssignmentTotal[VoteTally]
+
+
+def _tally(k: int) -> VoteTally:
+    return VoteTally(sse=ExactSums(k))
+
+
+def vote_chunk(
+    chunk: Chunk, total: Votes, c: PackedCenters, p: Real, bounds: str | None, t: int
+) -> None:
+    """Assign the rows of M_t in a chunk, and let each vote anew (lines 9 to 29)."""
+    n, k = len(chunk), c.n_clusters
+    rows = np.arange(n) if chunk.rows is None else chunk.rows
+    a_old, l = np.full(n, -1, np.int32), np.empty((n if bounds else 0, k), np.float32, "F")
+    if chunk.state is not None:
+        reused = np.searchsorted(rows, chunk.state["rows"])  # M_{t-1}
+        a_old[reused] = chunk.state["a"]
+        if bounds:
+            l[reused] = decayed(chunk.state["l"], p)
+    a, d2 = a_old.copy(), np.empty(n)
+    total.begin(t)
+    for begin in range(0, n, BLOCK):
+        at = slice(begin, begin + BLOCK)
+        x, own = chunk.x[at], a[at]
+        l_own = l[at] if bounds else np.empty((len(own), k), np.float32, "F")
+        # Without the bound test every row meets all centres, as a new one does.
+        new = np.flatnonzero(own < 0) if bounds else np.arange(len(own))
+        l_own[new], own[new] = tight(rows_at(x, new), c)
+        d2[at], n_met = assignment_with_bounds(x, c, own, l_own)
+        total.tally.n_evaluated += len(new) * k + (len(own) - len(new) + n_met if bounds else 0)
+    total.assign(chunk.x, chunk.weight, a_old, a, chunk.counted)
+    total.tally.sse.add(d2, chunk.weight, a)
+    chunk.keep(a=a, rows=rows.astype(np.int32), **({"l": l} if bounds else {}))
+
+
+def tight(x: Table, c: PackedCenters) -> tuple[Any, NDArray[np.intp]]:
+    """Return l(i, j) = ‖x(i) − c(j)‖ and its argmin (lines 22 and 25); Algorithm 1 settles ties."""
+    found = scores(x, c)
+    rounding = min(0.5, 8 * (c.n_features + 8) * float(np.finfo(c.dtype).eps))
+    return _below(np.sqrt(found * (1 - rounding))), found.argmin(axis=1)
+
+
+def decayed(l: NDArray[np.float32], p: Real) -> Any:
+    """Return l(i, j) − p(j) (line 10)."""
+    return _below(l - p * (1 + 2.0**-40))
+
+
+def _below(values: Any) -> Any:
+    return np.nextafter(values.astype(np.float32), np.float32(-np.inf))
+
+
+def assignment_with_bounds(
+    x: Table, c: PackedCenters, a: NDArray[np.int32], l: NDArray[np.float32]
+) -> tuple[Real, int]:
+    """Run Algorithm 1 for all rows at a time; write a and l, return d(i)² and how many were met."""
+    d2, n_met = squared_distances(x, c, a), 0  # line 1
+    for j in range(c.n_clusters):
+        i = np.flatnonzero((l[:, j] < np.sqrt(d2)) & (a != j))  # lines 2 and 3
+        found = squared_distances(rows_at(x, i), c, np.full(len(i), j, np.int32))
+        l[i, j] = _below(np.sqrt(found))  # line 4
+        nearer = (found < d2[i]) | ((found == d2[i]) & (j < a[i]))  # line 5
+        a[i[nearer]], d2[i[nearer]] = j, found[nearer]  # lines 6 and 7
+        n_met += len(i)
+    return d2, n_met
+
+
+def smallest_ratio(sse: Real, v: Real, p: Real) -> float:
+    """Return min_j σ̂_C(j) / p(j) (lines 31 and 36); infinity if no cluster votes."""
+    votes = (v > 1) & (p > 0)
+    sse, v, p = sse[votes], v[votes], p[votes]
+    return float((np.sqrt(sse / (v * (v - 1))) / p).min(initial=np.inf))
