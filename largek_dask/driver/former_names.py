@@ -1,7 +1,7 @@
 """Read the names of algorithms in jobs of format 1, and in models of formats 1 and 2.
 
-There ``vrkm`` was two algorithms by its parameter ``table``, ``dcdbundle`` two by ``metric``, and
-``dcclust`` one of its own.
+There ``vrkm`` was two algorithms by its parameter ``table``, ``dcdbundle`` two by ``metric``,
+``nmbatch`` and ``vc-gmm`` two by whether they were published forms, and ``dcclust`` one of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
             name = "dcd-bundle" if given.pop("metric", "lloyd") == "printed" else "partition-path"
         case "dcclust":
             name, given = "dcd-bundle", {"descent": "plain", **given}
-        case _:
+        case "nmbatch" if given.get("start") == "random" and not given.get("moves", True):
+            name = "nmbatch-paper"
+            given["bounds"] = "lower" if given.get("bounds", True) else None
+        case "vcgmm" | "vc-gmm":
+            name, given = "vc-gmm", {"coreset": None, **given}
+            if given.get("published"):
+                name = "vc-gmm-paper"
+                given = {key: value for key, value in given.items() if value != "auto"}
+        case _ if name not in ALGORITHMS:
             return name, given
     own = {field.name for field in fields(ALGORITHMS[name])}
     return name, {key: value for key, value in given.items() if key in own}

@@ -1,0 +1,34 @@
+"""Algorithms in records of formats before: what commit 9a8d809 wrote of each, and what it is now."""
+
+from __future__ import annotations
+
+import pytest
+
+import largek_dask as lk
+from largek_dask.driver.former_names import current_description
+from largek_dask.driver.provenance import parameters_of
+
+NESTED = {"name": "NMBatch", "b0": 5000, "rho": 100.0, "stall": 0.5, "start": "sample",
+          "moves": True, "gather": "auto", "bounds": True}  # fmt: skip
+MIXTURE = {"name": "VCGMM", "candidates": "auto", "neighbours": "auto", "explore": 0,
+           "covariance": "iso", "initial_e_steps": 0, "coreset": None, "reg_covar": 1e-6,
+           "least_variance": 0.0, "relative_eps": None, "moves": True,
+           "published": False}  # fmt: skip
+OF_THE_PAPER = {"published": True, "relative_eps": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        (NESTED, lk.NMBatch(b0=5000, rho=100.0)),
+        (NESTED | {"stall": 0.0, "start": "random", "moves": False}, lk.NMBatch.paper()),
+        (MIXTURE, lk.VCGMM()),
+        (MIXTURE | OF_THE_PAPER, lk.VCGMM.paper(coreset=None)),
+        (MIXTURE | OF_THE_PAPER | {"coreset": 1200}, lk.VCGMM.paper(coreset=1200)),
+        ({"name": "Lloyd", "bounds": "auto"}, lk.Lloyd()),
+        ({"name": "DCDBundle", "effort": "fast", "metric": "lloyd"}, lk.PartitionPath("fast")),
+        ({"name": "Elsewhere", "of": 3}, None),
+    ],
+)
+def test_a_description_of_9a8d809_is_of_what_it_is_now(former, now):
+    assert current_description(former) == (former if now is None else parameters_of(now))
