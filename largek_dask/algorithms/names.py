@@ -13,9 +13,9 @@ from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.published.vrkm import VRKM
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
-from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.errors import ParameterError
 
 __all__ = [

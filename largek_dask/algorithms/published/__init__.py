@@ -1,0 +1,1 @@
+"""Published algorithms, one file per paper: each reads beside the paper's pseudo-code."""
