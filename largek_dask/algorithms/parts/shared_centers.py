@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.base import Chunk, Passes, RowSlice, RowState
 from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.kernels.bounds.pruned import nearest_pruned
-from largek_dask.kernels.distances import PackedCenters
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 
-__all__ = ["Labels", "RoundTotal", "partition_chunk", "round_chunk"]
+__all__ = ["Labels", "RoundTotal", "pack", "partition_chunk", "round_chunk", "round_of"]
 
 
 @dataclass
@@ -90,3 +91,23 @@ def round_chunk(chunk: Chunk, total: RoundTotal, c: PackedCenters) -> None:
 
     for part in chunk.threads.map(share, range(0, len(chunk), size))[1:]:
         total.merge(part)
+
+
+def round_of(passes: Passes, packed: PackedCenters, labels: RowState, rows: RowSlice) -> RoundTotal:
+    """Return the total of a round of rows, a pass."""
+    k, d = packed.n_clusters, packed.n_features
+    total: RoundTotal = passes.reduce(
+        round_chunk,
+        packed,
+        start=partial(RoundTotal.of, k, d, passes.statistics.grid),
+        combine=RoundTotal.combine,
+        state=labels,
+        rows=rows,
+        joined=not passes.is_sparse,
+    )
+    return total
+
+
+def pack(c: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
+    """Return centres as rows meet them, rounded to the compute dtype."""
+    return pack_centers(c.astype(shift.dtype), shift)

@@ -7,10 +7,9 @@ reduction, Neurocomputing 307 (2018). A step is an epoch.
 Lines of Algorithm 3, VRKM (4, VRKM++)
 ========================================  =========================================================
 1: starting centres                       :meth:`VRKM.init`
-3: partition                              :func:`..parts.shared_centers.partition_chunk`
+3: partition                              ``shared_centers.partition_chunk``
 4 to 6 (4, 5): position correction        :meth:`VRKM.step`, by equation 8
-7, 8: batch gradient                      :func:`~largek_dask.kernels.stochastic.snapshot_gradient`
-                                          of the partition's sums, without another scan
+7, 8: batch gradient                      ``snapshot_gradient``, by the partition's sums
 9 to 15 (6 to 12): inner loop             :func:`~largek_dask.kernels.stochastic.vrkm_rows`, or
                                           :meth:`VRKM._rounds`
 16, 17 (13, 14): C_T is the next C̃       :meth:`VRKM.step`
@@ -23,14 +22,12 @@ Where the paper says nothing or something else:
   have had their turn. Single rows are drawn with replacement, as printed.
 * A row's gradient counts as often as the row weighs, in units of the mean weight.
 * ``epoch="2^s"`` grows up to 2n, the largest epoch of figure 6.
-* Clusters without rows keep their centres, or get rows, as ``empty_clusters`` says.
 * Centres that leave the data, as η is too large, end the fit with those before the epoch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from dataclasses import field as option
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal
@@ -41,19 +38,15 @@ from numpy.typing import NDArray
 from largek_dask.algorithms import base
 from largek_dask.algorithms.base import Info, Passes, Rng, RowSlice, RowState
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts import shared_centers
 from largek_dask.algorithms.parts.gathered import bytes_of_gathered, check_held, gather_rows
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.parts.seeding import initial_centers
-from largek_dask.algorithms.parts.shared_centers import (
-    Labels,
-    RoundTotal,
-    partition_chunk,
-    round_chunk,
-)
+from largek_dask.algorithms.parts.shared_centers import pack
 from largek_dask.algorithms.parts.totals import AssignmentTotal
 from largek_dask.errors import ParameterError, ParameterWarning, warn
-from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradient, vrkm_rows
 
@@ -75,7 +68,7 @@ class VRKMState:
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     place: int = 0
     """Start of the next round, in rows of the seeded order."""
-    history: History[NDArray[Any]] = option(default_factory=History)
+    history: History[NDArray[Any]] = field(default_factory=History)
     """C̃ of the last epoch, by which lost labels are found again."""
 
     @property
@@ -93,8 +86,7 @@ class VRKM(base.Algorithm[VRKMState]):
     eta : float or "K/n"
         Learning rate η: how far a row draws its centre towards itself, as a share of the way.
     round_rows : int or "auto"
-        Rows that share their centres; "auto": the hundredth part of all. With 1, rows are taken one
-        after the other, in the memory of the driver's process, up to ``memory_limit``.
+        Rows that share their centres; "auto": a hundredth of all. 1: single rows, held in memory.
     epoch : "n", "2^s" or float
         Rows of an epoch's inner loop (T): all, 2 to the power of the epoch, or this share of all.
     plus_plus : bool
@@ -113,7 +105,7 @@ class VRKM(base.Algorithm[VRKMState]):
     round_rows: int | Literal["auto"] = "auto"
     epoch: float | Literal["n", "2^s"] = "n"
     plus_plus: bool = True
-    problem: KMeansProblem | None = option(default=None, repr=False, kw_only=True)
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -163,12 +155,12 @@ class VRKM(base.Algorithm[VRKMState]):
         assert self.problem is not None
         rows = gather_rows(passes, rng) if self.round_rows == 1 else None
         seen = passes if rows is None else rows.passes
-        known, packed = seen.statistics, _packed(state.centers, state.shift)
+        known, packed = seen.statistics, pack(state.centers, state.shift)
         (k, d), n = state.centers.shape, known.n_rows
-        start = partial(AssignmentTotal, k, d, known.grid, Labels)
+        start = partial(AssignmentTotal, k, d, known.grid, shared_centers.Labels)
         sent = partial(_sent, state, rows is not None)
-        total: AssignmentTotal[Labels] = seen.reduce(
-            partition_chunk,
+        total: AssignmentTotal[shared_centers.Labels] = seen.reduce(
+            shared_centers.partition_chunk,
             packed,
             state.step + 1,
             rows is not None,
@@ -189,11 +181,10 @@ class VRKM(base.Algorithm[VRKMState]):
         after = replace(state, centers=c_new, counts=counts, history=history)
         if rows is None:
             sent = partial(_sent, after, False)
-            labels_of = history.read_state("labels", sent, partition_chunk, start)
+            labels_of = history.read_state("labels", sent, shared_centers.partition_chunk, start)
             after, t = self._rounds(passes, rng, after, labels_of, eta, gradient)
         else:
-            found = total.tally.labels
-            labels = np.concatenate([found[at] for at in sorted(found)])
+            labels = np.concatenate([own for _, own in sorted(total.tally.labels.items())])
             share = self._epoch_rows(len(labels), after.step) / len(labels)
             i_t = rows.draws(rng, state.step, "vrkm rows", share)
             c_t, _ = vrkm_rows(rows.x, rows.weight, labels, i_t, c_new, eta, gradient)
@@ -214,13 +205,7 @@ class VRKM(base.Algorithm[VRKMState]):
         )
 
     def _rounds(
-        self,
-        passes: Passes,
-        rng: Rng,
-        state: VRKMState,
-        labels: RowState,
-        eta: float,
-        gradient: NDArray[np.float64] | None,
+        self, passes: Passes, rng: Rng, state: VRKMState, labels: RowState, eta: float, batch: Any
     ) -> tuple[VRKMState, int]:
         """Run the inner loop in rounds, each a pass; return the state with C_T, and T."""
         c_new, n = state.centers, passes.n_rows
@@ -229,16 +214,9 @@ class VRKM(base.Algorithm[VRKMState]):
         c_t, place, t = c_new, state.place, 0
         for _ in range(n_rounds):
             end = min(place + size, n)
-            total: RoundTotal = passes.reduce(
-                round_chunk,
-                _packed(c_t, state.shift),
-                start=partial(RoundTotal.of, *c_new.shape, passes.statistics.grid),
-                combine=RoundTotal.combine,
-                state=labels,
-                rows=RowSlice(rng, place, end, n),
-                joined=not passes.is_sparse,
-            )
-            c_t = round_step(c_t, c_new, total.known, total.change, eta, gradient)
+            rows = RowSlice(rng, place, end, n)
+            total = shared_centers.round_of(passes, pack(c_t, state.shift), labels, rows)
+            c_t = round_step(c_t, c_new, total.known, total.change, eta, batch)
             t, place = t + total.n_rows, 0 if end == n else end
             if is_away(c_t, c_new, FAR * passes.statistics.max_abs):
                 break
@@ -268,10 +246,5 @@ def _is_share(value: Any, *words: str) -> bool:
     return 0.0 < float(value) < np.inf
 
 
-def _packed(c: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
-    return pack_centers(c.astype(shift.dtype), shift)
-
-
 def _sent(state: VRKMState, collect: bool, c: NDArray[Any]) -> tuple[Any, ...]:
-    """Return the broadcasts of the partition by centres of the last epoch."""
     return pack_centers(c, state.shift), state.step, collect
