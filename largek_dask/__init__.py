@@ -23,7 +23,7 @@ _PUBLIC = {
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
     "DCDBundle": "largek_dask.algorithms.dcd",
-    "VRKM": "largek_dask.algorithms.vrkm",
+    "VRKM": "largek_dask.algorithms.published.vrkm",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
+    from largek_dask.algorithms.published.vrkm import VRKM
     from largek_dask.algorithms.truncated import Truncated
     from largek_dask.algorithms.vcgmm import VCGMM
-    from largek_dask.algorithms.vrkm import VRKM
     from largek_dask.data.ingest import ingest
     from largek_dask.data.sources import open_rows
     from largek_dask.estimators.kmeans import KMeans

@@ -32,7 +32,7 @@ from largek_dask.algorithms.base import (
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import (
     bytes_of_gathered,
-    check_gathered,
+    check_held,
     gather_rows,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
@@ -155,8 +155,8 @@ class MiniBatch(Algorithm[MiniBatchState]):
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, for up to
-        2^27 values (rows by features); with ``votes="latest"`` it is a batch like any other.
+        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, on rows
+        that ``memory_limit`` holds; with ``votes="latest"`` it is a batch like any other.
     votes : "all" or "latest"
         Assignments that a centre is the mean of: all that were ever made, as published, or each
         row's latest (Newling and Fleuret's repair). The latter takes 4 bytes per row in the
@@ -187,11 +187,6 @@ class MiniBatch(Algorithm[MiniBatchState]):
         """Return the number of steps in which all rows are assigned once."""
         return 1 if self._by_row else -(-n_rows // self._rows_of_batch(n_clusters))
 
-    def check(self, table: TableShape) -> None:
-        """Refuse a table that has to be held, but cannot."""
-        if self._by_row:
-            check_gathered(table, "batch_rows")
-
     def footprint(
         self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
     ) -> Footprint:
@@ -210,6 +205,9 @@ class MiniBatch(Algorithm[MiniBatchState]):
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Return the state at the starting centres, without votes."""
         assert self.problem is not None
+        if self._by_row:
+            n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize)
+            check_held(passes, n_bytes, "MiniBatch with batch_rows=1", "batch_rows='auto'")
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         state = MiniBatchState(
             0, centers.astype(np.float64), np.zeros(len(centers)), passes.statistics.shift, 0

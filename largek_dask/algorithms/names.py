@@ -15,9 +15,9 @@ from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.published.nmbatch import NMBatchPaper
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
+from largek_dask.algorithms.published.vrkm import VRKM
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
-from largek_dask.algorithms.vrkm import VRKM
 from largek_dask.errors import ParameterError
 
 __all__ = [

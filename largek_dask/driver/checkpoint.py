@@ -35,7 +35,7 @@ from largek_dask.data.fingerprint import same_data
 from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.event_log import NAME as EVENTS
 from largek_dask.driver.event_log import JsonLines
-from largek_dask.driver.former_names import current_description
+from largek_dask.driver.former_names import current_description, current_state
 from largek_dask.driver.stopping import StepRecord, last_steps
 from largek_dask.driver.storage import DamagedError, Folder, canonical_json, is_torn
 from largek_dask.errors import CheckpointError, DataChangedError, OutputError, RecoveryWarning, warn
@@ -152,7 +152,7 @@ class Checkpoints(Generic[State]):
         if not intact:
             raise DamagedError(f"{name}.json has changed since it was written (sha256)")
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
-        state = decode(record["state"], arrays, self._expected)
+        state = decode(current_state(record["state"]), arrays, self._expected)
         return Progress(state, record["n_iter"], record["history"], record["seconds"])
 
     def due(self) -> bool:

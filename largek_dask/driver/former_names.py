@@ -13,7 +13,7 @@ from typing import Any
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.provenance import parameters_of
 
-__all__ = ["current_description", "current_parameters", "current_provenance"]
+__all__ = ["current_description", "current_parameters", "current_provenance", "current_state"]
 
 
 def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -22,6 +22,10 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
     match name:
         case "vrkm":
             name = "vrkm" if given.pop("table", "labels") == "snapshot" else "incremental"
+            if given.get("eta") in ("auto", "paper"):
+                given["eta"] = "K/n"
+            if given.get("epoch") == 1:
+                given["epoch"] = "n"
         case "dcdbundle":
             name = "dcd-bundle" if given.pop("metric", "lloyd") == "printed" else "partition-path"
         case "dcclust":
@@ -59,3 +63,23 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     if "algorithm" in asked:
         found["parameters"] = {**asked, "algorithm": current_description(asked["algorithm"])}
     return found
+
+
+def current_state(tree: Any) -> Any:
+    """Return the encoded state of a former class as that of its successor.
+
+    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
+    same centres.
+    """
+    match tree:
+        case {"class": "SnapshotState", "fields": dict(old)}:
+            entries = old["history"]["fields"]["entries"]["tuple"]
+            centers = entries[-1]["fields"]["centers"] if entries else old["centers"]
+            epochs = {"generation": old["epoch"], "entries": {"tuple": []}}
+            kept = {name: old[name] for name in ("counts", "shift", "place")}
+            history = {"class": "History", "fields": epochs}
+            return {
+                "class": "VRKMState",
+                "fields": {**kept, "centers": centers, "history": history},
+            }
+    return tree

@@ -17,6 +17,8 @@ Sums are exact or compensated (:mod:`.auxiliary`), so a row of weight w is w equ
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +42,8 @@ __all__ = ["AuxiliaryFunction", "ClusteringFunction", "Evaluation", "MeasuredRow
 TIE = 2.0**-40
 """Relative difference up to which two squared distances count as equal: centres are
 rounded, too."""
+UNDECIDED = 2.0**-30
+"""Relative difference up to which a row goes along with a direction on either of its sides."""
 
 Array = NDArray[np.float64]
 
@@ -118,24 +122,40 @@ class ClusteringFunction:
         return self._value(packed, nearest(self.rows.x, packed))
 
     def second(self, centers: Array) -> Array | None:
-        """Return another subgradient of f_2: tied rows are given to their second centre.
+        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
 
         None if no row ties.
         """
         packed = self.rows.pack(centers)
-        x, weight = self.rows.x, self.rows.weight
         if packed.n_clusters == 1:
             return None
-        labels, _, others, _ = nearest_two(x, packed)
-        first = squared_distances(x, packed, labels)
-        tied = squared_distances(x, packed, others) - first <= TIE * first
-        if weight is not None:
-            tied &= weight > 0
+        labels, _, others, _ = nearest_two(self.rows.x, packed)
+        first = squared_distances(self.rows.x, packed, labels)
+        tied = squared_distances(self.rows.x, packed, others) - first <= TIE * first
+        tied &= first > 0
+        if self.rows.weight is not None:
+            tied &= self.rows.weight > 0
         if not tied.any():
             return None
-        given = np.where(tied, others, labels).astype(np.int32)
+        rows, near = np.flatnonzero(tied), first[tied]
+        x = np.ascontiguousarray(self.rows.x[rows])
+        to_each = [
+            squared_distances(x, packed, np.full(len(x), j, np.int32)) for j in range(len(centers))
+        ]
+        among = np.stack(to_each, axis=1) - near[:, None] <= TIE * near[:, None]
+        x = x.astype(np.float64)
+
+        def difference(choice: NDArray[np.int32]) -> Array:
+            given = labels.copy()
+            given[rows] = choice
+            return self._difference(centers, given)
+
+        def pulls(v: Array) -> Array:
+            each = [((c - x) * own).sum(axis=1) for c, own in zip(centers, v, strict=True)]
+            return np.where(among, np.stack(each, axis=1), -np.inf)
+
         gradient: Array = 2.0 * (centers - self.rows.statistics.mean)
-        return gradient - self._difference(centers, given)
+        return gradient - _longest(x, near, labels[rows], among, pulls, difference)
 
     def _value(self, packed: PackedCenters, labels: NDArray[np.int32]) -> float:
         squares = Squares()
@@ -197,7 +217,7 @@ class AuxiliaryFunction:
         return self.evaluate(y).value
 
     def second(self, y: Array) -> Array | None:
-        """Return another subgradient of f_2: of the tied rows, the farthest is given to y.
+        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
 
         None if no row ties, or if the tied rows lie at y.
         """
@@ -205,21 +225,81 @@ class AuxiliaryFunction:
         squares = np.zeros(len(arranged.r))
         for column, at in zip(arranged.columns, y, strict=True):
             squares += (column - at) ** 2
-        inside = squares < arranged.r
         tied = np.abs(squares - arranged.r) <= TIE * arranged.r
         tied &= squares > 0
         if len(arranged.weight):
             tied &= arranged.weight > 0
         if not tied.any():
             return None
-        row = int(np.argmax(np.where(tied, squares, -1.0)))
+        x = np.ascontiguousarray(arranged.columns[:, tied].T)
+        weight = arranged.weight[tied] if len(arranged.weight) else np.ones(len(x))
+        inside = (squares < arranged.r)[tied].astype(np.int32)
         _, mass, sums = members_at(arranged, y[None])
-        weight = float(arranged.weight[row]) if len(arranged.weight) else 1.0
-        sign = -weight if inside[row] else weight
-        given = sums[0] + sign * arranged.columns[:, row]
+
+        def difference(choice: NDArray[np.int32]) -> Array:
+            signed = (choice - inside) * weight
+            moved = [math.fsum(column * signed) for column in x.T]
+            return self._difference(y, mass[0] + math.fsum(signed), sums[0] + moved)
+
+        def pulls(v: Array) -> Array:
+            return np.stack([np.zeros(len(x)), ((y - x) * v).sum(axis=1)], axis=1)
+
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
-        return gradient - self._difference(y, mass[0] + sign, given)
+        among = np.ones((len(x), 2), np.bool_)
+        return gradient - _longest(x, squares[tied], inside, among, pulls, difference)
 
     def _difference(self, y: Array, mass: float, sums: Array) -> Array:
         """Return ``grad g_1 - xi_2`` if y has rows of this weight and sum."""
         return (2.0 / self.rows.total) * (mass * y - sums)
+
+
+def _longest(
+    x: Array,
+    squares: Array,
+    choice: NDArray[np.int32],
+    among: NDArray[np.bool_],
+    pulls: Callable[[Array], Array],
+    difference: Callable[[NDArray[np.int32]], Array],
+) -> Array:
+    """Return the longest ``v = grad f_1 - xi_2`` that is found by moving tied rows.
+
+    As printed (Step 3 of Algorithm 5.2) the farthest tied row moves alone, with its copies, and
+    gives ``u = -v / |v|``. It changes v by O(1/m) only, so then every tied row goes to the side
+    that maximises ``<xi_2, u>``: f'(x; u) is the minimum of ``<grad f_1 - xi_2, u>`` over the
+    subdifferential. That is repeated while v gets longer, and for rows that u leaves undecided, as
+    their centres do not move along it.
+
+    Parameters
+    ----------
+    x : (t, d)
+        Tied rows.
+    squares : (t,)
+        Their squared distances.
+    choice : (t,)
+        The side of each.
+    among : (t, q)
+        The sides that it may have.
+    pulls : callable
+        (t, q) what each side of a row contributes to ``<v, v'>``, without factors of the row.
+    difference : callable
+        v of a choice.
+    """
+    undecided, every = np.ones(len(x), np.bool_), np.arange(len(x))
+    while True:
+        row = int(np.argmax(np.where(undecided, squares, -1.0)))
+        copies = (x == x[row]).all(axis=1)
+        side = next(j for j in np.flatnonzero(among[row]) if j != choice[row])
+        choice = np.where(copies, side, choice).astype(np.int32)
+        v = difference(choice)
+        while True:
+            pulled, square = pulls(v), (v**2).sum()
+            most = pulled.max(axis=1) - UNDECIDED * np.sqrt(square * squares)
+            stay = pulled[every, choice] >= most
+            moved = np.where(stay, choice, pulled.argmax(axis=1)).astype(np.int32)
+            longer = v if stay.all() else difference(moved)
+            if not (longer**2).sum() > square:
+                break
+            choice, v = moved, longer
+        undecided &= ((pulled >= most[:, None]).sum(axis=1) > 1) & ~copies
+        if not undecided.any():
+            return v

@@ -226,8 +226,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
         (("--algorithm", "nmbatch", "--set", "bounds=false"), 12, 4, 1),
         (("--algorithm", "minibatch"), 4, 4, 1),
         (("--algorithm", "incremental"), 48, 8, 10),
-        (("--algorithm", "vrkm"), 84, 12, 101),
-        (("--algorithm", "vrkm", "--set", "plus_plus=false"), 84, 12, 102),
+        (("--algorithm", "vrkm"), 16, 12, 101),
     ],
 )
 def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, monkeypatch):

@@ -364,7 +364,7 @@ def _vrkm() -> Iterator[Case]:
         snapshot(700, epoch=0.3),
         snapshot(200, epoch=2.5),
         snapshot(eta=0.3),
-        snapshot(eta="paper"),
+        snapshot(epoch="2^s"),
         snapshot(1),
         snapshot(1, plus_plus=False, epoch=0.5),
     ):
@@ -372,7 +372,7 @@ def _vrkm() -> Iterator[Case]:
         yield case(HEAVY_CSR, 50, algorithm, max_iter=12)
     # The published rate is too much of it.
     for table, k in ((FLOAT32, 1_500), (FLAT, 1_000)):
-        yield case(table, k, snapshot(1_000, eta="paper"), init="random", max_iter=12)
+        yield case(table, k, snapshot(1_000), init="random", max_iter=12)
         yield case(table, k, lk.VRKM.paper(), init="random", max_iter=6)
     for table, k in ((LARGE, 130), (LARGE64, 30), (WIDE, 140), (NARROW, 300)):
         yield case(table, k, snapshot(), max_iter=15)

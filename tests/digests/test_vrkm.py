@@ -19,16 +19,14 @@ def test_digests(fits):
 
 
 def test_everything_happened(fits):
-    """In rounds and row by row; the rate was halved; what it was warned of; bounds spared."""
+    """In rounds and row by row; the rate was too large; centres were relocated."""
     ways = {(case.algorithm.round_rows == 1, case.table.dtype) for case in fits}
     assert ways >= {
         (one, dtype) for one in (False, True) for dtype in ("float32", "float64", "csr")
     }
-    assert told(fits, "restored") >= 3
     assert told(fits, "relocated") >= 3
     assert {case.algorithm.round_rows == 1 for case, (_, warned) in fits.items() if warned} == {
         False,
         True,
     }
-    assert any(km.history_[-1]["extra"]["distances"] < 0.9 for km, _ in fits.values())
     assert stops(fits) == {"converged", "tol", "max_iter"}

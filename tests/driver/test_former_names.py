@@ -1,4 +1,4 @@
-"""Algorithms in records of formats before: what commit 9a8d809 wrote of each, and what it is now."""
+"""Descriptions of algorithms as commit 9a8d809 stored them, and what these are called now."""
 
 from __future__ import annotations
 

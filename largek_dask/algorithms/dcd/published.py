@@ -38,6 +38,7 @@ from largek_dask.algorithms.dcd.partition_path import refuse
 from largek_dask.algorithms.dcd.plain import plain_descent
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.parts.gathered import check_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
@@ -45,10 +46,7 @@ from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["MOST_VALUES", "DCDBundle", "PublishedState"]
-
-MOST_VALUES = 1 << 25
-"""Maximum numbers in the rows, which are held in float64: 256 MB."""
+__all__ = ["DCDBundle", "PublishedState"]
 
 _POINTS = 256
 """Points whose gains are computed between two checks for a stop."""
@@ -149,9 +147,9 @@ class DCDBundle(Algorithm[PublishedState]):
     takes_starts: ClassVar[bool] = False
 
     @classmethod
-    def paper(cls) -> DCDBundle:
-        """Return the published method."""
-        return cls()
+    def paper(cls, accuracy: Accuracy | None = None) -> DCDBundle:
+        """Return the published method, with these parameters of Algorithms 5.1 and 5.2."""
+        return cls(accuracy=accuracy or Accuracy())
 
     def __post_init__(self) -> None:
         if self.descent not in ("bundle", "plain"):
@@ -181,13 +179,6 @@ class DCDBundle(Algorithm[PublishedState]):
                 "DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
                 "ones, or make them dense."
             )
-        values = table.n_rows * table.n_features
-        if values > MOST_VALUES:
-            raise ParameterError(
-                "DCD-Bundle holds all rows in the process that drives the fit, up to "
-                f"2**25 values: {table.n_rows} rows of {table.n_features} features are {values}. "
-                "Use PartitionPath(), which works on a sample of many rows and then on all."
-            )
         refuse(table, self.problem)
 
     def footprint(
@@ -201,13 +192,15 @@ class DCDBundle(Algorithm[PublishedState]):
         return Footprint(
             model_copies=2 + (self.problem.n_clusters + 1) // 2,
             held_rows=table.n_rows,
-            held_bytes=table.n_rows * (16 * table.n_features + 40),
+            held_bytes=_held_bytes(table),
             full_search="every row, at every step",
         )
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:
         """Return the partition into one cluster."""
         assert self.problem is not None
+        instead = "PartitionPath(), which works on a sample of many rows and then on all"
+        check_held(passes, _held_bytes(passes), "DCDBundle", instead)
         rows = held_rows(passes, rng)
         statistics = passes.statistics
         center = rows.statistics.mean[None]
@@ -384,6 +377,11 @@ def _means_and_gains(rows: ArrangedRows, points: Array) -> Array:
     """Return (q, d + 1) the mean of each point's B(y), and the saving by a centre there."""
     means, gains = descend_from(rows, points, 1)
     return np.concatenate([means, gains[:, None]], axis=1)
+
+
+def _held_bytes(table: TableShape) -> int:
+    """Return the bytes of all rows in float64, as they are and in the order of scans."""
+    return table.n_rows * (16 * table.n_features + 40)
 
 
 def held_rows(passes: Passes, rng: Rng) -> MeasuredRows:

@@ -61,14 +61,16 @@ def stationary_point(
         x, found = reached.x, reached.found
         exact = reached.ended == "accuracy"
         other = function.second(x)
-        if other is None or descents >= accuracy.most:
-            return Stationary(x, found.value, descents, exact and other is None)
-        first = found.gradient - found.subgradient
-        second = found.gradient - other
-        v = max(first, second, key=lambda xi: inner(xi, xi))
+        if other is None and not exact:
+            return Stationary(x, found.value, descents, False)
+        v = found.gradient - found.subgradient
+        if other is not None:
+            v = max(v, found.gradient - other, key=lambda xi: inner(xi, xi))
         square = inner(v, v)
         if square / 2 <= accuracy.tolerance * abs(found.value):
             return Stationary(x, found.value, descents, exact)
+        if descents >= accuracy.most:
+            return Stationary(x, found.value, descents, False)
         r = math.sqrt(square)
         t = _farthest(function, x, v / -r, r, found.value, accuracy.escape)
         if t is None:

@@ -17,40 +17,35 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
 
 __all__ = [
-    "MOST_VALUES",
     "GatheredRows",
     "bytes_of_gathered",
     "bytes_of_held",
-    "check_gathered",
+    "check_held",
     "gather_rows",
 ]
 
-MOST_VALUES = 1 << 27
-"""Maximum numbers that are gathered: 512 MB of float32."""
 
-
-def check_gathered(table: TableShape, name: str) -> None:
-    """Refuse a table that is too large to be gathered.
+def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
+    """Refuse rows that take more memory than a fit may use.
 
     Parameters
     ----------
-    table : TableShape
-        Sparse rows count with all their zeros, as they are held dense.
-    name : str
-        The parameter that is 1, and may be "auto".
+    passes : Passes
+    n_bytes : int
+        Bytes of the rows as they are held.
+    name, instead : str
+        The algorithm with the parameter that holds rows, and what to use for large tables.
 
     Raises
     ------
     ParameterError
-        The message has the sizes, and the parameter's other value.
+        The message has both sizes.
     """
-    values = table.n_rows * table.n_features
-    if values > MOST_VALUES:
+    if passes.state_limit is not None and n_bytes > passes.state_limit:
         raise ParameterError(
-            f"{name}=1 takes one row after the other, all held in the process that drives the fit, "
-            f"which is for up to 2**27 values (512 MB of float32): {table.n_rows} rows of "
-            f"{table.n_features} features are {values}. Use {name}='auto', which takes many rows "
-            "at a time, wherever they are."
+            f"{name} works on rows in the memory of the process that drives the fit: "
+            f"{passes.n_rows} rows of {passes.n_features} features take {n_bytes} bytes, and "
+            f"memory_limit is {passes.state_limit}. Raise memory_limit, or use {instead}."
         )
 
 

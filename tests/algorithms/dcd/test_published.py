@@ -13,7 +13,7 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
-from largek_dask.algorithms.dcd.published import MOST_VALUES, DCDBundle, _Search, held_rows
+from largek_dask.algorithms.dcd.published import DCDBundle, _Search, held_rows
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
@@ -209,9 +209,9 @@ def test_tables_that_it_cannot_work_on():
     def table(n, d, sparse=False):
         return SimpleNamespace(n_rows=n, n_features=d, row_values=d, is_sparse=sparse)
 
-    DCDBundle().check(table(MOST_VALUES // 8, 8))
-    with pytest.raises(ParameterError, match=r"2\*\*25 values.*Use PartitionPath\(\)"):
-        DCDBundle().check(table(MOST_VALUES // 8 + 1, 8))
+    with pytest.raises(ParameterError, match=r"300 rows of 2 features take 21600 bytes.*21599\."):
+        run(blobs(300, 2, 4), 3, memory_limit=21_599)
+    assert run(blobs(300, 2, 4), 3, memory_limit=21_600).last.reached == 3
     with pytest.raises(ParameterError, match="dense rows only"):
         DCDBundle(descent="plain").check(table(10, 3, sparse=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,48 @@ from largek_dask.kernels.convex import (
 from tests.oracles import dcd as oracles
 
 DESCENTS = [bundle, plain_descent]
+
+
+def cloud(n, seed=0):
+    """Rows in two groups along the first feature, and a mean of none of them at 0."""
+    x = np.random.default_rng(seed).normal(size=(n, 2)) + [[3.0, 0], [-3.0, 0]] * (n // 2)
+    return x - x.mean(axis=0)
+
+
+def left_and_right(x):
+    """Means of the two groups, each of which is at rest."""
+    return x[x[:, 0] < 0].mean(axis=0), x[x[:, 0] >= 0].mean(axis=0)
+
+
+def falls_steepest(x, centers, n_directions):
+    """The largest ``(f(x) - f(x + tu)) / t``, by rows, and the steps t to the next tie.
+
+    Directions are the coordinates, both ways, and random ones; t goes from 1e-6 to 1e-3 of
+    the distance at which another row may change its centre.
+    """
+    d = np.stack([oracles.squares(x, c) for c in centers], axis=1)
+    near = d.min(axis=1)
+    tied = d <= near[:, None] * (1 + 1e-11)
+    several = tied.sum(axis=1) > 1
+    apart = np.sqrt(np.where(tied, np.inf, d).min(axis=1)) - np.sqrt(near)
+    gap = apart.min() / np.sqrt(2)
+    gap = gap if np.isfinite(gap) else np.sqrt(near.max())
+    labels, size = d[~several].argmin(axis=1), centers.size
+    n = np.bincount(labels, minlength=len(centers))
+    sums = np.zeros_like(centers)
+    np.add.at(sums, labels, x[~several])
+    u = np.random.default_rng(0).normal(size=(n_directions, size))
+    u /= np.linalg.norm(u, axis=1)[:, None]
+    worst = 0.0
+    for one in np.concatenate([np.eye(size), -np.eye(size), u]).reshape(-1, *centers.shape):
+        slope = (one * (n[:, None] * centers - sums)).sum()
+        each = [((c - x[several]) * a).sum(axis=1) for c, a in zip(centers, one, strict=True)]
+        for t in gap * np.array([1e-6, 1e-3]):
+            change = 2 * slope + t * (n * (one**2).sum(axis=1)).sum()
+            of_tied = 2 * np.stack(each, axis=1) + t * (one**2).sum(axis=1)
+            change += np.where(tied[several], of_tied, np.inf).min(axis=1).sum()
+            worst = max(worst, -change / len(x))
+    return worst
 
 
 @pytest.mark.parametrize("descend", DESCENTS)
@@ -41,6 +84,39 @@ def test_a_constructed_tie_is_left(descend):
     np.testing.assert_allclose(left.x, [[-2], [2 / 3]], atol=1e-4)
 
 
+@pytest.mark.parametrize(("n", "descend"), [*product([5, 80], DESCENTS), (200_000, plain_descent)])
+def test_centres_that_coincide_part(n, descend):
+    """Every row ties, and one of many is within any accuracy; all on one side are not."""
+    x = np.array([[-3.0], [-1], [0], [1], [3]]) if n == 5 else cloud(n)
+    starts = [np.zeros((2, x.shape[1]))]
+    if n == 80:
+        left, right = left_and_right(x)
+        starts += [np.stack([left, left, right]), np.zeros((3, 2))]
+    for start in starts:
+        function = ClusteringFunction(MeasuredRows.of(x), len(start))
+        found, accuracy = function.evaluate(start), Accuracy(1e-5 if n > 80 else 1e-7)
+        end = stationary_point(function, start, accuracy, descend)
+        assert end.exact
+        assert end.value < 0.95 * found.value
+        slack = np.sqrt(2 * accuracy.tolerance * end.value)
+        assert falls_steepest(x, start, 8) > 10 * slack
+        assert falls_steepest(x, end.x, 1000) <= slack
+
+
+def test_a_pair_of_centres_that_the_farthest_tied_row_leaves_undecided():
+    """It ties between two others; their direction moves neither of the two that coincide."""
+    s = np.random.default_rng(0).normal(size=50) * 0.1
+    s -= s.mean()
+    x = np.concatenate([np.stack([1000.0 + side + 0 * s, s], axis=1) for side in (-2, 2)])
+    x = np.concatenate([[[0.0, 5]], x])
+    centers = np.array([[-10.0, 0], [10, 0], [1000, 0], [1000, 0]])
+    function = ClusteringFunction(MeasuredRows.of(x), 4)
+    found = function.evaluate(centers)
+    blocks = np.linalg.norm(found.gradient - function.second(centers), axis=1)
+    np.testing.assert_allclose(blocks[2:], 2 / 101 * 50 * 2, rtol=1e-2)
+    assert np.count_nonzero(blocks[:2]) == 1
+
+
 @pytest.mark.parametrize("descend", DESCENTS)
 def test_a_tie_of_the_auxiliary_problem_is_left(descend):
     """y at its row, and another one as far from it as from its centre."""
@@ -55,6 +131,22 @@ def test_a_tie_of_the_auxiliary_problem_is_left(descend):
     assert left.descents > 1
     assert left.value < found.value
     np.testing.assert_allclose(left.x, [4.5], atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [80, 200_000])
+def test_ties_of_the_auxiliary_problem_are_taken_together(n):
+    """Rows of two lines, as far from y between them as from a centre beyond: one line comes."""
+    s = np.random.default_rng(0).normal(size=n) * 0.1
+    x = np.stack([np.where(np.arange(n) % 2, 1.0, -1.0), s], axis=1)
+    function = AuxiliaryFunction(MeasuredRows.of(x), np.array([[-2.0, 0], [2, 0]]))
+    y = np.zeros(2)
+    found = function.evaluate(y)
+    np.testing.assert_array_equal(found.gradient, found.subgradient)
+    v = found.gradient - function.second(y)
+    assert abs(v[0]) == pytest.approx(1, rel=1e-9)
+    end = stationary_point(function, y, Accuracy(1e-7), bundle)
+    assert end.exact
+    assert end.value < 0.55 * found.value
 
 
 def test_a_smooth_end_is_kept():

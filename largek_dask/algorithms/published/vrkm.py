@@ -1,0 +1,250 @@
+"""VRKM and VRKM++: k-means by variance-reduced gradients.
+
+Y. Zhao, Y. Ming, X. Liu, E. Zhu, K. Zhao, J. Yin, Large-scale k-means clustering via variance
+reduction, Neurocomputing 307 (2018). A step is an epoch.
+
+========================================  =========================================================
+Lines of Algorithm 3, VRKM (4, VRKM++)
+========================================  =========================================================
+1: starting centres                       :meth:`VRKM.init`
+3: partition                              ``shared_centers.partition_chunk``
+4 to 6 (4, 5): position correction        :meth:`VRKM.step`, by equation 8
+7, 8: batch gradient                      ``snapshot_gradient``, by the partition's sums
+9 to 15 (6 to 12): inner loop             :func:`~largek_dask.kernels.stochastic.vrkm_rows`, or
+                                          :meth:`VRKM._rounds`
+16, 17 (13, 14): C_T is the next C̃       :meth:`VRKM.step`
+========================================  =========================================================
+
+Where the paper says nothing or something else:
+
+* Rounds (``round_rows`` above 1): rows share their centres, which move by the sum of the rows'
+  gradients. A round takes the next places of every chunk's seeded order, so each row once until all
+  have had their turn. Single rows are drawn with replacement, as printed.
+* A row's gradient counts as often as the row weighs, in units of the mean weight.
+* ``epoch="2^s"`` grows up to 2n, the largest epoch of figure 6.
+* Centres that leave the data, as η is too large, end the fit with those before the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms import base
+from largek_dask.algorithms.base import Info, Passes, Rng, RowSlice, RowState
+from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.parts import shared_centers
+from largek_dask.algorithms.parts.gathered import bytes_of_gathered, check_held, gather_rows
+from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.parts.relocation import relocate_empty
+from largek_dask.algorithms.parts.shared_centers import pack
+from largek_dask.algorithms.parts.totals import AssignmentTotal
+from largek_dask.algorithms.starts.seeding import initial_centers
+from largek_dask.errors import ParameterError, ParameterWarning, warn
+from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.exact.movement import squared_movement
+from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradient, vrkm_rows
+
+__all__ = ["VRKM", "VRKMState"]
+
+FAR = 2.0**10
+"""Extents of the rows that a centre may move by in an epoch; a centre farther away is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class VRKMState:
+    """State between two epochs."""
+
+    centers: NDArray[np.float64]
+    """(k, d) C̃."""
+    counts: NDArray[np.float64]
+    """(k,) v: weight of the rows of each cluster in the last partition."""
+    shift: NDArray[Any]
+    """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
+    place: int = 0
+    """Start of the next round, in rows of the seeded order."""
+    history: History[NDArray[Any]] = field(default_factory=History)
+    """C̃ of the last epoch, by which lost labels are found again."""
+
+    @property
+    def step(self) -> int:
+        """Epochs so far."""
+        return self.history.generation
+
+
+@dataclass(frozen=True)
+class VRKM(base.Algorithm[VRKMState]):
+    """k-means by variance-reduced gradients (Zhao et al. 2018); a step is an epoch.
+
+    Parameters
+    ----------
+    eta : float or "K/n"
+        Learning rate η: how far a row draws its centre towards itself, as a share of the way.
+    round_rows : int or "auto"
+        Rows that share their centres; "auto": a hundredth of all. 1: single rows, held in memory.
+    epoch : "n", "2^s" or float
+        Rows of an epoch's inner loop (T): all, 2 to the power of the epoch, or this share of all.
+    plus_plus : bool
+        VRKM++. False: VRKM, which adds the batch gradient, zero but for rounding (equation 9).
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.repeat(np.eye(3, dtype=np.float32), 50, axis=0)
+    >>> km = lk.KMeans(3, algorithm=lk.VRKM(), random_state=0).fit(x)
+    >>> float(km.inertia_)
+    0.0
+    """
+
+    eta: float | Literal["K/n"] = "K/n"
+    round_rows: int | Literal["auto"] = "auto"
+    epoch: float | Literal["n", "2^s"] = "n"
+    plus_plus: bool = True
+    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
+    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+
+    def __post_init__(self) -> None:
+        rows: Any = self.round_rows
+        whole = isinstance(rows, int | np.integer) and not isinstance(rows, bool) and rows >= 1
+        for name, good, allowed in (
+            ("eta", _is_share(self.eta, "K/n"), "'K/n' or a finite number above 0"),
+            ("round_rows", whole or rows == "auto", "'auto' or at least 1"),
+            ("epoch", _is_share(self.epoch, "n", "2^s"), "'n', '2^s' or a finite number above 0"),
+            ("plus_plus", isinstance(self.plus_plus, bool), "True or False"),
+        ):
+            if not good:
+                raise ParameterError(f"{name} must be {allowed}, got {getattr(self, name)!r}.")
+
+    @classmethod
+    def paper(
+        cls, plus_plus: bool = True, eta: Any = "K/n", epoch: Any = "n", round_rows: int = 1
+    ) -> VRKM:
+        """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), one row after the other."""
+        return cls(eta, round_rows, epoch, plus_plus)
+
+    def footprint(
+        self, table: base.TableShape, itemsize: int, n_threads: int | None, budget: int | None
+    ) -> base.Footprint:
+        """Estimate memory and passes; rows that are taken one by one are held."""
+        assert self.problem is not None
+        each = base.Footprint(passes_before=self.problem.passes_to_start())
+        if self.round_rows == 1:
+            held = bytes_of_gathered(table, itemsize, 8)
+            return replace(each, held_rows=table.n_rows, held_bytes=held)
+        n_rounds = self._round_sizes(table.n_rows, 1)[1]
+        return replace(each, row_bytes=16, fixed_row_bytes=12, step_reads=n_rounds + 1)
+
+    def init(self, passes: Passes, rng: Rng) -> VRKMState:
+        """Return the starting centres: random rows by default (line 1)."""
+        assert self.problem is not None
+        if self.round_rows == 1:
+            n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize, 8)
+            check_held(passes, n_bytes, "VRKM with round_rows=1", "round_rows='auto'")
+        how, k = self.problem.init, self.problem.n_clusters
+        how = "random" if isinstance(how, str) and how == "auto" else how
+        c = initial_centers(passes, rng, k, how).astype(np.float64)
+        return VRKMState(c, np.zeros(k), passes.statistics.shift)
+
+    def step(self, passes: Passes, rng: Rng, state: VRKMState) -> tuple[VRKMState, Info]:
+        """Run an epoch: partition, position correction, inner loop (lines 3 to 16)."""
+        assert self.problem is not None
+        rows = gather_rows(passes, rng) if self.round_rows == 1 else None
+        seen = passes if rows is None else rows.passes
+        known, packed = seen.statistics, pack(state.centers, state.shift)
+        (k, d), n = state.centers.shape, known.n_rows
+        start = partial(AssignmentTotal, k, d, known.grid, shared_centers.Labels)
+        sent = partial(_sent, state, rows is not None)
+        total: AssignmentTotal[shared_centers.Labels] = seen.reduce(
+            shared_centers.partition_chunk,
+            packed,
+            state.step + 1,
+            rows is not None,
+            start=start,
+            combine=AssignmentTotal.combine,
+            state=state.history.next_state("labels", sent, retain=True),
+        )
+        c_new, counts = total.sums.means_float64(state.centers), total.sums.counts
+        gradient = None if self.plus_plus else snapshot_gradient(c_new, total.sums)
+        extra, empty = {}, np.flatnonzero(counts == 0)
+        if len(empty) and self.problem.empty_clusters == "relocate":
+            moved, n_moved, _ = relocate_empty(seen, packed, c_new.astype(state.shift.dtype), empty)
+            c_new[empty], extra = moved[empty], {"relocated": float(n_moved)}
+        squares = total.squares.value
+        cost = total.sums.cost(packed.centers, squares)
+        eta = (k / n if self.eta == "K/n" else float(self.eta)) * (n / known.total_weight)
+        history = state.history.then(packed.centers, anchor=True)
+        after = replace(state, centers=c_new, counts=counts, history=history)
+        if rows is None:
+            sent = partial(_sent, after, False)
+            labels_of = history.read_state("labels", sent, shared_centers.partition_chunk, start)
+            after, t = self._rounds(passes, rng, after, labels_of, eta, gradient)
+        else:
+            labels = np.concatenate([own for _, own in sorted(total.tally.labels.items())])
+            share = self._epoch_rows(len(labels), after.step) / len(labels)
+            i_t = rows.draws(rng, state.step, "vrkm rows", share)
+            c_t, _ = vrkm_rows(rows.x, rows.weight, labels, i_t, c_new, eta, gradient)
+            after, t = replace(after, centers=c_t), len(i_t)
+        if is_away(after.centers, c_new, FAR * known.max_abs):
+            text = f"eta={self.eta!r} has thrown centres out of the data in epoch {after.step}"
+            warn(f"{text}: the fit ends with those before. Use a lower one.", ParameterWarning)
+            after = replace(after, centers=state.centers)
+            return after, Info(cost=cost, rows=seen.n_rows + t, converged=True)
+        shift = squared_movement(after.centers, state.centers)
+        return after, Info(
+            cost=cost,
+            rows=seen.n_rows + t,
+            n_changed=total.tally.n_changed,
+            shift=shift * known.total_weight * d / squares if squares > 0 else 0.0,
+            converged=np.array_equal(after.centers, state.centers),
+            extra=extra,
+        )
+
+    def _rounds(
+        self, passes: Passes, rng: Rng, state: VRKMState, labels: RowState, eta: float, batch: Any
+    ) -> tuple[VRKMState, int]:
+        """Run the inner loop in rounds, each a pass; return the state with C_T, and T."""
+        c_new, n = state.centers, passes.n_rows
+        size, n_rounds = self._round_sizes(n, state.step)
+        labels = replace(labels, rebuild_rows=RowSlice(rng, 0, n, n))
+        c_t, place, t = c_new, state.place, 0
+        for _ in range(n_rounds):
+            end = min(place + size, n)
+            rows = RowSlice(rng, place, end, n)
+            total = shared_centers.round_of(passes, pack(c_t, state.shift), labels, rows)
+            c_t = round_step(c_t, c_new, total.known, total.change, eta, batch)
+            t, place = t + total.n_rows, 0 if end == n else end
+            if is_away(c_t, c_new, FAR * passes.statistics.max_abs):
+                break
+        return replace(state, centers=c_t, place=place), t
+
+    def _epoch_rows(self, n: int, s: int) -> int:
+        """Return T of the s-th epoch."""
+        if isinstance(self.epoch, str):
+            return n if self.epoch == "n" else min(2**s, 2 * n)
+        return max(1, round(self.epoch * n))
+
+    def _round_sizes(self, n: int, s: int) -> tuple[int, int]:
+        """Return rows of a round and rounds of the s-th epoch, whole so that shares come back."""
+        t = self._epoch_rows(n, s)
+        size = min(max(1, n // 100) if self.round_rows == "auto" else self.round_rows, t, n)
+        return size, max(1, round(t / n * -(-n // size)))
+
+    def model(self, state: VRKMState) -> CenterArrays:
+        """Return C̃, rounded to the compute dtype."""
+        return CenterArrays(state.centers.astype(state.shift.dtype), state.counts, state.shift)
+
+
+def _is_share(value: Any, *words: str) -> bool:
+    """Return True for one of these words, or a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return isinstance(value, str) and value in words
+    return 0.0 < float(value) < np.inf
+
+
+def _sent(state: VRKMState, collect: bool, c: NDArray[Any]) -> tuple[Any, ...]:
+    return pack_centers(c, state.shift), state.step, collect
