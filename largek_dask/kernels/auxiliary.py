@@ -229,12 +229,9 @@ def swap_costs(
     reach = np.sqrt(rows.r) + np.sqrt(far)
     out = np.empty((len(points), len(centers)))
     _swap_costs(
-        *_arguments(rows),
-        readonly(far),
-        readonly(reach),
-        readonly(np.ascontiguousarray(points)),
+        *_arguments(rows), readonly(far), readonly(reach), readonly(np.ascontiguousarray(points)),
         out,
-    )
+    )  # fmt: skip
     return out
 
 
@@ -243,7 +240,7 @@ def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
 
 
 @njit
-def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
+def _distance(centers, j, points, q):
     """Return the squared distance of a point to a centre."""
     square = 0.0
     for f in range(centers.shape[1]):
@@ -253,7 +250,7 @@ def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
 
 
 @njit
-def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
+def _end_of_scan(keys, begin, end, bound):
     """Return the place of the first key in a descending run that is not above a bound."""
     while begin < end:
         middle = (begin + end) // 2
@@ -265,7 +262,7 @@ def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
 
 
 @njit
-def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any) -> None:
+def _squares(columns, begin, size, points, q, out):
     """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
@@ -278,7 +275,7 @@ def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any)
 
 
 @njit
-def _add(high: Any, low: Any, values: Any, size: Any) -> None:
+def _add(high, low, values, size):
     """Add values to the high lanes, and rounding errors to the low ones (Knuth's TwoSum)."""
     for i in range(size):
         a, b = high[i], values[i]
@@ -289,7 +286,7 @@ def _add(high: Any, low: Any, values: Any, size: Any) -> None:
 
 
 @njit
-def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, size: Any) -> None:
+def _add_products(high, low, values, weight, begin, size):
     """Add values times the weights of rows, which are empty if all are 1.
 
     ``values`` are overwritten.
@@ -303,7 +300,7 @@ def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, siz
 
 
 @njit
-def _joined(high: Any, low: Any) -> Any:
+def _joined(high, low):
     """Add up all lanes, in order."""
     total, rest = 0.0, 0.0
     for i in range(high.shape[0]):
@@ -315,9 +312,7 @@ def _joined(high: Any, low: Any) -> Any:
 
 
 @njit
-def _gains(
-    columns: Any, weight: Any, r: Any, starts: Any, centers: Any, points: Any, out: Any
-) -> None:
+def _gains(columns, weight, r, starts, centers, points, out):
     values = np.empty(_LANES)
     high, low = np.empty(_LANES), np.empty(_LANES)
     for q in range(points.shape[0]):
@@ -338,17 +333,7 @@ def _gains(
 
 
 @njit
-def _members(
-    columns: Any,
-    weight: Any,
-    r: Any,
-    starts: Any,
-    centers: Any,
-    points: Any,
-    out: Any,
-    mass: Any,
-    sums: Any,
-) -> None:
+def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
     # one line of lanes for every feature, and one each for the gain and the mass
@@ -386,7 +371,7 @@ def _members(
 
 
 @njit
-def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> None:
+def _losses(weight, r, far, starts, high, low):
     """Sum the losses of rows from each place to the end of their cluster, without their centre.
 
     They are 0 if there is no second centre: all rows are scanned then.
@@ -403,17 +388,7 @@ def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> 
 
 
 @njit
-def _swap_costs(
-    columns: Any,
-    weight: Any,
-    r: Any,
-    starts: Any,
-    centers: Any,
-    far: Any,
-    reach: Any,
-    points: Any,
-    out: Any,
-) -> None:
+def _swap_costs(columns, weight, r, starts, centers, far, reach, points, out):
     k = centers.shape[0]
     tails, tail_rests = np.empty(r.shape[0] + k), np.empty(r.shape[0] + k)
     _losses(weight, r, far, starts, tails, tail_rests)
@@ -449,7 +424,7 @@ def _swap_costs(
 
 
 @njit
-def _sum_of_two(a: Any, b: Any) -> Any:
+def _sum_of_two(a, b):
     """Return a sum and its rounding error."""
     s = a + b
     t = s - a

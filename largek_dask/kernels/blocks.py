@@ -101,9 +101,7 @@ def _as_bits(data: Array) -> Array:
 
 
 @njit
-def _copy_rows(
-    data: Any, indices: Any, indptr: Any, rows: Any, into: Any, out: Any, columns: Any
-) -> None:
+def _copy_rows(data, indices, indptr, rows, into, out, columns):
     """Copy stored numbers of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
@@ -133,7 +131,7 @@ def sparse_rows(x: Array) -> SparseBlock:
 
 
 @njit
-def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
+def _find_stored(x, indptr, columns):
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
@@ -144,7 +142,7 @@ def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
 
 
 @njit
-def _take_stored(x: Any, indptr: Any, columns: Any, out: Any) -> None:
+def _take_stored(x, indptr, columns, out):
     for j in range(x.shape[0]):
         for p in range(indptr[j], indptr[j + 1]):
             out[p] = x[j, columns[p]]

@@ -219,7 +219,7 @@ def _safe(dtype: np.dtype[Any]) -> float:
 
 
 @njit
-def _lengths(values: Any, weights: Any, out: Any) -> None:
+def _lengths(values, weights, out):
     """Compute weighted squared lengths."""
     k, d = values.shape
     last = weights.shape[1] - 1
@@ -271,13 +271,11 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
 
     @njit(_signature(dtype), refcounts=False)
     def run(
-        x: Any, first: Any, means: Any, precisions: Any, constants: Any, halves: Any, shares: Any,
-        factors: Any, starts: Any, offsets: Any, lower: Any, lower_share: Any, upper: Any,
-        upper_share: Any, largest: Any, safe: Any, space: Any, lists: Any, counts: Any, best: Any,
-        limits: Any, nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any,
-        joints: Any, terms: Any, near: Any, least: Any, labels: Any, found: Any, kept: Any,
-        indices: Any, probabilities: Any,
-    ) -> Any:  # fmt: skip
+        x, first, means, precisions, constants, halves, shares, factors, starts, offsets, lower,
+        lower_share, upper, upper_share, largest, safe, space, lists, counts, best, limits, nears,
+        loose, edges, totals, far, filled, joints, terms, near, least, labels, found, kept, indices,
+        probabilities,
+    ):  # fmt: skip
         n, d = x.shape
         rows = x.reshape(n * d)
         panel, spare = space[0], space[1]
@@ -312,9 +310,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
     together = max(1, _TOGETHER // centres)
 
     @panels.inner
-    def meet(
-        d: Any, factors: Any, starts: Any, lower: Any, lower_share: Any, space: Any, best: Any
-    ) -> None:
+    def meet(d, factors, starts, lower, lower_share, space, best):
         panel, _, norms, values, labels, sums, _, _, _ = space
         k, wide = lower.size, factors.shape[1]
         flat = factors.reshape(factors.size)
@@ -357,11 +353,9 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
     @panels.inner
     def collect(
-        m: Any, constants: Any, shares: Any, lower: Any, lower_share: Any, upper: Any,
-        upper_share: Any, space: Any, largest: Any, safe: Any, near: Any, best: Any, limits: Any,
-        nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any, lists: Any,
-        counts: Any,
-    ) -> None:  # fmt: skip
+        m, constants, shares, lower, lower_share, upper, upper_share, space, largest, safe, near,
+        best, limits, nears, loose, edges, totals, far, filled, lists, counts,
+    ):  # fmt: skip
         _, _, norms, _, _, sums, _, _, _ = space
         k = constants.size
         for q in range(width):
@@ -407,7 +401,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
             add(m, far, filled, totals)
 
     @panels.inner
-    def add(m: Any, far: Any, filled: Any, totals: Any) -> None:
+    def add(m, far, filled, totals):
         for q in range(m):
             own, n, total = far[q * _TERMS :], filled[q], totals[q]
             for p in range(n):
@@ -425,10 +419,9 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
 
     @panels.inner
     def settle(
-        rows: Any, i: Any, d: Any, means: Any, precisions: Any, constants: Any, halves: Any,
-        level: Any, others: Any, members: Any, n: Any, joints: Any, terms: Any, least: Any,
-        labels: Any, found: Any, kept: Any, indices: Any, probabilities: Any, written: Any,
-    ) -> Any:  # fmt: skip
+        rows, i, d, means, precisions, constants, halves, level, others, members, n, joints, terms,
+        least, labels, found, kept, indices, probabilities, written,
+    ):  # fmt: skip
         flat, weights = means.reshape(means.size), precisions.reshape(precisions.size)
         best, label = -np.inf, np.int32(members[0] if n > 0 else 0)
         for p in range(n):

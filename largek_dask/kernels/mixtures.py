@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 @njit
-def log_joint(constant: Any, half: Any, square: Any) -> Any:
+def log_joint(constant, half, square):
     """Return the log joint of a row and a component; two roundings, in this order."""
     return constant - half * square
 
@@ -221,7 +221,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 
 @njit
-def _fill(values: Any, weights: Any, constants: Any, factors: Any, starts: Any) -> None:
+def _fill(values, weights, constants, factors, starts):
     """Fill factors of the features, and of their squares; and the starts of all scores."""
     k, d = values.shape
     last = weights.shape[1] - 1

@@ -149,7 +149,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
 
 
 @njit
-def _orthonormalize(work: Any) -> Any:
+def _orthonormalize(work):
     """Write the basis to the first rows; return their number."""
     m, d = work.shape
     parts = np.empty(_LANES)
@@ -170,7 +170,7 @@ def _orthonormalize(work: Any) -> Any:
 
 
 @njit
-def _product(work: Any, i: Any, j: Any, parts: Any) -> Any:
+def _product(work, i, j, parts):
     """Return the inner product of two rows; no addition waits for the one before."""
     d = work.shape[1]
     whole = d // _LANES * _LANES

@@ -148,7 +148,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
     centres, real = tile.centres, dtype.type
 
     @bare
-    def prepare(means: Any, factors: Any, starts: Any) -> None:
+    def prepare(means, factors, starts):
         size, d = means.shape
         for j in range((size + centres - 1) // centres * centres):
             square = 0.0
@@ -170,10 +170,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
     pack = panels.pack_rows(dtype, width)
 
     @bare
-    def assign(
-        rows: Any, at: Any, m: Any, d: Any, size: Any, order: Any, weight: Any, zeros: Any,
-        space: Any, block: Any, found: Any, sums: Any, totals: Any,
-    ) -> None:  # fmt: skip
+    def assign(rows, at, m, d, size, order, weight, zeros, space, block, found, sums, totals):
         panel, spare, _, values, winners, carried, factors, starts, _ = space
         pack(rows, at, m, d, zeros, panel, 0, spare)
         for q in range(width):
@@ -233,10 +230,9 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
         refcounts=False,
     )
     def run(
-        x: Any, order: Any, picks: Any, shift: Any, zeros: Any, weight: Any, n_steps: Any,
-        n_full: Any, space: Any, block: Any, found: Any, sums: Any, totals: Any, first: Any,
-        means: Any, labels: Any,
-    ) -> None:  # fmt: skip
+        x, order, picks, shift, zeros, weight, n_steps, n_full, space, block, found, sums, totals,
+        first, means, labels,
+    ):  # fmt: skip
         n, d = x.shape
         size, count = means.shape[0], order.size
         _, _, _, _, _, _, factors, starts, _ = space
@@ -284,9 +280,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 
 
 @bare
-def _reseat(
-    rows: Any, order: Any, weight: Any, found: Any, means: Any, sums: Any, j: Any, d: Any
-) -> None:
+def _reseat(rows, order, weight, found, means, sums, j, d):
     """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
     That row is then given to centre j, so that no other centre moves there too.

@@ -47,7 +47,7 @@ def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> 
 
 
 @njit
-def _copy_rows(x: Any, places: Any, ahead: Any, out: Any) -> None:
+def _copy_rows(x, places, ahead, out):
     n, d = out.shape
     flat, line = x.reshape(x.size), _LINE // x.itemsize
     for i in range(n):

@@ -122,10 +122,7 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
     count = 2 * side if width == 6 * side else side
 
     @inner
-    def fill(
-        rows: Any, rows_at: Any, stride: Any, first: Any, size: Any, shift: Any, panel: Any,
-        at: Any, norms: Any, own: Any,
-    ) -> None:  # fmt: skip
+    def fill(rows, rows_at, stride, first, size, shift, panel, at, norms, own):
         # all rows of a few features at a time: what is written together lies together
         for f in range(0, size - side + 1, side):
             for r in range(0, width, count):
@@ -164,10 +161,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
     side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
 
     @inner
-    def pack(
-        rows: Any, row: Any, count: Any, d: Any, first: Any, size: Any, shift: Any, panel: Any,
-        at: Any, spare: Any, norms: Any, own: Any,
-    ) -> None:  # fmt: skip
+    def pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own):
         if lengths and first == 0:
             for q in range(width):
                 norms[own + q] = 0
@@ -193,9 +187,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
     block = pack_block(dtype, width, 0)
 
     @inner
-    def pack(
-        rows: Any, row: Any, count: Any, d: Any, shift: Any, panel: Any, at: Any, spare: Any
-    ) -> None:
+    def pack(rows, row, count, d, shift, panel, at, spare):
         block(rows, row, count, d, 0, d, shift, panel, at, spare, panel, 0)
 
     return pack
@@ -282,7 +274,7 @@ def square_distances(dtype: Dtype) -> Kernel:
             types.Array(types.float64, 1, "C"),
         )
     )
-    def run(x: Any, centers: Any, labels: Any, out: Any) -> None:
+    def run(x, centers, labels, out):
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
         for i in range(n):
@@ -302,7 +294,7 @@ def center_factors(dtype: Dtype) -> Kernel:
             types.Array(types.float64, 1, "C"),
         )
     )
-    def run(centers: Any, shift: Any, factors: Any, lengths: Any) -> None:
+    def run(centers, shift, factors, lengths):
         k, d = centers.shape
         flat, origin = factors.reshape(factors.size), np.zeros(d, shift.dtype)
         for j in range(k):

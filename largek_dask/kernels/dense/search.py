@@ -57,9 +57,7 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
     pack = pack_block(dtype, width, lengths)
 
     @inner
-    def pack_all(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, panels: Any, spare: Any, norms: Any
-    ) -> None:
+    def pack_all(rows, block, total, d, shift, panels, spare, norms):
         for p in range(0, total, width):
             count = min(width, total - p)
             pack(rows, block + p, count, d, 0, d, shift, panels, p * d, spare, norms, p)
@@ -80,10 +78,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     few = Micro(FEW, tile.vectors, lanes, mode).code
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         pack(rows, block, total, d, shift, panels, spare, norms)
         for t in range(0, max(n_tiles, 1), blocks[1]):
@@ -116,10 +111,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     meet, size = _meet_block(tile, dtype, mode), tile.centres * width
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         in_turn = n_tiles <= blocks[1]
         if not in_turn:
@@ -162,10 +154,9 @@ def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
     @inner
     def meet(
-        panels: Any, at: Any, centers: Any, d: Any, f: Any, length: Any, starts: Any, t: Any,
-        tiles: Any, few: Any, n_tiles: Any, values: Any, labels: Any, p: Any, sums: Any, kept: Any,
-        rows: Any, soon: Any,
-    ) -> None:  # fmt: skip
+        panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels, p, sums,
+        kept, rows, soon,
+    ):  # fmt: skip
         own, first, last = p * ranks, t * centres, n_tiles * centres
         after = kept + tiles * size
         if f == 0:
@@ -207,10 +198,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
     spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         pack(rows, block, total, d, shift, panels, spare, norms)
         for t in range(0, n_tiles, blocks[1]):
@@ -225,7 +213,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 
 @inner
-def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
+def _name(lists, list_at, labels, first, m):
     """Replace places in a list by centres."""
     for i in range(first, first + m):
         if labels[i] >= 0:
@@ -239,9 +227,9 @@ def _choose(dtype: Dtype, two: bool) -> Kernel:
 
     @inner
     def write(
-        rows: Any, i: Any, given: Any, d: Any, starts: Any, lists: Any, begin: Any, end: Any,
-        labels_out: Any, values_out: Any, second_labels_out: Any, second_out: Any,
-    ) -> None:  # fmt: skip
+        rows, i, given, d, starts, lists, begin, end, labels_out, values_out, second_labels_out,
+        second_out,
+    ):  # fmt: skip
         label, square, second_label, second_square = choose(
             rows, i * d, given, d, starts, -1, real(0), lists, begin, end
         )
@@ -261,11 +249,9 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
     @inner
     def decide(
-        rows: Any, first: Any, m: Any, given: Any, d: Any, starts: Any, lists: Any, list_at: Any,
-        length: Any, values: Any, own: Any, norms: Any, at: Any, rounding: Any,
-        doubtful: Any, limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any,
-        second_labels_out: Any, second_out: Any,
-    ) -> Any:  # fmt: skip
+        rows, first, m, given, d, starts, lists, list_at, length, values, own, norms, at, rounding,
+        doubtful, limits, n_doubtful, labels_out, values_out, second_labels_out, second_out,
+    ):  # fmt: skip
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
             square = np.float64(norms[at + q])
@@ -293,9 +279,7 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
     real = dtype.type
 
     @inner
-    def count(
-        best: Any, second: Any, lengths: Any, m: Any, a: Any, b: Any, c: Any, e: Any, f: Any
-    ) -> Any:
+    def count(best, second, lengths, m, a, b, c, e, f):
         certain = 0  # (counted: a branch would keep the loop out of vectors)
         for q in range(m):
             square = max(best[q] + lengths[q], real(0))
@@ -304,7 +288,7 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
         return certain
 
     @inner
-    def write(scores: Any, lengths: Any, out: Any) -> None:
+    def write(scores, lengths, out):
         for q in range(out.size):
             out[q] = max(scores[q] + lengths[q], real(0))
 
@@ -328,12 +312,10 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
 
     @inner
     def assign(
-        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, given: Any,
-        lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
-        limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
-        second_out: Any,
-    ) -> Any:  # fmt: skip
+        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, lists,
+        list_at, length, coarse, rounding, doubtful, limits, n_doubtful, labels_out, values_out,
+        second_labels_out, second_out,
+    ):  # fmt: skip
         panels, _, norms, values, labels, _, _, _, columns = space
         a, b = real(coarse[0]), real(coarse[1])
         c, e, f = real(coarse[2]), real(coarse[3]), real(coarse[4])
@@ -410,10 +392,7 @@ def _arguments(dtype: Dtype) -> tuple[Any, ...]:
 
 
 @inner
-def _side_by_side(
-    lists: Any, first: Any, length: Any, room: Any, centers: Any, starts: Any, d: Any, copies: Any,
-    copied_starts: Any,
-) -> None:  # fmt: skip
+def _side_by_side(lists, first, length, room, centers, starts, d, copies, copied_starts):
     """Copy the centres of a list and the starts of their scores, up to whole tiles."""
     for m in range(length, room):
         copied_starts[m] = np.inf
@@ -426,7 +405,7 @@ def _side_by_side(
 
 
 @inner
-def _transpose(block: Any, n_centers: Any, d: Any, columns: Any) -> None:
+def _transpose(block, n_centers, d, columns):
     """Write centres in blocks of `PAD`, feature by feature."""
     for m in range(n_centers):
         for f in range(d):
@@ -466,11 +445,9 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
     @njit(_arguments(dtype), refcounts=False)
     def run(
-        x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
-        list_offsets: Any, lists: Any, blocks: Any, space: Any,
-        coarse: Any, rounding: Any, at_once: Any, doubtful: Any, limits: Any, labels: Any,
-        values: Any, second_labels: Any, second: Any,
-    ) -> Any:  # fmt: skip
+        x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, space, coarse,
+        rounding, at_once, doubtful, limits, labels, values, second_labels, second,
+    ):  # fmt: skip
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
         whole = given.reshape(given.size)
@@ -528,7 +505,7 @@ def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
             types.Array(numba.from_dtype(dtype), 2, "C"),
         )
     )
-    def run(x: Any, shift: Any, centers: Any, starts: Any, space: Any, out: Any) -> None:
+    def run(x, shift, centers, starts, space, out):
         n, d = x.shape
         k = out.shape[1]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)

@@ -107,7 +107,7 @@ def split_clusters(
 
 
 @bare
-def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
+def _add_up(block, share, count, d, sums):
     """Sum of rows, each times its share; rows without one are not read."""
     for f in range(d):
         sums[f] = 0
@@ -119,7 +119,7 @@ def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
 
 
 @bare
-def _square(values: Any, at: Any, d: Any) -> Any:
+def _square(values, at, d):
     """Return the squared length of a row."""
     square = values[at] * values[at]
     for f in range(1, d):
@@ -134,9 +134,7 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
     @bare
-    def project(
-        panel: Any, count: Any, d: Any, direction: Any, zeros: Any, space: Any, along: Any
-    ) -> None:
+    def project(panel, count, d, direction, zeros, space, along):
         _, _, _, values, winners, _, _, _, _ = space
         for at in range(0, count, width):
             scan(
@@ -154,10 +152,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     project = _projection(tile, dtype)
 
     @bare
-    def principal(
-        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
-        along: Any, direction: Any, sums: Any,
-    ) -> Any:  # fmt: skip
+    def principal(panel, block, count, d, weights, zeros, space, along, direction, sums):
         """Write it; return False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
@@ -193,10 +188,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     real, project = dtype.type, _projection(tile, dtype)
 
     @bare
-    def cut(
-        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
-        along: Any, vectors: Any, halves: Any,
-    ) -> Any:  # fmt: skip
+    def cut(panel, block, count, d, weights, zeros, space, along, vectors, halves):
         """Run steps of 2-means; write the best means, about the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
@@ -269,10 +261,9 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
         refcounts=False,
     )
     def run(
-        x: Any, order: Any, starts: Any, clusters: Any, weight: Any, max_rows: Any, space: Any,
-        zeros: Any, chosen: Any, block: Any, weights: Any, along: Any, vectors: Any, gains: Any,
-        halves: Any,
-    ) -> None:  # fmt: skip
+        x, order, starts, clusters, weight, max_rows, space, zeros, chosen, block, weights, along,
+        vectors, gains, halves,
+    ):  # fmt: skip
         n, d = x.shape
         rows, panel, spare = x.reshape(n * d), space[0], space[1]
         nothing = frozen(zeros)

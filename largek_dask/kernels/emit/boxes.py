@@ -78,9 +78,7 @@ def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
 
 
 @typed_intrinsic
-def points_within(
-    typingctx: Any, width: Any, columns: Any, at: Any, point: Any, limit: Any, out: Any
-) -> Any:
+def points_within(typingctx, width, columns, at, point, limit, out):
     """Squared distances of a point to sixteen others, and which are not above a limit.
 
     Parameters
@@ -103,7 +101,7 @@ def points_within(
     count = width.literal_value
     sig = types.int64(width, columns, types.int64, point, types.float32, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 32, LANES)
         column, own = emit.at(emit.data(1), args[2]), emit.data(3)
         total = ir.Constant(emit.vector, [0.0] * LANES)
@@ -116,10 +114,7 @@ def points_within(
 
 
 @typed_intrinsic
-def turn(
-    typingctx: Any, width: Any, rows: Any, places: Any, shift: Any, n_features: Any, basis: Any,
-    out: Any,
-) -> Any:  # fmt: skip
+def turn(typingctx, width, rows, places, shift, n_features, basis, out):
     """Four moved rows in other coordinates, and their squared lengths.
 
     Parameters
@@ -138,13 +133,13 @@ def turn(
     count = width.literal_value // 8
     sig = types.void(width, rows, places, shift, types.int64, basis, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, 8)
         shift_at, table, out_at = emit.data(3), emit.data(5), emit.data(6)
         at = [emit.at(emit.data(1), builder.load(emit.at(emit.data(2), i))) for i in range(ROWS)]
         a_row = count + 1
 
-        def with_feature(f: Any, sums: list[Any]) -> list[Any]:
+        def with_feature(f, sums):
             # The basis is too large for the nearest cache: what is loaded serves all four rows.
             line = emit.at(table, builder.mul(f, ir.Constant(I64, 8 * count)))
             turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
@@ -176,11 +171,11 @@ def turn(
 
 
 @typed_intrinsic
-def each_within(typingctx: Any, values: Any, at: Any, limits: Any, limits_at: Any) -> Any:
+def each_within(typingctx, values, at, limits, limits_at):
     """A bit for each of sixteen numbers from ``values[at]`` on that is not above its own limit."""
     sig = types.int64(values, types.int64, limits, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 32, LANES)
         numbers = emit.load(emit.at(emit.data(0), args[1]))
         within = builder.fcmp_ordered("<=", numbers, emit.load(emit.at(emit.data(2), args[3])))
@@ -190,9 +185,7 @@ def each_within(typingctx: Any, values: Any, at: Any, limits: Any, limits_at: An
 
 
 @typed_intrinsic
-def gap_square(
-    typingctx: Any, points: Any, at: Any, others: Any, others_at: Any, count: Any
-) -> Any:
+def gap_square(typingctx, points, at, others, others_at, count):
     """The squared distance of two points, coordinates side by side, sixteen at a time.
 
     Parameters
@@ -204,15 +197,15 @@ def gap_square(
     """
     sig = types.float32(points, types.int64, others, types.int64, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 32, LANES)
         one, other = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
 
-        def with_sixteen(f: Any, sums: list[Any]) -> list[Any]:
+        def with_sixteen(f, sums):
             gap = builder.fsub(emit.load(emit.at(one, f)), emit.load(emit.at(other, f)))
             return [emit.fma(gap, gap, sums[0])]
 
-        def several(f: Any, sums: list[Any]) -> list[Any]:
+        def several(f, sums):
             return [
                 with_sixteen(builder.add(f, ir.Constant(I64, i * LANES)), [total])[0]
                 for i, total in enumerate(sums)
@@ -235,9 +228,7 @@ def gap_square(
 
 
 @typed_intrinsic
-def listed_bits(
-    typingctx: Any, mask: Any, base: Any, out: Any, at: Any, table: Any, sizes: Any
-) -> Any:
+def listed_bits(typingctx, mask, base, out, at, table, sizes):
     """List which of sixteen bits are set, without a branch.
 
     Parameters
@@ -256,7 +247,7 @@ def listed_bits(
     """
     sig = types.int64(types.int64, types.int32, out, types.int64, table, sizes)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 32, 8)
         place, kind = args[3], ir.VectorType(I32, 8)
         for half in (0, 8):
@@ -274,10 +265,7 @@ def listed_bits(
 
 
 @typed_intrinsic
-def boxes_within(
-    typingctx: Any, width: Any, low: Any, high: Any, at: Any, point: Any, limit: Any, out: Any,
-    out_at: Any,
-) -> Any:  # fmt: skip
+def boxes_within(typingctx, width, low, high, at, point, limit, out, out_at):
     """Squared distances of a point to sixteen boxes, and which are not above a limit.
 
     Parameters
@@ -300,7 +288,7 @@ def boxes_within(
     count = width.literal_value
     sig = types.int64(width, low, high, types.int64, point, types.float32, out, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 32, LANES)
         lower, upper = emit.at(emit.data(1), args[3]), emit.at(emit.data(2), args[3])
         own, zero = emit.data(4), ir.Constant(emit.vector, [0.0] * LANES)

@@ -45,25 +45,9 @@ LINE = 64
 
 @typed_intrinsic
 def scan(
-    typingctx: Any,
-    spec: Any,
-    panel: Any,
-    panel_at: Any,
-    centers: Any,
-    row_stride: Any,
-    feature: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    n_tiles: Any,
-    values: Any,
-    labels: Any,
-    at: Any,
-    sums: Any,
-    sums_at: Any,
-    ahead: Any,
-    ahead_at: Any,
-) -> Any:
+    typingctx, spec, panel, panel_at, centers, row_stride, feature, n_features, starts, first,
+    n_tiles, values, labels, at, sums, sums_at, ahead, ahead_at,
+):  # fmt: skip
     """Scan one panel of rows against `n_tiles` tiles of centres from centre `first` on.
 
     Parameters
@@ -96,7 +80,7 @@ def scan(
         values, labels, integer, sums, integer, ahead, integer,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(panel), micro.lanes)
         _emit_scan(emit, micro)
         return context.get_dummy_value()

@@ -5,8 +5,6 @@ As in :mod:`~largek_dask.kernels.emit.rows`, nothing here depends on the machine
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 
@@ -18,21 +16,9 @@ __all__ = ["fetch", "gather"]
 
 @typed_intrinsic
 def gather(
-    typingctx: Any,
-    lengths: Any,
-    rows: Any,
-    places: Any,
-    place: Any,
-    stride: Any,
-    shift: Any,
-    feature: Any,
-    counted: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    norms: Any,
-    norms_at: Any,
-) -> Any:
+    typingctx, lengths, rows, places, place, stride, shift, feature, counted, panel, panel_at,
+    width, norms, norms_at,
+):  # fmt: skip
     """Copy a square block of given rows (8 x 8 single, 4 x 4 double precision), less the shift.
 
     Parameters
@@ -58,7 +44,7 @@ def gather(
         norms, integer,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         side = 8 if bits_of(rows) == 32 else 4
         emit = Emitter(context, builder, sig, args, bits_of(rows), side)
         where = emit.at(emit.data(2), args[3])
@@ -81,11 +67,11 @@ def gather(
 
 
 @typed_intrinsic
-def fetch(typingctx: Any, rows: Any, at: Any) -> Any:
+def fetch(typingctx, rows, at):
     """Prefetch the cache line that holds ``rows[at]``."""
     sig = types.void(rows, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(rows), 4)
         emit.prefetch(emit.at(emit.data(0), args[1]), soon=3)
         return context.get_dummy_value()

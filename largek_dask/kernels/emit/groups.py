@@ -8,8 +8,6 @@ so its score has the same bits as there.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 
@@ -22,19 +20,8 @@ LANES, VECTORS, ROWS = 8, 2, 6
 
 @typed_intrinsic
 def six_rows(
-    typingctx: Any,
-    direct: Any,
-    rows: Any,
-    places: Any,
-    columns: Any,
-    at: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    values: Any,
-    labels: Any,
-    base: Any,
-) -> Any:
+    typingctx, direct, rows, places, columns, at, n_features, starts, first, values, labels, base
+):
     """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
 
     Parameters
@@ -61,7 +48,7 @@ def six_rows(
         integer, values, labels, integer,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(rows), LANES)
         where = emit.data(2)
         x = [emit.at(emit.data(1), builder.load(emit.at(where, q))) for q in range(ROWS)]
@@ -122,11 +109,11 @@ def six_rows(
 
 
 @typed_intrinsic
-def fold(typingctx: Any, values: Any, labels: Any, at: Any) -> Any:
+def fold(typingctx, values, labels, at):
     """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
     sig = types.void(values, labels, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(values), LANES)
         best_at = emit.at(emit.data(0), args[2])
         label_at = emit.at(emit.data(1), args[2])

@@ -22,9 +22,7 @@ def _smaller(emit: Emitter, new: Any, old: Any) -> Any:
 
 
 @typed_intrinsic
-def lowest(
-    typingctx: Any, width: Any, values: Any, at: Any, count: Any, out: Any, out_at: Any
-) -> Any:
+def lowest(typingctx, width, values, at, count, out, out_at):
     """Find the smallest of `count` numbers of each lane: those of ``values[at + i*width + q]``.
 
     Infinity if there is none; NaN is passed over. `width` is a compile-time constant.
@@ -34,7 +32,7 @@ def lowest(
     lanes, integer = width.literal_value, types.int64
     sig = types.void(width, values, integer, integer, out, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(values), _piece(lanes, bits_of(values)))
         places = range(0, lanes, emit.lanes)
         first = emit.at(emit.data(1), args[2])
@@ -68,9 +66,7 @@ def lowest(
 
 
 @typed_intrinsic
-def insert(
-    typingctx: Any, width: Any, values: Any, at: Any, ranks: Any, best: Any, own: Any
-) -> Any:
+def insert(typingctx, width, values, at, ranks, best, own):
     """Put a number of each lane among its `ranks` smallest, ascending; the largest drops out.
 
     The number of rank r and lane q is ``best[own + r*width + q]``. NaN changes nothing.
@@ -80,7 +76,7 @@ def insert(
     lanes, integer = width.literal_value, types.int64
     sig = types.void(width, values, integer, integer, best, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(values), _piece(lanes, bits_of(values)))
         places = range(0, lanes, emit.lanes)
         first, table = emit.at(emit.data(1), args[2]), emit.at(emit.data(4), args[5])
@@ -109,7 +105,7 @@ def insert(
 
 
 @typed_intrinsic
-def within(typingctx: Any, width: Any, values: Any, at: Any, limits: Any) -> Any:
+def within(typingctx, width, values, at, limits):
     """Return a bit per lane, at most 64: set where ``values[at + q]`` does not exceed its limit.
 
     It is also set for NaN, and where the limit is NaN.
@@ -119,7 +115,7 @@ def within(typingctx: Any, width: Any, values: Any, at: Any, limits: Any) -> Any
     lanes, integer = width.literal_value, types.int64
     sig = types.uint64(width, values, integer, limits)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(values), _piece(lanes, bits_of(values)))
         result = ir.Constant(I64, 0)
         for place in range(0, lanes, emit.lanes):
@@ -134,11 +130,11 @@ def within(typingctx: Any, width: Any, values: Any, at: Any, limits: Any) -> Any
 
 
 @typed_intrinsic
-def lowest_bit(typingctx: Any, mask: Any) -> Any:
+def lowest_bit(typingctx, mask):
     """Return the number of the lowest set bit of a mask that is not 0."""
     sig = types.int64(types.uint64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return sig, codegen

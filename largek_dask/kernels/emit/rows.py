@@ -37,22 +37,9 @@ __all__ = [
 
 @typed_intrinsic
 def transpose(
-    typingctx: Any,
-    lengths: Any,
-    n_rows: Any,
-    rows: Any,
-    rows_at: Any,
-    row_stride: Any,
-    shift: Any,
-    feature: Any,
-    begin: Any,
-    end: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    norms: Any,
-    norms_at: Any,
-) -> Any:
+    typingctx, lengths, n_rows, rows, rows_at, row_stride, shift, feature, begin, end, panel,
+    panel_at, width, norms, norms_at,
+):  # fmt: skip
     """Transpose a block of `n_rows` rows (8 features, or 4 in double precision) into a panel.
 
     Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``; less
@@ -69,7 +56,7 @@ def transpose(
         integer, norms, integer,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(rows), count)
         pointers = [emit.at(emit.data(2), args[3])]
         for _ in range(1, count):
@@ -165,16 +152,14 @@ def _piece(count: int, bits: int) -> int:
 
 
 @typed_intrinsic
-def clear(
-    typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
-) -> Any:
+def clear(typingctx, width, ranks, label, values, labels, at):
     """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
     if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
         return None
     count, first = ranks.literal_value * width.literal_value, label.literal_value
     sig = types.void(width, ranks, label, values, labels, types.int64)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(values), _piece(count, bits_of(values)))
         scores, names = emit.at(emit.data(3), args[5]), emit.at(emit.data(4), args[5])
         for i in range(0, count, emit.lanes):
@@ -186,16 +171,7 @@ def clear(
 
 
 @typed_intrinsic
-def square_lengths(
-    typingctx: Any,
-    lanes: Any,
-    chains: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    n_features: Any,
-    out: Any,
-) -> Any:
+def square_lengths(typingctx, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
     In one chain they are summed in the order of the features. If that does not matter several
@@ -206,7 +182,7 @@ def square_lengths(
     count, n_chains, integer = lanes.literal_value, chains.literal_value, types.int64
     sig = types.void(lanes, chains, panel, integer, integer, integer, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(panel), _piece(count, bits_of(panel)))
         _, _, _, panel_at, width, n_features, _ = args
         x, out = emit.at(emit.data(2), panel_at), emit.data(6)
@@ -254,21 +230,7 @@ def square_lengths(
 
 
 @typed_intrinsic
-def conclude(
-    typingctx: Any,
-    width: Any,
-    values: Any,
-    labels: Any,
-    at: Any,
-    norms: Any,
-    norms_at: Any,
-    m: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    e: Any,
-    f: Any,
-) -> Any:
+def conclude(typingctx, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
     """Name the centres of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
@@ -291,7 +253,7 @@ def conclude(
     count, integer, real = width.literal_value, types.int64, values.dtype
     sig = integer(width, values, labels, integer, norms, integer, integer, *[real] * 5)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         piece = _piece(count, bits_of(values))
         emit = Emitter(context, builder, sig, args, bits_of(values), piece)
         _, _, _, at, _, norms_at, m, *coarse = args
@@ -327,18 +289,7 @@ def conclude(
 
 
 @typed_intrinsic
-def settle(
-    typingctx: Any,
-    centres: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    columns: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    best: Any,
-) -> Any:
+def settle(typingctx, centres, panel, panel_at, width, columns, n_features, starts, first, best):
     """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
     Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
@@ -351,7 +302,7 @@ def settle(
     real = panel.dtype
     sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
         first, best = args[7:]
         scores = _emit_tile_scores(emit, direct=True)
@@ -370,17 +321,8 @@ def settle(
 
 @typed_intrinsic
 def tile_within(
-    typingctx: Any,
-    centres: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    columns: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    limit: Any,
-) -> Any:
+    typingctx, centres, panel, panel_at, width, columns, n_features, starts, first, limit
+):
     """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
     In the product form, to the bits of their tile; the row and the centres are laid out as for
@@ -392,7 +334,7 @@ def tile_within(
     real = panel.dtype
     sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
         scores = _emit_tile_scores(emit, direct=False)
         within = builder.fcmp_ordered("<=", scores, emit.spread(args[8]))
@@ -422,7 +364,7 @@ def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
 
 
 @typed_intrinsic
-def frozen(typingctx: Any, array: Any) -> Any:
+def frozen(typingctx, array):
     """Return the array with a read-only type, so that functions are not compiled twice."""
     return array.copy(readonly=True)(array), lambda context, builder, sig, args: impl_ret_borrowed(
         context, builder, sig.return_type, args[0]
@@ -430,9 +372,7 @@ def frozen(typingctx: Any, array: Any) -> Any:
 
 
 @typed_intrinsic
-def square_distance(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
-) -> Any:
+def square_distance(typingctx, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre in float64, in a fixed order.
 
     Feature f belongs to lane ``f % 8`` of eight running sums, for any vector width;
@@ -441,7 +381,7 @@ def square_distance(
     integer = types.int64
     sig = types.float64(rows, integer, centers, integer, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, 8)
         x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
         return _emit_squares(emit, bits_of(rows), x, [c], [], args[4])[0]
@@ -451,20 +391,13 @@ def square_distance(
 
 @typed_intrinsic
 def weighted_square_distance(
-    typingctx: Any,
-    rows: Any,
-    rows_at: Any,
-    centers: Any,
-    centers_at: Any,
-    weights: Any,
-    weights_at: Any,
-    n_features: Any,
-) -> Any:
+    typingctx, rows, rows_at, centers, centers_at, weights, weights_at, n_features
+):
     """Return the same with each feature's square times its own float64 weight."""
     integer = types.int64
     sig = types.float64(rows, integer, centers, integer, weights, integer, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, 8)
         x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
         weight = emit.at(emit.data(4), args[5])
@@ -474,9 +407,7 @@ def weighted_square_distance(
 
 
 @typed_intrinsic
-def four_square_distances(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
-) -> Any:
+def four_square_distances(typingctx, rows, rows_at, centers, names, n_features, out):
     """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
     Side by side they take about as long as two, one after the other.
@@ -484,7 +415,7 @@ def four_square_distances(
     integer = types.int64
     sig = types.void(rows, integer, centers, names, integer, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, 8)
         x = emit.at(emit.data(0), args[1])
         cs = _named(emit, emit.data(2), emit.data(3), args[4])
@@ -496,9 +427,7 @@ def four_square_distances(
 
 
 @typed_intrinsic
-def near_square(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
-) -> Any:
+def near_square(typingctx, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, rounded in the type of the rows.
 
     There are 64 bytes' worth of running sums, so with n features in vectors of L lanes its error is
@@ -507,7 +436,7 @@ def near_square(
     integer = types.int64
     sig = rows.dtype(rows, integer, centers, integer, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         bits = bits_of(rows)
         emit = Emitter(context, builder, sig, args, bits, 512 // bits)
         x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
@@ -517,14 +446,12 @@ def near_square(
 
 
 @typed_intrinsic
-def four_near_squares(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
-) -> Any:
+def four_near_squares(typingctx, rows, rows_at, centers, names, n_features, out):
     """Write :func:`near_square` of a row and the four named centres to ``out``."""
     integer = types.int64
     sig = types.void(rows, integer, centers, names, integer, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         bits = bits_of(rows)
         emit = Emitter(context, builder, sig, args, bits, 512 // bits)
         x = emit.at(emit.data(0), args[1])
@@ -538,20 +465,13 @@ def four_near_squares(
 
 @typed_intrinsic
 def four_weighted_square_distances(
-    typingctx: Any,
-    rows: Any,
-    rows_at: Any,
-    centers: Any,
-    weights: Any,
-    names: Any,
-    n_features: Any,
-    out: Any,
-) -> Any:
+    typingctx, rows, rows_at, centers, weights, names, n_features, out
+):
     """Write :func:`weighted_square_distance` of a row and centres ``names[:4]`` to ``out[:4]``."""
     integer = types.int64
     sig = types.void(rows, integer, centers, weights, names, integer, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, 8)
         x = emit.at(emit.data(0), args[1])
         cs, ws = (_named(emit, emit.data(i), emit.data(4), args[5]) for i in (2, 3))
@@ -563,10 +483,7 @@ def four_weighted_square_distances(
 
 
 @typed_intrinsic
-def eight_scores(
-    typingctx: Any, rows: Any, rows_at: Any, shift: Any, factors: Any, starts: Any, names: Any,
-    n_features: Any, out: Any,
-) -> Any:  # fmt: skip
+def eight_scores(typingctx, rows, rows_at, shift, factors, starts, names, n_features, out):
     """Compute scores of a row and the centres ``names[:8]`` in the product form, as a tile does.
 
     They equal those of a tile to the bit. Each is a chain of fused multiply-adds,
@@ -575,7 +492,7 @@ def eight_scores(
     integer = types.int64
     sig = types.void(rows, integer, shift, factors, starts, names, integer, out)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(rows), 1)
         x, shift, names = emit.at(emit.data(0), args[1]), emit.data(2), emit.data(5)
         centers = _named(emit, emit.data(3), names, args[6], 8)
@@ -584,7 +501,7 @@ def eight_scores(
             for q in range(8)
         ]
 
-        def meet(f: Any, sums: list[Any]) -> list[Any]:
+        def meet(f, sums):
             value = builder.fsub(emit.load(emit.at(x, f)), emit.load(emit.at(shift, f)))
             return [
                 emit.fma(value, emit.load(emit.at(center, f)), total)

@@ -9,8 +9,6 @@ every machine.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 from numba import types
 
@@ -29,22 +27,9 @@ _LINE = 64
 
 @typed_intrinsic
 def scan_sparse(
-    typingctx: Any,
-    spec: Any,
-    data: Any,
-    indices: Any,
-    begin: Any,
-    end: Any,
-    columns: Any,
-    at: Any,
-    starts: Any,
-    first: Any,
-    values: Any,
-    labels: Any,
-    second: Any,
-    second_labels: Any,
-    own: Any,
-) -> Any:
+    typingctx, spec, data, indices, begin, end, columns, at, starts, first, values, labels, second,
+    second_labels, own,
+):  # fmt: skip
     """Scan one row against ``vectors * LANES`` centres from centre `first` on.
 
     Parameters
@@ -69,7 +54,7 @@ def scan_sparse(
         values, labels, second, second_labels, integer,
     )  # fmt: skip
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, bits_of(data), LANES)
         kind = ir.VectorType(I32, LANES)
         _, _, _, begin, end, _, at, _, first, _, _, _, _, own = args

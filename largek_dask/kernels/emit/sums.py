@@ -21,10 +21,7 @@ MAGIC_BITS = 0x4338000000000000  # which is the distance of its bits, as an inte
 
 
 @typed_intrinsic
-def add_row(
-    typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, into: Any, later: Any,
-    ahead: Any,
-) -> Any:  # fmt: skip
+def add_row(typingctx, x, i, shift, scale, sums, into, later, ahead):
     """Add row `i` of a table to ``sums[into]``, and prefetch what comes next.
 
     Parameters
@@ -40,7 +37,7 @@ def add_row(
     integer = types.int64
     sig = types.void(x, integer, shift, types.float64, sums, integer, integer, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, LANES)
         _emit_row(emit, [(args[5], 1)], args[6], args[7])
         return context.get_dummy_value()
@@ -49,14 +46,12 @@ def add_row(
 
 
 @typed_intrinsic
-def move_row(
-    typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, out_of: Any, into: Any
-) -> Any:
+def move_row(typingctx, x, i, shift, scale, sums, out_of, into):
     """Move the same row from ``sums[out_of]`` to ``sums[into]``, another cluster."""
     integer = types.int64
     sig = types.void(x, integer, shift, types.float64, sums, integer, integer)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         emit = Emitter(context, builder, sig, args, 64, LANES)
         _emit_row(emit, [(args[5], -1), (args[6], 1)])
         return context.get_dummy_value()

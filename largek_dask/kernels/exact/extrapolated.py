@@ -80,40 +80,18 @@ class Outstanding:
         expects = change is not None and factor != 0
         changed = change if change is not None else sums
         _move(
-            readonly(sums.totals),
-            readonly(sums.weights),
-            readonly(changed.totals),
-            readonly(changed.weights),
-            readonly(touched),
-            1.0 - smoothing if expects else 0.0,
-            smoothing * factor if expects else 0.0,
-            2.0**-grid.bits,
-            2.0**-grid.weight_bits,
-            grid.shift.astype(np.float64),
-            self.sums,
-            self.weights,
-            self.live,
-            centers,
-        )
+            readonly(sums.totals), readonly(sums.weights), readonly(changed.totals),
+            readonly(changed.weights), readonly(touched), 1.0 - smoothing if expects else 0.0,
+            smoothing * factor if expects else 0.0, 2.0**-grid.bits, 2.0**-grid.weight_bits,
+            grid.shift.astype(np.float64), self.sums, self.weights, self.live, centers,
+        )  # fmt: skip
 
 
 @njit
 def _move(
-    sums: Any,
-    weights: Any,
-    changes: Any,
-    weight_changes: Any,
-    touched: Any,
-    kept: float,
-    gain: float,
-    step: float,
-    weight_step: float,
-    shift: Any,
-    ahead: Any,
-    weights_ahead: Any,
-    live: Any,
-    centers: Any,
-) -> None:
+    sums, weights, changes, weight_changes, touched, kept, gain, step, weight_step, shift, ahead,
+    weights_ahead, live, centers,
+):  # fmt: skip
     for j in range(sums.shape[0]):
         if not (touched[j] or live[j]):
             continue

@@ -32,7 +32,7 @@ def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
 
 
 @njit
-def _squared_movement(new: Any, old: Any) -> Any:
+def _squared_movement(new, old):
     total = 0.0
     for i in range(new.shape[0]):
         difference = np.float64(new[i]) - np.float64(old[i])
@@ -50,7 +50,7 @@ def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float6
 
 
 @njit
-def _squared_movements(new: Any, old: Any, out: Any) -> None:
+def _squared_movements(new, old, out):
     k, d = new.shape
     # Sums in order wait for every addition: several at a time wait together.
     for first in range(0, k, 4):
@@ -71,7 +71,7 @@ def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @njit
-def _squared_lengths(centers: Any, out: Any) -> None:
+def _squared_lengths(centers, out):
     k, d = centers.shape
     # Sums in order wait for every addition: several at a time wait together.
     for j in range(0, k - 3, 4):
@@ -94,15 +94,13 @@ def beyond(means: NDArray[Any], before: NDArray[Any], factor: float) -> NDArray[
     out: NDArray[Any] = np.empty(means.shape, means.dtype)
     _beyond(
         readonly(np.ascontiguousarray(means).ravel()),
-        readonly(np.ascontiguousarray(before).ravel()),
-        means.dtype.type(factor),
-        out.ravel(),
-    )
+        readonly(np.ascontiguousarray(before).ravel()), means.dtype.type(factor), out.ravel(),
+    )  # fmt: skip
     return out
 
 
 @njit
-def _beyond(means: Any, before: Any, factor: Any, out: Any) -> None:
+def _beyond(means, before, factor, out):
     for i in range(out.size):
         out[i] = means[i] + factor * (means[i] - before[i])
 
@@ -125,7 +123,7 @@ def center_terms(
 
 
 @njit
-def _center_terms(centers: Any, shift: Any, sums: Any, dot: Any, norm: Any) -> None:
+def _center_terms(centers, shift, sums, dot, norm):
     for j in range(centers.shape[0]):
         along, length = 0.0, 0.0
         for f in range(centers.shape[1]):

@@ -189,9 +189,7 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
 
 
 @njit
-def _find(
-    words: Any, begin: Any, factors: Any, limit: Any, recent: Any, hashes: Any, at: Any
-) -> Any:
+def _find(words, begin, factors, limit, recent, hashes, at):
     """Find rows from `begin` on whose hash is below the limit, until `hashes` is full.
 
     Return how many there are, and the first row that has not been hashed.

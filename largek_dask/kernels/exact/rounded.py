@@ -96,7 +96,7 @@ class RoundedRows:
 
 
 @njit
-def add_rounded(steps: Any, weights: Any, labels: Any, first: Any, sums: Any, totals: Any) -> None:
+def add_rounded(steps, weights, labels, first, sums, totals):
     """Add rows to the clusters ``first + label``; label -1 leaves a row out."""
     n, d = steps.shape
     for i in range(n):
@@ -110,17 +110,8 @@ def add_rounded(steps: Any, weights: Any, labels: Any, first: Any, sums: Any, to
 
 @njit
 def add_rounded_wide(
-    steps: Any,
-    weights: Any,
-    low_steps: Any,
-    low_weights: Any,
-    labels: Any,
-    first: Any,
-    sums: Any,
-    totals: Any,
-    low: Any,
-    low_totals: Any,
-) -> None:
+    steps, weights, low_steps, low_weights, labels, first, sums, totals, low, low_totals
+):
     """Do the same as `add_rounded`, in two limbs."""
     n, d = steps.shape
     for i in range(n):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,19 +27,14 @@ def moved_means(
     grid = sums.grid
     out = np.empty_like(means)
     _move(
-        readonly(np.ascontiguousarray(means)),
-        readonly(sums.totals),
-        readonly(sums.weights),
-        readonly(share),
-        2.0 ** (grid.weight_bits - grid.bits),
-        grid.shift.astype(np.float64),
-        out,
-    )
+        readonly(np.ascontiguousarray(means)), readonly(sums.totals), readonly(sums.weights),
+        readonly(share), 2.0 ** (grid.weight_bits - grid.bits), grid.shift.astype(np.float64), out,
+    )  # fmt: skip
     return out
 
 
 @njit
-def _move(means: Any, sums: Any, weights: Any, share: Any, step: Any, shift: Any, out: Any) -> None:
+def _move(means, sums, weights, share, step, shift, out):
     for j in range(means.shape[0]):
         part, weight = share[j], np.float64(weights[j])
         if part == 0.0:

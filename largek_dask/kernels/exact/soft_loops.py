@@ -6,8 +6,6 @@ a row's shares are above 0, whole multiples of 1 / unit, and add up to 1.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK
@@ -43,18 +41,8 @@ _DIGIT_MASK = (1 << DIGIT) - 1
 
 @njit
 def respond(
-    candidates: Any,
-    squares: Any,
-    weight: Any,
-    constants: Any,
-    halves: Any,
-    unit: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    energy: Any,
-    evidence: Any,
-) -> Any:
+    candidates, squares, weight, constants, halves, unit, rows, components, shares, energy, evidence
+):
     """Compute responsibilities of the candidates of each row, as entries; return how many.
 
     ``evidence`` becomes the logarithm of the sum of a row's joint densities, ``energy`` a share of
@@ -93,7 +81,7 @@ def respond(
 
 
 @njit
-def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, left: Any) -> None:
+def _normalize(joint, m, unit, best, total, lead, left):
     """Turn log joints into responsibilities in whole steps; ``left`` is the rest of a unit."""
     width = joint.shape[0]
     for i in range(m):
@@ -118,9 +106,7 @@ def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, 
 
 
 @njit
-def add_masses(
-    components: Any, shares: Any, weight: Any, kind: Any, scale: Any, high: Any, low: Any
-) -> None:
+def add_masses(components, shares, weight, kind, scale, high, low):
     """Add entries, and their weights, to two limbs (real weights) or two digits (others)."""
     for p in range(components.shape[0]):
         c = components[p]
@@ -135,17 +121,7 @@ def add_masses(
 
 
 @njit
-def add_rows(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    sums: Any,
-) -> None:
+def add_rows(x, rows, components, shares, weight, kind, shift, scale, sums):
     """Add the shares of rows to the sums of their components."""
     d = x.shape[1]
     row = np.empty(d)
@@ -167,18 +143,7 @@ def add_rows(
 
 
 @njit
-def add_rows_wide(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    sums: Any,
-    low: Any,
-) -> None:
+def add_rows_wide(x, rows, components, shares, weight, kind, shift, scale, sums, low):
     """Do the same as `add_rows`, in two limbs."""
     d = x.shape[1]
     row = np.empty(d)
@@ -196,18 +161,7 @@ def add_rows_wide(
 
 
 @njit
-def add_squares(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    about: Any,
-    scale: Any,
-    squares: Any,
-    low: Any,
-) -> None:
+def add_squares(x, rows, components, shares, weight, kind, about, scale, squares, low):
     """Add the shares of the squares of ``x - about[component]``, in two limbs."""
     for p in range(rows.shape[0]):
         i, c = rows[p], components[p]
@@ -219,7 +173,7 @@ def add_squares(
 
 
 @njit
-def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
+def _add_limbs(high, low, c, f, value, w):
     """Add ``w`` times a value in steps to a sum of two limbs."""
     whole, part = whole_steps(value), steps_below(value)
     if w != 1:
@@ -230,9 +184,7 @@ def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
 
 
 @njit
-def corrections(
-    sums: Any, masses: Any, step: Any, shift: Any, old: Any, new: Any, out: Any
-) -> None:
+def corrections(sums, masses, step, shift, old, new, out):
     """Compute sums of squares about ``new`` less those about ``old``, per component and feature."""
     for c in range(old.shape[0]):
         for f in range(old.shape[1]):

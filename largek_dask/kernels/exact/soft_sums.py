@@ -307,14 +307,10 @@ class SoftSums:
         old = self._reference(old_means) if diag else readonly(old_means.astype(np.float64))
         lacking: NDArray[np.float64] = np.empty(self._sums.shape)
         corrections(
-            readonly(self._totals),
-            self.masses,
-            _powers(-self._bits),
-            self.grid.shift.astype(np.float64),
-            old,
-            readonly(new_means.astype(np.float64)),
+            readonly(self._totals), self.masses, _powers(-self._bits),
+            self.grid.shift.astype(np.float64), old, readonly(new_means.astype(np.float64)),
             lacking,
-        )
+        )  # fmt: skip
         if diag:
             known = self._squares + self._low_squares * (1 / LOW_SCALE)
             found = known * _powers(-self._own_square_bits) + lacking
@@ -415,15 +411,9 @@ class _Entries:
         """Return row, component, responsibility and share of the squares of each entry."""
         parts = self.rows, self.components, self.shares, self.energy
         n = respond(
-            readonly(candidates),
-            readonly(squares),
-            weight,
-            readonly(packed.constants),
-            readonly(packed.halves),
-            unit,
-            *parts,
-            self.evidence,
-        )
+            readonly(candidates), readonly(squares), weight, readonly(packed.constants),
+            readonly(packed.halves), unit, *parts, self.evidence,
+        )  # fmt: skip
         return tuple(readonly(part[:n]) for part in parts)
 
 

@@ -6,8 +6,6 @@ then neither that row nor any after it has been moved.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba
 import numpy as np
 
@@ -48,7 +46,7 @@ AHEAD = 1 << 10
 
 
 @njit
-def _steps(weight: Any, kind: Any, scale: Any) -> Any:
+def _steps(weight, kind, scale):
     """Return a row's weight in steps of the grid; -1 if the grid cannot represent it."""
     if kind == ONES:
         return np.int64(scale)
@@ -62,15 +60,13 @@ def _steps(weight: Any, kind: Any, scale: Any) -> Any:
 
 
 @njit
-def whole_steps(value: Any) -> Any:
+def whole_steps(value):
     """Return a value rounded to whole steps."""
     return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
-def _change_ones(
-    x: Any, old: Any, new: Any, shift: Any, scale: Any, w: Any, sums: Any, weights: Any
-) -> None:
+def _change_ones(x, old, new, shift, scale, w, sums, weights):
     """Do the same as `change`, for rows of `w` steps of weight each."""
     n, d = x.shape
     soon = 1 + AHEAD // max(d, 1)
@@ -94,18 +90,7 @@ def _change_ones(
 
 
 @njit
-def change(
-    x: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> Any:
+def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights):
     """Take rows out of their old clusters and put them into their new ones."""
     n, d = x.shape
     if kind == ONES:
@@ -140,18 +125,8 @@ def change(
 
 @njit
 def change_sparse(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> Any:
+    data, indices, indptr, old, new, weight, kind, scale, weight_scale, sums, weights
+):
     """Do the same as `change` about the origin, where numbers that are not stored add nothing."""
     for i in range(indptr.shape[0] - 1):
         a, b = old[i], new[i]
@@ -180,14 +155,14 @@ def change_sparse(
 
 
 @njit
-def steps_below(value: Any) -> Any:
+def steps_below(value):
     """Return the rest of a value below whole steps, in steps of a low limb."""
     rest = value - ((value + _MAGIC) - _MAGIC)
     return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
-def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
+def first_refused(weight, kind, scale, wide):
     """Return the first row whose weight the grid cannot represent, or -1."""
     for i in range(weight.shape[0]):
         if kind == REALS and wide:
@@ -199,14 +174,14 @@ def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
 
 
 @njit
-def _is_held(value: Any) -> Any:
+def _is_held(value):
     """Return True if wide sums can represent a weight, given in steps."""
     in_range = 0.0 <= value <= _MAX_STEPS
     return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
 
 
 @njit
-def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
+def carry(high, low, at, steps, low_steps):
     """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
     t = low[at] + low_steps
     high[at] += steps + (t >> LOW_BITS)
@@ -214,14 +189,14 @@ def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
 
 
 @njit
-def times(steps: Any, low_steps: Any, weight: Any) -> Any:
+def times(steps, low_steps, weight):
     """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
 
 
 @njit
-def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, low: Any) -> Any:
+def _add_weight(weight, kind, scale, a, b, high, low):
     """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
     if kind != REALS:
         w = _steps(weight, kind, scale)
@@ -243,19 +218,8 @@ def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, l
 
 @njit
 def change_wide(
-    x: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-    low: Any,
-    low_weights: Any,
-) -> Any:
+    x, old, new, weight, kind, shift, scale, weight_scale, sums, weights, low, low_weights
+):
     """Do the same as `change`, in two limbs."""
     n, d = x.shape
     for i in range(n):
@@ -279,20 +243,9 @@ def change_wide(
 
 @njit
 def change_sparse_wide(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-    low: Any,
-    low_weights: Any,
-) -> Any:
+    data, indices, indptr, old, new, weight, kind, scale, weight_scale, sums, weights, low,
+    low_weights,
+):  # fmt: skip
     """Do the same as `change_sparse`, in two limbs."""
     for i in range(indptr.shape[0] - 1):
         a, b = old[i], new[i]
@@ -314,16 +267,7 @@ def change_sparse_wide(
 
 
 @njit
-def round_rows(
-    x: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    steps: Any,
-    weights: Any,
-) -> None:
+def round_rows(x, weight, kind, shift, scale, weight_scale, steps, weights):
     """Write rows of known weights as added to a cluster, and the weights, in whole steps."""
     n, d = x.shape
     for i in range(n):
@@ -345,17 +289,8 @@ def round_rows(
 
 @njit
 def round_rows_wide(
-    x: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    steps: Any,
-    weights: Any,
-    low_steps: Any,
-    low_weights: Any,
-) -> None:
+    x, weight, kind, shift, scale, weight_scale, steps, weights, low_steps, low_weights
+):
     """Do the same as `round_rows`, in two limbs."""
     n, d = x.shape
     for i in range(n):

@@ -177,12 +177,9 @@ class ClusterSums:
         out = np.empty(self.sums.shape, dtype)
         weights = self.weights
         _write_means(
-            self.totals,
-            weights,
-            2.0 ** (self.grid.weight_bits - self.grid.bits),
-            self.grid.shift.astype(np.float64),
-            out,
-        )
+            self.totals, weights, 2.0 ** (self.grid.weight_bits - self.grid.bits),
+            self.grid.shift.astype(np.float64), out,
+        )  # fmt: skip
         empty = weights <= 0
         out[empty] = fallback[empty]
         return out
@@ -204,13 +201,9 @@ class ClusterSums:
         distances themselves.
         """
         linear, quadratic = _cost_terms(
-            readonly(np.ascontiguousarray(centers)),
-            self.grid.shift.astype(np.float64),
-            self.totals,
-            self.weights,
-            2.0**-self.grid.bits,
-            2.0**-self.grid.weight_bits,
-        )
+            readonly(np.ascontiguousarray(centers)), self.grid.shift.astype(np.float64),
+            self.totals, self.weights, 2.0**-self.grid.bits, 2.0**-self.grid.weight_bits,
+        )  # fmt: skip
         return max(0.0, float(squares - 2.0 * linear + quadratic))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
@@ -266,7 +259,7 @@ def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[n
 
 
 @njit
-def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
+def _write_means(totals, weights, step, shift, out):
     """Write means of all clusters with weight: with sparse rows, centres are the large arrays."""
     for j in range(out.shape[0]):
         if weights[j] > 0:
@@ -276,9 +269,7 @@ def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> 
 
 
 @njit
-def _cost_terms(
-    centers: Any, shift: Any, sums: Any, weights: Any, step: Any, weight_step: Any
-) -> Any:
+def _cost_terms(centers, shift, sums, weights, step, weight_step):
     """Return ``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
     k, d = centers.shape
     linear, quadratic = 0.0, 0.0

@@ -54,9 +54,7 @@ def squared_distances(
 
 
 @njit
-def _distances(
-    data: Any, indices: Any, indptr: Any, centers: Any, norms: Any, labels: Any, out: Any
-) -> None:
+def _distances(data, indices, indptr, centers, norms, labels, out):
     d = centers.shape[1]
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     for i in range(labels.shape[0]):

@@ -72,10 +72,9 @@ def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) 
 
 @njit
 def _decide(
-    data: Any, indices: Any, indptr: Any, centers: Any, columns: Any, norms: Any, two: Any,
-    roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
-    second: Any,
-) -> None:  # fmt: skip
+    data, indices, indptr, centers, columns, norms, two, roundoff, least, longest, labels, first,
+    second_labels, second,
+):  # fmt: skip
     """Turn scores into distances; rows in doubt get the nearest of the possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
@@ -116,9 +115,7 @@ def _decide(
 
 
 @njit
-def _scores(
-    data: Any, indices: Any, begin: Any, end: Any, columns: Any, norms: Any, scores: Any
-) -> Any:
+def _scores(data, indices, begin, end, columns, norms, scores):
     """Compute float64 scores of one row and all centres; return the row's squared length."""
     n_blocks, _, width = columns.shape
     square = 0.0
@@ -136,7 +133,7 @@ def _scores(
 
 
 @njit
-def _lowest(scores: Any, k: Any) -> Any:
+def _lowest(scores, k):
     """Return the places of the lowest two scores, and the third; -1 if one is not finite."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
@@ -156,7 +153,7 @@ def _lowest(scores: Any, k: Any) -> Any:
 
 
 @njit
-def _mend(data: Any, indices: Any, indptr: Any, centers: Any, lengths: Any, out: Any) -> None:
+def _mend(data, indices, indptr, centers, lengths, out):
     k, d = centers.shape
     flat = centers.reshape(centers.size)
     row, zero = np.zeros(d, data.dtype), data.dtype.type(0)

@@ -90,7 +90,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
 
 
 @njit
-def _transpose(centers: Any, columns: Any) -> None:
+def _transpose(centers, columns):
     """Write -2 c, in patches of a few centres and features that stay in the cache."""
     k, d = centers.shape
     n_blocks, _, width = columns.shape
@@ -139,9 +139,7 @@ def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
 
 
 @njit
-def _scores(
-    data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, out: Any
-) -> None:
+def _scores(data, indices, indptr, columns, starts, d, out):
     values, others = np.empty(LANES, data.dtype), np.empty(LANES, data.dtype)
     winners, runners = np.empty(LANES, np.int32), np.empty(LANES, np.int32)
     for i in range(out.shape[0]):
@@ -171,10 +169,7 @@ def _search(dtype: np.dtype[Any], vectors: int) -> Any:
             array(types.int32, False), array(real, False),
         )
     )  # fmt: skip
-    def run(
-        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any,
-        labels: Any, first: Any, second_labels: Any, second: Any,
-    ) -> None:  # fmt: skip
+    def run(data, indices, indptr, columns, starts, d, labels, first, second_labels, second):
         n = indptr.size - 1
         size = min(n, _ROWS) * LANES
         values, winners = np.empty(size, data.dtype), np.empty(size, np.int32)
@@ -208,7 +203,7 @@ def _search(dtype: np.dtype[Any], vectors: int) -> Any:
 
 
 @njit
-def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
+def comes_first(value, label, other, other_label):
     """Return True if a score beats another; ties go to the lowest index, -1 means none."""
     if value != other:
         return value < other
@@ -216,7 +211,7 @@ def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
 
 
 @njit
-def length(data: Any, begin: Any, end: Any) -> Any:
+def length(data, begin, end):
     """Return the squared length of a row, in the compute dtype."""
     total = data.dtype.type(0)
     for i in range(begin, end):
