@@ -23,27 +23,18 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.arguments import check_rows, converted
 from largek_dask.kernels.dense import panels
+from largek_dask.kernels.emit import (
+    lowest_bit,
+    scan,
+    square_distance,
+    square_lengths,
+    weighted_square_distance,
+    within,
+)
 from largek_dask.kernels.exact.transcendental import exp_of, log, log_of
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.rank_standins import lowest_bit, within
-    from largek_dask.kernels.emit.standins import (
-        scan,
-        square_distance,
-        square_lengths,
-        weighted_square_distance,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.ranks import lowest_bit, within
-    from largek_dask.kernels.emit.rows import (
-        square_distance,
-        square_lengths,
-        weighted_square_distance,
-    )
 
 __all__ = ["evidence", "posteriors"]
 

@@ -11,19 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.emit import square_distance, weighted_square_distance
 from largek_dask.kernels.exact.transcendental import exp_of, log_of
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance, weighted_square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance, weighted_square_distance
 
 __all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
 

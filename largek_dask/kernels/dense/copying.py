@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.emit import fetch
 from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.gather_standins import fetch
-else:
-    from largek_dask.kernels.emit.gather import fetch
 
 __all__ = ["copy_rows"]
 

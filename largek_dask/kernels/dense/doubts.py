@@ -15,17 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
 
 __all__ = [
     "Rounding",

@@ -28,16 +28,9 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
+from largek_dask.kernels.emit import fetch, frozen, gather, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.gather_standins import fetch, gather
-    from largek_dask.kernels.emit.standins import frozen, scan
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.gather import fetch, gather
-    from largek_dask.kernels.emit.rows import frozen
 
 __all__ = [
     "bare",

@@ -14,13 +14,9 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.dense.doubts import Rounding
+from largek_dask.kernels.emit import square_distance, transpose
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance, transpose
-else:
-    from largek_dask.kernels.emit.rows import square_distance, transpose
 
 __all__ = [
     "PAD",

@@ -27,20 +27,9 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
+from largek_dask.kernels.emit import clear, conclude, frozen, scan, settle
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import (
-        clear,
-        conclude,
-        frozen,
-        scan,
-        settle,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import clear, conclude, frozen, settle
 
 __all__ = ["scores", "search"]
 

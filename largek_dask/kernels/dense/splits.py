@@ -12,16 +12,11 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, copy_rows
+from largek_dask.kernels.emit import frozen, scan, square_lengths
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import frozen, scan, square_lengths
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import frozen, square_lengths
 
 __all__ = ["split_clusters"]
 

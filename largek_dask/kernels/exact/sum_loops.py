@@ -6,16 +6,11 @@ then neither that row nor any after it has been moved.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from largek_dask.kernels.emit import add_row, move_row
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE
 from largek_dask.kernels.jit import njit
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.sum_standins import add_row, move_row
-else:
-    from largek_dask.kernels.emit.sums import add_row, move_row
 
 __all__ = [
     "INTEGERS",

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.exact.movement import squared_lengths
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
 
 __all__ = ["center_norms", "squared_distances"]
 

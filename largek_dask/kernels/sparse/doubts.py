@@ -11,21 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.sparse.distances import center_norms
 from largek_dask.kernels.sparse.search import length, nearest_sparse, pack_sparse
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
 
 __all__ = ["mend_scores", "nearest_two_sparse"]
 

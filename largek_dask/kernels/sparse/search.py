@@ -19,12 +19,8 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.dense.panels import square_distances
+from largek_dask.kernels.emit import LANES, scan_sparse
 from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import LANES, scan_sparse
-else:
-    from largek_dask.kernels.emit.sparse import LANES, scan_sparse
 
 __all__ = [
     "SparseCenters",
